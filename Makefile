@@ -1,0 +1,84 @@
+# spark-jetstream. `make` alone lists what there is to do.
+
+# Interpreters to try, in this order; `make PYTHON=/path/to/python3 setup` takes that one.
+PYTHONS := python3 python3.13 python3.12 python3.11 python3.10 python3.14 python
+# A name on the PATH is not enough: pyenv leaves names there that start nothing, hence the try.
+PYTHON ?= $(shell for name in $(PYTHONS); do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$name; break; }; done)
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+LOCK_VENV := .lock
+SPARKS := .spark
+COMPAT_VERSIONS := 4.0.5 4.1.4 4.2.1
+
+# Two -q: pip says nothing but errors.
+PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
+# Spark's workers take `python3` from the PATH unless told otherwise, and would find no pyarrow there.
+RUN := export PYSPARK_PYTHON="$(CURDIR)/$(PY)" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(PY)" SPARK_LOCAL_IP=127.0.0.1 && \
+	JAVA_HOME="$$($(PY) -m spark_jetstream.java)" && export JAVA_HOME &&
+
+MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint bench compat-sparks lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## Make .venv and install this project and its tools into it
+
+demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spark, and check the result
+	@$(RUN) $(PY) -m spark_jetstream demo
+
+test: $(INSTALLED) compat-sparks ## Run all tests, on the newest Spark and on the older ones
+	@$(RUN) $(PY) -m pytest -q
+
+lint: $(INSTALLED) ## Check style and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy $(MYPY_PATHS)
+
+bench: $(INSTALLED) ## Measure throughput and memory
+	@$(RUN) $(PY) -m benchmarks
+
+compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
+
+lock: $(INSTALLED) ## Write constraints.txt anew, with the newest releases for every supported Python
+	@test -x $(LOCK_VENV)/bin/uv || { $(PY) -m venv $(LOCK_VENV) && \
+		$(LOCK_VENV)/bin/python -m pip install -qq --disable-pip-version-check uv; }
+	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --upgrade --quiet \
+		--no-emit-index-url --custom-compile-command "make lock" --output-file constraints.txt
+	@echo "constraints.txt is written; run 'make test' before you commit it"
+
+clean: ## Remove .venv, the older Sparks and every cache
+	rm -rf $(VENV) $(LOCK_VENV) $(SPARKS) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find spark_jetstream tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# An environment that is there already is kept and installed into.
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(PY) || { \
+		test -n "$(PYTHON)" || { \
+			echo "spark-jetstream needs Python 3.10 or newer; none of these is: $(PYTHONS)." >&2; \
+			echo "Install one, or name one: make PYTHON=/path/to/python3 setup" >&2; exit 1; }; \
+		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+			echo "spark-jetstream needs Python 3.10 or newer; $(PYTHON) is older or does not start." >&2; exit 1; }; \
+		$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+			echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; \
+			exit 1; }; \
+		echo "Making $(VENV) with $$($(PYTHON) --version)"; \
+		$(PYTHON) -m venv $(VENV); }
+	@echo "Installing what constraints.txt lists into $(VENV) (two or three minutes the first time)"
+	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,demo]'
+	@touch $@
+
+# Only the files of that Spark; everything else comes from the environment. Moved into place when complete.
+$(SPARKS)/%/.installed: | $(INSTALLED)
+	@echo "Fetching Spark $* (half a minute)"
+	@rm -rf $(SPARKS)/$* $(SPARKS)/$*.part
+	@$(PIP_INSTALL) --no-deps --no-compile --target $(SPARKS)/$*.part pyspark==$*
+	@touch $(SPARKS)/$*.part/.installed
+	@mv $(SPARKS)/$*.part $(SPARKS)/$*
