@@ -1,0 +1,20 @@
+"""Read NATS JetStream from Apache Spark: `spark.readStream.format("jetstream")`.
+
+Where this package is installed, Spark 4 finds the format by itself (through the module `pyspark_jetstream`);
+`register(spark)` makes it known by hand, over Spark Connect and on Databricks too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "register"]
+
+
+def register(spark: Any) -> None:
+    """Make `format("jetstream")` known to a session. `spark` is a `SparkSession`, classic or Spark Connect."""
+    from spark_jetstream.datasource import JetStreamDataSource  # noqa: PLC0415  # this package works without pyspark
+
+    spark.dataSource.register(JetStreamDataSource)

@@ -1,0 +1,219 @@
+"""Every error that spark-jetstream raises on purpose.
+
+The tree, with ``*`` beside the classes that are worth another try (``retriable``)::
+
+    Exception
+    └── JetStreamError
+        ├── OptionError (also ValueError)     an option is unknown, malformed, or contradicts another
+        ├── SchemaError (also ValueError)     a schema asks for a column or a type that does not exist
+        ├── ConnectionFailed *                no server could be reached
+        ├── AuthenticationFailed              a server was reached and refused the credentials
+        ├── PermissionDenied                  the account may not use a subject
+        ├── RequestTimeout *                  a request got no reply in time
+        ├── NoResponders *                    nobody listens on the subject of a request
+        ├── ProtocolError                     bytes or JSON that are not what NATS or JetStream sends
+        ├── ApiError                          the JetStream API answered with an error
+        │   ├── StreamNotFound                10059
+        │   ├── ConsumerNotFound              10014
+        │   ├── MessageNotFound               10037
+        │   ├── StreamExists                  10058
+        │   ├── JetStreamNotEnabled           10039 10076
+        │   ├── ConsumerLimitReached          10026
+        │   ├── InsufficientResources         10002 10023 10028 10047
+        │   └── ServerBusy *                  10004 10008 10009 10118 10119 10158 10163 10167 10210 10211
+        ├── ConsumerLost *                    a pull consumer vanished, moved, or skipped a delivery
+        ├── OutageError                       an outage lasted longer than ``retryTimeout``
+        ├── DataLossError                     messages that should be read are gone
+        └── ServerStartError                  an embedded nats-server did not start
+
+Errors cross process borders in Spark: every class pickles, and the copy has the same type, message and
+attributes. No message contains the value of a secret option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[JetStreamError], args: tuple[Any, ...], state: dict[str, Any]) -> JetStreamError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class JetStreamError(Exception):
+    """Base of all errors of this package.
+
+    ``retriable`` is true when the same request may succeed later without anybody changing anything.
+    """
+
+    retriable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException would call the constructor with `args` alone, and keyword arguments would be missing.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class OptionError(JetStreamError, ValueError):
+    """An option is unknown, malformed, out of range, or contradicts another one.
+
+    ``option`` is its name as the documentation writes it, or None when the error is not about one option.
+    """
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class SchemaError(JetStreamError, ValueError):
+    """A schema given by the user has a column, or a type, that does not exist."""
+
+
+class ConnectionFailed(JetStreamError):
+    """No server could be reached, or the connection broke before it was usable."""
+
+    retriable = True
+
+
+class AuthenticationFailed(JetStreamError):
+    """A server was reached, and refused the credentials."""
+
+
+class PermissionDenied(JetStreamError):
+    """The account may not publish or subscribe to ``subject`` (None when the server did not say which)."""
+
+    def __init__(self, message: str, *, subject: str | None = None) -> None:
+        super().__init__(message)
+        self.subject = subject
+
+
+class RequestTimeout(JetStreamError):
+    """A request got no reply in time; whether it was carried out is unknown."""
+
+    retriable = True
+
+
+class NoResponders(JetStreamError):
+    """The server said at once (status 503) that nobody listens on the subject of a request."""
+
+    retriable = True
+
+
+class ProtocolError(JetStreamError):
+    """Bytes or JSON that are not what NATS or JetStream sends."""
+
+
+class ApiError(JetStreamError):
+    """The JetStream API answered with an error.
+
+    ``code`` is its HTTP-like class (404, 503), ``err_code`` the exact reason (10059), ``description`` the
+    server's own words. 0 and ``""`` stand for what the server left out.
+    """
+
+    def __init__(self, message: str, *, code: int, err_code: int, description: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class StreamNotFound(ApiError):
+    """The stream does not exist in this account, domain or API prefix."""
+
+
+class ConsumerNotFound(ApiError):
+    """The consumer does not exist on its stream."""
+
+
+class MessageNotFound(ApiError):
+    """No message has this sequence or subject (deleted, expired, purged, or never stored)."""
+
+
+class StreamExists(ApiError):
+    """A stream of this name exists with another configuration."""
+
+
+class JetStreamNotEnabled(ApiError):
+    """The server, or the account, has no JetStream."""
+
+
+class ConsumerLimitReached(ApiError):
+    """The stream or the account allows no further consumer (2.15: 1,000 unless the stream says otherwise)."""
+
+
+class InsufficientResources(ApiError):
+    """The server or the account is out of memory, storage, or peers."""
+
+
+class ServerBusy(ApiError):
+    """The server cannot answer now: an election, an offline replica, a full queue, a write in progress."""
+
+    retriable = True
+
+
+class ConsumerLost(JetStreamError):
+    """A pull consumer vanished, moved to another server, or skipped a delivery.
+
+    Nothing is lost: reading goes on with a new consumer at the next stream sequence.
+    """
+
+    retriable = True
+
+
+class OutageError(JetStreamError):
+    """An outage lasted longer than ``retryTimeout``. What was being done is safe to do again."""
+
+
+class DataLossError(JetStreamError):
+    """Messages that should be read are gone; the text names stream, sequences and ``failOnDataLoss``."""
+
+
+class ServerStartError(JetStreamError):
+    """An embedded nats-server did not start; the message holds the end of its log."""
+
+
+#: err_code -> class, for the codes that deserve more than `ApiError` (nats-server: server/errors.json).
+API_ERRORS: Mapping[int, type[ApiError]] = {
+    10002: InsufficientResources,  # resource limits exceeded for account
+    10004: ServerBusy,  # incomplete results: a server of the cluster did not answer
+    10008: ServerBusy,  # JetStream system temporarily unavailable: no meta leader
+    10009: ServerBusy,  # JetStream cluster can not handle request: not the leader
+    10014: ConsumerNotFound,
+    10023: InsufficientResources,  # insufficient resources
+    10026: ConsumerLimitReached,
+    10028: InsufficientResources,  # insufficient memory resources available
+    10037: MessageNotFound,
+    10039: JetStreamNotEnabled,  # for the account
+    10047: InsufficientResources,  # insufficient storage resources available
+    10058: StreamExists,
+    10059: StreamNotFound,
+    10076: JetStreamNotEnabled,  # on the server
+    10118: ServerBusy,  # stream is offline
+    10119: ServerBusy,  # consumer is offline
+    10158: ServerBusy,  # the same message id is being stored right now
+    10163: ServerBusy,  # the last sequence of the subject is not known yet
+    10167: ServerBusy,  # the stream's ingest queue is full (429)
+    10210: ServerBusy,  # too many atomic batches in flight (429)
+    10211: ServerBusy,  # too many fast batches in flight (429)
+}
+
+
+def api_error(error: Mapping[str, Any], context: str) -> ApiError:
+    """The exception for the ``error`` object of a JetStream API reply.
+
+    ``context`` says what was asked, as an infinitive without "to": ``"create a consumer on stream ORDERS"``.
+    Missing or malformed fields become 0 and ``""``; this never fails.
+    """
+    code = _integer(error.get("code"))
+    err_code = _integer(error.get("err_code"))
+    given = error.get("description")
+    description = given if isinstance(given, str) else ""
+    cls = API_ERRORS.get(err_code, ApiError)
+    message = f"cannot {context}: {description or 'the server gave no reason'} (code {code}, error {err_code})"
+    return cls(message, code=code, err_code=err_code, description=description)
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,293 @@
+"""Which options there are: one table, for checking names, reading values and making docs/options.md.
+
+Pure data, and the checks that need nothing but names. What a value means is in `values` and `names`; how
+options depend on each other is in `options`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import SecretStr
+
+from spark_jetstream.errors import OptionError
+from spark_jetstream.names import Positions, Prefix, Servers, StreamNames, SubjectFilters
+from spark_jetstream.values import Duration, Flag, Kind, Secret, Size, Text, Time, Whole, shown
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """One option.
+
+    ``name`` is written as users write it, ``doc`` one line for them, ``default`` the text that would mean the
+    same as leaving it out (None: there is none). ``only`` says where it is valid when not everywhere, and
+    ``instead`` what to use in the other place.
+    """
+
+    name: str
+    doc: str
+    kind: Kind
+    default: str | None = None
+    only: Literal["batch", "stream"] | None = None
+    instead: str = ""
+    field_name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
+        object.__setattr__(self, "field_name", "streams" if self.name == "stream" else snake)
+
+    @property
+    def secret(self) -> bool:
+        """Whether no error, log line or ``repr`` may show the value."""
+        return isinstance(self.kind, Secret)
+
+
+CONNECTION_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec("servers", "the servers to try, in any order", Servers(), "nats://127.0.0.1:4222"),
+    OptionSpec("context", "name of a `nats` CLI context, or a path to its JSON; options beside it win", Text()),
+    OptionSpec("user", "user name, together with `password`", Text()),
+    OptionSpec("password", "password, together with `user`", Secret()),
+    OptionSpec("token", "token", Secret()),
+    OptionSpec("credentialsFile", "path of a `.creds` file", Text()),
+    OptionSpec("credentialsSecret", "content of a `.creds` file", Secret()),
+    OptionSpec("nkeySeedFile", "path of a file with a user NKey seed", Text()),
+    OptionSpec("nkeySeedSecret", "user NKey seed", Secret()),
+    OptionSpec("tlsCaFile", "path of the CA certificates (PEM) that servers are checked against", Text()),
+    OptionSpec("tlsCaPem", "the CA certificates themselves", Text()),
+    OptionSpec("tlsCertFile", "path of the client's certificate (PEM)", Text()),
+    OptionSpec("tlsCertPem", "the client's certificate itself", Text()),
+    OptionSpec("tlsKeyFile", "path of the client's unencrypted key (PEM)", Text()),
+    OptionSpec("tlsKeySecret", "the client's key itself", Secret()),
+    OptionSpec("tlsHostname", "name to check servers' certificates against, when it is not the host's", Text()),
+    OptionSpec("tlsHandshakeFirst", "start TLS before the server says hello", Flag(), "false"),
+    OptionSpec("domain", "JetStream domain", Prefix(tokens=1)),
+    OptionSpec("apiPrefix", "prefix of the JetStream API, for another account's JetStream", Prefix(), "$JS.API"),
+    OptionSpec("inboxPrefix", "prefix of the subjects on which replies come", Prefix(), "_INBOX"),
+    OptionSpec("connectTimeout", "time for one attempt to connect", Duration("100ms", "10m"), "10s"),
+    OptionSpec("requestTimeout", "time for one request to be answered", Duration("100ms", "10m"), "10s"),
+    OptionSpec(
+        "retryTimeout",
+        "how long an outage (restart, leader election, network cut) is ridden out before a task fails",
+        Duration("0s", "1d"),
+        "60s",
+    ),
+)
+
+SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec("stream", "the streams to read; required", StreamNames()),
+    OptionSpec("subjects", "read only subjects that match one of these filters; the server filters", SubjectFilters()),
+    OptionSpec(
+        "startingOffsets",
+        "first sequence to read of each stream; `latest` only on a stream",
+        Positions(("earliest", "latest")),
+        "earliest",
+    ),
+    OptionSpec("startingTimestamp", "first message stored at or after; wins over `startingOffsets`", Time()),
+    OptionSpec(
+        "endingOffsets",
+        "sequence of each stream before which to stop",
+        Positions(("latest",)),
+        "latest",
+        "batch",
+        "stop the query, or use trigger(availableNow=True)",
+    ),
+    OptionSpec(
+        "endingTimestamp",
+        "stop before the first message stored at or after",
+        Time(),
+        None,
+        "batch",
+        "stop the query, or use trigger(availableNow=True)",
+    ),
+    OptionSpec(
+        "failOnDataLoss",
+        "fail when messages that should be read are gone; `false` logs what is missing and goes on",
+        Flag(),
+        "true",
+    ),
+    OptionSpec(
+        "maxMessagesPerTrigger",
+        "most matching messages of one micro-batch",
+        Whole(),
+        None,
+        "stream",
+        "bound a batch with endingOffsets or endingTimestamp",
+    ),
+    OptionSpec(
+        "maxBytesPerTrigger",
+        "most bytes of one micro-batch",
+        Size("1", "1024t"),
+        None,
+        "stream",
+        "bound a batch with endingOffsets or endingTimestamp",
+    ),
+    OptionSpec(
+        "minMessagesPerTrigger",
+        "wait until so many messages match",
+        Whole(),
+        None,
+        "stream",
+        "a batch reads what is there when it starts",
+    ),
+    OptionSpec(
+        "maxTriggerDelay",
+        "but no longer than this; needs `minMessagesPerTrigger`",
+        Duration("1ms", "30d"),
+        "15m",
+        "stream",
+        "a batch reads what is there when it starts",
+    ),
+    OptionSpec("minPartitions", "fewest tasks of a micro-batch that has as many messages", Whole(1, 100_000), "1"),
+    OptionSpec("maxMessagesPerPartition", "most matching messages of one task", Whole(), "100000"),
+    OptionSpec("fetchBatch", "messages of one pull request", Whole(1, 100_000), "20000"),
+    OptionSpec("fetchMaxBytes", "bytes of one pull request", Size("64k", "512m"), "8m"),
+    OptionSpec("fetchTimeout", "how long a pull request stays open", Duration("1s", "10m"), "30s"),
+    OptionSpec("includeHeaders", "`false` leaves `headers` null and skips decoding them", Flag(), "true"),
+)
+
+
+#: Ways to say who we are; only one of them at a time.
+AUTHENTICATION: Mapping[str, tuple[str, ...]] = {
+    "user": ("user", "password"),
+    "token": ("token",),
+    "credentials": ("credentialsFile", "credentialsSecret"),
+    "NKey": ("nkeySeedFile", "nkeySeedSecret"),
+}
+
+#: Pairs of which one at most may be given.
+EXCLUSIVE: tuple[tuple[str, str], ...] = (
+    ("domain", "apiPrefix"),
+    ("credentialsFile", "credentialsSecret"),
+    ("nkeySeedFile", "nkeySeedSecret"),
+    ("tlsCaFile", "tlsCaPem"),
+    ("tlsCertFile", "tlsCertPem"),
+    ("tlsKeyFile", "tlsKeySecret"),
+    ("endingOffsets", "endingTimestamp"),
+)
+
+
+@dataclass(frozen=True)
+class LaterOption:
+    """An option that this version does not have yet; ``accepted`` is the one value it may be given."""
+
+    name: str
+    doc: str
+    accepted: str | None = None
+
+
+LATER_OPTIONS: tuple[LaterOption, ...] = (
+    LaterOption("readWith", "reading with batched Direct Get", "consumer"),
+    LaterOption("durable", "keeping a query's progress on the server"),
+    LaterOption("bucket", "reading a Key-Value bucket"),
+    LaterOption("objectBucket", "reading an Object Store bucket"),
+    LaterOption("ensureStream", "creating a stream on demand"),
+    LaterOption("ensureStreamOnConflict", "creating a stream on demand"),
+    LaterOption("filterPushdown", "pushing predicates to the server", "false"),
+    LaterOption("history", "reading a Key-Value bucket"),
+    LaterOption("contentOff", "reading an Object Store bucket"),
+)
+
+#: Options that only a sink has, each with the source's counterpart if there is one.
+SINK_OPTIONS: Mapping[str, str] = {
+    "subject": "subjects",
+    "delivery": "",
+    "maxInFlight": "",
+    "ackTimeout": "",
+    "maxRetries": "",
+    "deadLetterSubject": "",
+    "writeId": "",
+}
+
+#: Keys that Spark itself puts beside the user's options, in lower case, each with where it comes from.
+SPARK_KEYS: Mapping[str, str] = {
+    "path": "`load(path)`, `save(path)`, `start(path)`",
+    "paths": "`load([path, path])`",
+    "checkpointlocation": "`writeStream.option(...)`, handed to the sink",
+    "queryname": "`writeStream.queryName(...)`, handed to the sink",
+    "mode": "`write.mode(...)`, where it is given as an option",
+    "outputmode": "`writeStream.outputMode(...)`, where it is given as an option",
+    # Spark's reserved table properties (TableCatalog) come along when CREATE TABLE ... USING makes a source.
+    "provider": "`CREATE TABLE ... USING`",
+    "owner": "`CREATE TABLE`",
+    "location": "`CREATE TABLE ... LOCATION`",
+    "is_managed_location": "`CREATE TABLE`",
+    "external": "`CREATE EXTERNAL TABLE`",
+    "comment": "`CREATE TABLE ... COMMENT`",
+    "collation": "`CREATE TABLE ... DEFAULT COLLATION`",
+}
+#: CREATE TABLE hands each option over twice: as it is, and behind this prefix (TableCatalog.OPTION_PREFIX).
+_SPARK_PREFIX = "option."
+
+_SPECS = {spec.name.lower(): spec for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)}
+_NAMES = {
+    **{key: spec.name for key, spec in _SPECS.items()},
+    **{later.name.lower(): later.name for later in LATER_OPTIONS},
+    **{name.lower(): name for name in SINK_OPTIONS},
+}
+
+
+def given_options(mapping: Mapping[str, object], valid: Iterable[OptionSpec]) -> dict[str, str]:
+    """The options in ``mapping`` by their proper names, as text; Spark's own keys and None are left out.
+
+    Names match in any case. Raises `OptionError` for a name that nobody knows, with the closest of ``valid``,
+    and for one that is given twice in different cases.
+    """
+    given: dict[str, str] = {}
+    for key, value in mapping.items():
+        lower = key.lower()
+        if value is None or lower in SPARK_KEYS or lower.startswith(_SPARK_PREFIX):
+            continue
+        name = _NAMES.get(lower)
+        if name is None:
+            proper = {spec.name.lower(): spec.name for spec in valid}
+            closest = proper[difflib.get_close_matches(lower, proper, n=1, cutoff=0.0)[0]]
+            raise OptionError(f"there is no option {key}; did you mean {closest}", option=key)
+        if name in given:
+            raise OptionError(f"option {name} is given twice, in different cases", option=name)
+        given[name] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    return given
+
+
+def refuse_elsewhere(given: Mapping[str, str], *, streaming: bool) -> None:
+    """Raise `OptionError` for an option that a source does not have, not yet, or not in this kind of read."""
+    for name, counterpart in SINK_OPTIONS.items():
+        if name in given:
+            hint = f"; did you mean {counterpart}" if counterpart else ""
+            raise OptionError(f"option {name} belongs to the sink and has no meaning for a source{hint}", option=name)
+    for later in LATER_OPTIONS:
+        if later.name in given:
+            _refuse_later(later, given[later.name])
+    here, elsewhere = ("stream", "batch") if streaming else ("batch", "stream")
+    for spec in SOURCE_OPTIONS:
+        if spec.name in given and spec.only == elsewhere:
+            raise OptionError(
+                f"option {spec.name} has no meaning when reading a {here}: {spec.instead}", option=spec.name
+            )
+
+
+def _refuse_later(later: LaterOption, value: str) -> None:
+    fault = f"is not supported in this version ({later.doc})"
+    if later.accepted is not None:
+        if value.strip().lower() == later.accepted:
+            return
+        fault = f"must be {later.accepted}, not {shown(value)}: {later.doc} is not supported in this version"
+    raise OptionError(f"option {later.name} {fault}", option=later.name)
+
+
+def parse_field(field_name: str, value: object) -> object:
+    """The Python value of the model field ``field_name``; None and values of other fields are passed on."""
+    spec = _BY_FIELD.get(field_name)
+    return value if spec is None or value is None else spec.kind.parse(spec.name, value)
+
+
+def option_name(field_name: str) -> str:
+    """The option behind a model field: ``fetch_batch`` -> ``fetchBatch``."""
+    spec = _BY_FIELD.get(field_name)
+    return field_name if spec is None else spec.name
+
+
+_BY_FIELD = {spec.field_name: spec for spec in _SPECS.values()}

@@ -1,0 +1,122 @@
+"""The error tree: every class survives pickling, and codes of the server find their class."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import spark_jetstream
+from spark_jetstream import errors
+from spark_jetstream.errors import (
+    API_ERRORS,
+    ApiError,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    SchemaError,
+    ServerBusy,
+    api_error,
+)
+
+VALUES: dict[str, Any] = {
+    "option": "startingOffsets",
+    "subject": "$JS.API.INFO",
+    "code": 503,
+    "err_code": 10008,
+    "description": "JetStream system temporarily unavailable",
+}
+RETRIABLE = {"ConnectionFailed", "RequestTimeout", "NoResponders", "ServerBusy", "ConsumerLost"}
+
+
+# All modules are imported, so that the walk meets the classes that are defined elsewhere.
+for module in pkgutil.walk_packages(spark_jetstream.__path__, "spark_jetstream."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+
+def classes(base: type[JetStreamError] = JetStreamError) -> Iterator[type[JetStreamError]]:
+    """Every class of the tree that the package has, whichever module defines it."""
+    yield base
+    for child in base.__subclasses__():
+        yield from classes(child)
+
+
+def example(cls: type[JetStreamError]) -> JetStreamError:
+    keywords = [
+        name
+        for name, parameter in inspect.signature(cls.__init__).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    return cls("stream ORDERS: it went wrong", **{name: VALUES[name] for name in keywords})
+
+
+@pytest.mark.parametrize("cls", list(classes()), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_every_class_pickles(cls: type[JetStreamError], protocol: int) -> None:
+    error = example(cls)
+    error.__dict__["note"] = "kept"
+    copied = pickle.loads(pickle.dumps(error, protocol))
+    assert type(copied) is cls
+    assert str(copied) == str(error) == "stream ORDERS: it went wrong"
+    assert copied.args == error.args
+    assert copied.__dict__ == error.__dict__
+    assert copied.retriable is error.retriable
+
+
+@pytest.mark.parametrize("cls", list(classes()), ids=lambda cls: cls.__name__)
+def test_every_class_can_be_copied(cls: type[JetStreamError]) -> None:
+    error = example(cls)
+    assert copy.copy(error).__dict__ == error.__dict__
+    assert str(copy.deepcopy(error)) == str(error)
+
+
+def test_the_docstring_shows_the_whole_tree() -> None:
+    tree = errors.__doc__ or ""
+    own = [cls for cls in classes() if cls.__module__ == errors.__name__]
+    for cls in own:
+        line = next(line for line in tree.splitlines() if f"─ {cls.__name__} " in f"{line} ")
+        assert ("*" in line) is cls.retriable, line
+        for code in (code for code, mapped in API_ERRORS.items() if mapped is cls):
+            assert str(code) in line
+    assert tree.count("─ ") == len(own)
+
+
+def test_retriable_is_said_of_exactly_these() -> None:
+    assert {cls.__name__ for cls in classes() if cls.retriable} == RETRIABLE
+
+
+def test_errors_about_input_are_value_errors() -> None:
+    assert issubclass(OptionError, ValueError)
+    assert issubclass(SchemaError, ValueError)
+    assert OptionError("no").option is None
+    assert PermissionDenied("no").subject is None
+
+
+@pytest.mark.parametrize(("err_code", "cls"), API_ERRORS.items())
+def test_a_code_finds_its_class(err_code: int, cls: type[ApiError]) -> None:
+    error = api_error({"code": 400, "err_code": err_code, "description": "said the server"}, "read stream ORDERS")
+    assert type(error) is cls
+    assert (error.code, error.err_code, error.description) == (400, err_code, "said the server")
+    assert str(error) == f"cannot read stream ORDERS: said the server (code 400, error {err_code})"
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ({}, (ApiError, 0, 0, "")),
+        ({"code": 418, "err_code": 99999, "description": "teapot"}, (ApiError, 418, 99999, "teapot")),
+        ({"code": "503", "err_code": True, "description": 7}, (ApiError, 0, 0, "")),
+        ({"code": 503, "err_code": 10008}, (ServerBusy, 503, 10008, "")),
+    ],
+)
+def test_any_reply_gives_an_error(reply: dict[str, Any], expected: tuple[object, ...]) -> None:
+    error = api_error(reply, "do it")
+    assert (type(error), error.code, error.err_code, error.description) == expected
+    assert str(error).startswith("cannot do it: ")
