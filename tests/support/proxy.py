@@ -1,0 +1,344 @@
+"""A TCP proxy that breaks the wire between a client and a NATS server, on command.
+
+    with NatsServer() as server, WireProxy(server.url) as proxy:
+        client = connect(proxy.url)
+        proxy.cut_after(10_000)       # the connection breaks in the middle of what the server sends
+        proxy.stall()                 # nothing moves, nothing closes
+        proxy.refuse()                # "connection refused"
+
+Behind a cluster the client also learns the servers' own addresses, and may go round the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from spark_jetstream.testing.process import LOOPBACK, PortLease
+
+_CHUNK = 65536
+_CALL_SECONDS = 10.0
+_LONGEST_LINE = 65536
+_T = TypeVar("_T")
+
+Hook = Callable[[bytes], bytes]
+
+
+class WireProxy:
+    """Forwards bytes between any number of clients and the server at `target_url`, from a thread of its own.
+
+    Every method returns after it has taken effect. Counters only grow:
+
+    connections         connections accepted
+    bytes_from_client   bytes read from clients
+    bytes_to_client     bytes from the server that were forwarded
+    dropped             frames that a hook turned into nothing
+    """
+
+    def __init__(self, target_url: str) -> None:
+        self._target = urlsplit(target_url)
+        self._lease = PortLease()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wire-proxy", daemon=True)
+        self._changed = threading.Condition()
+        self._listener: asyncio.Server | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._links: set[_Link] = set()
+        self._hook: Hook | None = None
+        self._hook_error: Exception | None = None
+        self._left: int | None = None
+        self._cut_done = threading.Event()
+        self._client_bytes = bytearray()
+        self.connections = 0
+        self.bytes_from_client = 0
+        self.bytes_to_client = 0
+        self.dropped = 0
+
+    @property
+    def url(self) -> str:
+        """The target's URL with the proxy's address: same scheme, same credentials."""
+        user, at, _ = self._target.netloc.rpartition("@")
+        return urlunsplit(self._target._replace(netloc=f"{user}{at}{LOOPBACK}:{self._lease.port}"))
+
+    @property
+    def client_bytes(self) -> bytes:
+        """All that clients have sent, in order of arrival: `proxy.client_bytes.count(b"CONSUMER.CREATE")`."""
+        return bytes(self._client_bytes)
+
+    @property
+    def open_connections(self) -> int:
+        """How many clients are connected now."""
+        return len(self._links)
+
+    def wait(self, check: Callable[[], bool], timeout: float = 10.0) -> None:
+        """Wait until `check` is true; it is called whenever bytes have moved or connections came or went."""
+        with self._changed:
+            if not self._changed.wait_for(check, timeout):
+                raise TimeoutError(f"{self!r}: not seen within {timeout:g} s")
+
+    def cut(self) -> None:
+        """Close all connections now; bytes under way are lost. New ones are still accepted."""
+        self._call(self._cut)
+
+    def cut_after(self, n_bytes_from_server: int) -> threading.Event:
+        """Cut all connections once that many further bytes have been forwarded to clients, not one more.
+
+        Happens once; returns an event that is set when it has happened.
+        """
+        done = threading.Event()
+
+        async def arm() -> None:
+            self._left, self._cut_done = n_bytes_from_server, done
+
+        self._call(arm)
+        return done
+
+    def stall(self) -> None:
+        """Stop to forward, in both directions and for new connections too, without closing anything."""
+        self._call(self._stall)
+
+    def unstall(self) -> None:
+        """Forward again, beginning with what was held back."""
+        self._call(self._unstall)
+
+    def drop(self, pattern: Hook | None) -> None:
+        """Let `pattern` rewrite what the server sends; None ends that.
+
+        It is given one whole protocol frame at a time (`MSG` and `HMSG` with their payload, any other line
+        by itself, line ends included), however TCP cut them, and returns the bytes to forward instead: `b""`
+        drops the frame. Only plain NATS can be rewritten, not TLS and not WebSocket.
+        """
+
+        async def hook() -> None:
+            self._hook = pattern
+
+        self._call(hook)
+
+    def drop_frames(self, containing: bytes, count: int = 1) -> None:
+        """Drop the next `count` frames from the server that contain these bytes."""
+        left = count
+
+        def pattern(frame: bytes) -> bytes:
+            nonlocal left
+            if left and containing in frame:
+                left -= 1
+                return b""
+            return frame
+
+        self.drop(pattern)
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a port does where nobody listens. Those that exist stay."""
+        self._call(self._refuse)
+
+    def accept(self) -> None:
+        """Accept new connections again, at the same port."""
+        self._call(self._accept)
+
+    def start(self) -> WireProxy:
+        """Begin to accept connections."""
+        self._thread.start()
+        self.accept()
+        return self
+
+    def close(self) -> None:
+        """Close everything. Raises what a hook has raised: its connection was cut, the test must know why."""
+        self.refuse()
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._lease.release()
+        if self._hook_error is not None:
+            raise self._hook_error
+
+    def __enter__(self) -> WireProxy:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<WireProxy port {self._lease.port}, {len(self._links)} of {self.connections} connections open, "
+            f"{self.bytes_from_client} bytes from clients, {self.bytes_to_client} to clients>"
+        )
+
+    def _call(self, step: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        return asyncio.run_coroutine_threadsafe(step(), self._loop).result(_CALL_SECONDS)
+
+    async def _stall(self) -> None:
+        self._flowing.clear()
+
+    async def _unstall(self) -> None:
+        self._flowing.set()
+
+    async def _accept(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._serve, LOOPBACK, self._lease.port)
+
+    async def _refuse(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _cut(self, flush: bool = False) -> None:
+        links = list(self._links)
+        for link in links:
+            link.close(flush)
+        if links:
+            await asyncio.wait([link.task for link in links])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        link = _Link(task, writer)
+        self._links.add(link)
+        self._count(connections=1)
+        try:
+            host, port = self._target.hostname or LOOPBACK, self._target.port or 4222
+            server_reader, link.server = await asyncio.open_connection(host, port)
+            link.pumps = [
+                asyncio.create_task(self._from_client(reader, link.server)),
+                asyncio.create_task(self._from_server(server_reader, writer)),
+            ]
+            # Neither side lives on when the other one is gone.
+            await asyncio.wait(link.pumps, return_when=asyncio.FIRST_COMPLETED)
+        except OSError:
+            # The server is down; the client sees its connection closed at once.
+            self._count()
+        finally:
+            await link.finish()
+            self._links.discard(link)
+            self._count()
+
+    async def _from_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                self._client_bytes += data
+                self._count(bytes_from_client=len(data))
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+
+    async def _from_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = Frames()
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                await self._flowing.wait()
+                out = frames.feed(data, self._rewrite if self._hook is not None else None)
+                if self._hook_error is not None:
+                    return
+                if self._left is not None:
+                    out = out[: self._left]
+                    self._left -= len(out)
+                writer.write(out)
+                self._count(bytes_to_client=len(out))
+                if self._left == 0:
+                    self._left = None
+                    cutting = asyncio.create_task(self._cut(flush=True))
+                    cutting.add_done_callback(lambda _: self._cut_done.set())
+                    return
+                await writer.drain()
+
+    def _rewrite(self, frame: bytes) -> bytes:
+        if self._hook is None or self._hook_error is not None:
+            return frame
+        try:
+            out = self._hook(frame)
+        except Exception as error:
+            # It belongs to the test: `close` raises it there.
+            self._hook_error = error
+            return b""
+        self.dropped += not out
+        return out
+
+    def _count(self, connections: int = 0, bytes_from_client: int = 0, bytes_to_client: int = 0) -> None:
+        with self._changed:
+            self.connections += connections
+            self.bytes_from_client += bytes_from_client
+            self.bytes_to_client += bytes_to_client
+            self._changed.notify_all()
+
+
+class _Link:
+    """One client's connection and the one to the server that belongs to it."""
+
+    def __init__(self, task: asyncio.Task[None], client: asyncio.StreamWriter) -> None:
+        self.task = task
+        self.client = client
+        self.server: asyncio.StreamWriter | None = None
+        self.pumps: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    def close(self, flush: bool) -> None:
+        """Begin to close; the task of the link ends soon. `flush` lets the client have what is buffered."""
+        if not self._closing:
+            self._closing = True
+            if flush:
+                self.client.close()
+            else:
+                self.client.transport.abort()
+            if self.server is not None:
+                self.server.transport.abort()
+            for pump in self.pumps:
+                pump.cancel()
+            if not self.pumps:
+                self.task.cancel()
+
+    async def finish(self) -> None:
+        for pump in self.pumps:
+            pump.cancel()
+        await asyncio.gather(*self.pumps, return_exceptions=True)
+        for writer in (self.client, self.server):
+            if writer is not None:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+
+
+class Frames:
+    """Cuts one connection's bytes into protocol frames; holds nothing back while there is no hook."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._sent = 0  # how much of the unfinished frame at the head of the buffer was forwarded already
+        self._opaque = False
+
+    def feed(self, data: bytes, hook: Hook | None) -> bytes:
+        if self._opaque:
+            return data
+        self._buffer += data
+        out: list[bytes] = []
+        start = 0
+        while (end := self._end_of_frame(start)) is not None:
+            frame = bytes(self._buffer[start:end])
+            if self._sent:
+                out.append(frame[self._sent :])
+                self._sent = 0
+            else:
+                out.append(frame if hook is None else hook(frame))
+            start = end
+        del self._buffer[:start]
+        # TLS or WebSocket: no lines to be found, so nothing to hold back either.
+        self._opaque = len(self._buffer) > _LONGEST_LINE and b"\r\n" not in self._buffer
+        if hook is None or self._sent or self._opaque:
+            out.append(bytes(self._buffer[self._sent :]))
+            self._sent = len(self._buffer)
+        return b"".join(out)
+
+    def _end_of_frame(self, start: int) -> int | None:
+        line_end = self._buffer.find(b"\r\n", start)
+        if line_end < 0:
+            return None
+        line = bytes(self._buffer[start:line_end])
+        end = line_end + 2
+        if line.startswith((b"MSG ", b"HMSG ")):
+            size = line.rpartition(b" ")[2]
+            end += int(size) + 2 if size.isdigit() else 0
+        return end if end <= len(self._buffer) else None

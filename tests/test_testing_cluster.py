@@ -1,0 +1,86 @@
+"""`NatsCluster` with real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nats.js.client import JetStreamContext
+
+from spark_jetstream.errors import ServerStartError
+from spark_jetstream.testing import NatsCluster
+from tests.support.client import ask, publish, server_info, stored
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NatsCluster]:
+    with NatsCluster() as running:
+        yield running
+
+
+class TestCluster:
+    def test_three_servers_form_a_cluster(self, cluster: NatsCluster) -> None:
+        assert [server.name for server in cluster.servers] == ["test-0", "test-1", "test-2"]
+        assert cluster.url == ",".join(cluster.urls)
+        assert len(set(cluster.urls)) == 3
+        assert {server_info(url)["cluster"] for url in cluster.urls} == {"test"}
+        assert all("connect_urls" in server_info(url) for url in cluster.urls)
+        assert repr(cluster).count(" up>") == 3
+
+    def test_a_stream_of_three_replicas_survives_its_leader(self, cluster: NatsCluster) -> None:
+        publish(cluster.url, 20, stream="R3", replicas=3)
+        crashed = cluster.leader_of("R3")
+        cluster.kill(crashed)
+        assert cluster.leader_of("R3") != crashed
+        cluster.wait_ready()
+        others = ",".join(server.url for server in cluster.servers if server.running)
+        publish(others, 20, stream="R3", replicas=3)
+        url = cluster.servers[crashed].url
+        assert cluster.restart(crashed).url == url
+        assert stored(url, "R3") == 40
+
+        async def replicas(js: JetStreamContext) -> list[bool | None]:
+            found = (await js.stream_info("R3")).cluster
+            return [peer.current for peer in (found.replicas if found else None) or []]
+
+        assert ask(url, replicas) == [True, True]
+
+    def test_leader_of_counts_accounts_apart(self, cluster: NatsCluster) -> None:
+        publish(cluster.url, 1, stream="ONE")
+        assert cluster.leader_of("ONE") == cluster.leader_of("ONE", account="$G")
+        with pytest.raises(TimeoutError, match="no server leads a stream ONE after 0"):
+            cluster.leader_of("ONE", account="OTHER", timeout=0.05)
+
+    def test_a_minority_is_not_ready(self, cluster: NatsCluster) -> None:
+        for server in cluster.servers[:2]:
+            server.pause()
+        with pytest.raises(ServerStartError, match=r"not ready after 0\.05 s: 1 of 3 servers are up"):
+            cluster.wait_ready(0.05)
+        for server in cluster.servers[:2]:
+            server.resume()
+        cluster.wait_ready()
+
+    def test_all_stopped_and_started_again(self, tmp_path: Path) -> None:
+        with NatsCluster(name="again", store_dir=tmp_path, max_payload=4096) as cluster:
+            publish(cluster.url, 3, replicas=3)
+            urls = cluster.urls
+            for index, server in enumerate(cluster.servers):
+                cluster.kill(index)
+                assert not server.running
+            cluster.restart(1)  # alone: nothing to wait for
+            cluster.start()
+            assert cluster.urls == urls
+            assert stored(cluster.url) == 3
+            assert server_info(cluster.url)["max_payload"] == 4096
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["again-0", "again-1", "again-2"]
+
+    def test_one_server_is_no_cluster(self) -> None:
+        with pytest.raises(ValueError, match="use NatsServer"):
+            NatsCluster(1)
+
+    def test_a_configuration_error_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        with pytest.raises(ServerStartError, match="unknown field"):
+            NatsCluster(config="foo: 1").start()
+        assert list(tmp_path.iterdir()) == []
