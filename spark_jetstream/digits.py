@@ -1,0 +1,90 @@
+"""Decimal numbers inside byte buffers, read as vectors, eight digits at a step.
+
+A number of up to eight digits that ends at byte `e` lies in the eight bytes before `e`: loaded as one
+little-endian word its last digit is the highest byte. What stands in front of the number is shifted out, and
+three multiplications add the digits up pairwise. No socket, no clock; arbitrary bytes give a number or a false flag.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+WordArray = npt.NDArray[np.uint64]
+
+_ZEROS = np.uint64(0x3030303030303030)
+_SPACES = np.uint64(0x2020202020202020)
+_HIGH = np.uint64(0x8080808080808080)
+_LOW7 = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ABOVE_9 = np.uint64(0x7676767676767676)
+_PAIR = np.uint64(0x000000FF000000FF)
+_MUL_A = np.uint64(0x000F424000000064)
+_MUL_B = np.uint64(0x0000271000000001)
+
+
+def load4(data: Any, at: IntArray) -> npt.NDArray[np.uint32]:
+    """The four bytes at each place as a little-endian word; a place needs four bytes after it."""
+    words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
+    return words[at]
+
+
+def load8(data: Any, at: IntArray) -> WordArray:
+    """The eight bytes at each place as a little-endian word; a place needs eight bytes after it."""
+    words: WordArray = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
+    return words[at]
+
+
+def _value(word: WordArray, digits: npt.NDArray[np.uint64]) -> tuple[IntArray, BoolArray]:
+    """The value of the last `digits` (0 to 8) bytes of each word, and whether all of them are digits."""
+    junk = np.uint64(64) - digits * np.uint64(8)
+    none = digits == 0
+    junk[none] = 0
+    word = ((word >> junk) << junk) - ((_ZEROS >> junk) << junk)
+    good = ((word + _ABOVE_9) | word) & _HIGH == 0
+    word = word * np.uint64(10) + (word >> np.uint64(8))
+    value = ((word & _PAIR) * _MUL_A + ((word >> np.uint64(16)) & _PAIR) * _MUL_B) >> np.uint64(32)
+    value[none] = 0
+    good |= none
+    return value.view(np.int64), good
+
+
+def trailing_number(data: Any, end: IntArray) -> tuple[IntArray, BoolArray]:
+    """The number between the last space before `end` and `end`, where it has one to seven digits.
+
+    Returns the values and whether each could be read so; places need eight bytes before them.
+    """
+    word = load8(data, end - 8)
+    odd = word ^ _SPACES
+    is_space = ~(((odd & _LOW7) + _LOW7) | odd | _LOW7)
+    exponent = np.frexp(is_space.astype(np.float64))[1].astype(np.int64)
+    digits = np.where(is_space == 0, 0, 7 - ((exponent - 1) >> 3))
+    value, good = _value(word, digits.astype(np.uint64))
+    return value, good & (digits > 0)
+
+
+def parse_unsigned(data: Any, start: IntArray, end: IntArray) -> tuple[IntArray, BoolArray]:
+    """The numbers data[start[i]:end[i]] of 1 to 19 digits, as int64, and whether each is one.
+
+    `end` needs eight bytes before it. A number that does not fit into 63 bits is not good.
+    """
+    length = end - start
+    good: BoolArray = (length > 0) & (length <= 19)
+    length = np.clip(length, 0, 19)
+    value, fine = _value(load8(data, end - 8), np.minimum(length, 8).astype(np.uint64))
+    good &= fine
+    weight = 1
+    for step in (8, 16):
+        if not (length > step).any():
+            break
+        weight *= 10**8
+        # A shorter number is not looked at here, so its place may be clipped to where eight bytes are.
+        word = load8(data, np.maximum(end - step - 8, 0))
+        part, fine = _value(word, np.clip(length - step, 0, 8).astype(np.uint64))
+        good &= fine
+        value = value + part * weight
+    good &= value >= 0
+    return value, good
