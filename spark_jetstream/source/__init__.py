@@ -1,0 +1,1 @@
+"""Reading a stream: offsets, planning on the driver, pulling on the executors."""

@@ -1,0 +1,172 @@
+"""The offset of a streaming query: a file format, kept in the checkpoint.
+
+Written as JSON, version 1::
+
+    {"version": 1,
+     "streams": {"ORDERS": {"next": 1001,
+                            "created": "2026-02-03T04:05:06.123456789Z",
+                            "last_timestamp": 1770091506000000000}}}
+
+Spark compares the serialised text to find out whether there is new data. So the text is canonical: streams
+are sorted by name, fields come in the order above, and nothing else is in it (no wall clock, no counts).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from spark_jetstream.errors import JetStreamError
+
+#: The format that `Offset.to_json` writes, and the newest that `Offset.from_json` reads.
+VERSION = 1
+
+# What the server's own types hold: sequences are uint64, timestamps int64.
+_LAST_SEQUENCE = 2**64 - 1
+_LAST_NANOSECOND = 2**63 - 1
+
+_FIELDS = ("next", "created", "last_timestamp")
+
+
+class OffsetError(JetStreamError, ValueError):
+    """An offset is malformed, or was written by a newer release."""
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """How far one stream was read.
+
+    ``next`` is the next sequence to read (>= 1). ``created`` is the stream's creation time as the server
+    prints it (RFC3339Nano); it is compared as text. ``last_timestamp`` is the server's timestamp, in
+    nanoseconds since the epoch, of the message at sequence ``next - 1``, or 0 when there is none or it is not
+    known.
+
+    `OffsetError`: a value has another type or is out of range.
+    """
+
+    next: int
+    created: str
+    last_timestamp: int = 0
+
+    def __post_init__(self) -> None:
+        # bool is a subclass of int, and JSON would write it as true; numpy integers cannot be written at all.
+        if type(self.next) is not int or not 1 <= self.next <= _LAST_SEQUENCE:
+            raise OffsetError(f"'next' of an offset must be an integer from 1 to 2**64-1, not {_shown(self.next)}")
+        if type(self.created) is not str or not self.created:
+            raise OffsetError(f"'created' of an offset must be a time as text, not {_shown(self.created)}")
+        if type(self.last_timestamp) is not int or not 0 <= self.last_timestamp <= _LAST_NANOSECOND:
+            shown = _shown(self.last_timestamp)
+            raise OffsetError(f"'last_timestamp' of an offset must be an integer from 0 to 2**63-1, not {shown}")
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How far each stream of a query was read.
+
+    ``streams`` is read-only and sorted by name, whatever it was made from: equal offsets have equal text.
+    """
+
+    streams: Mapping[str, StreamPosition]
+
+    def __post_init__(self) -> None:
+        for name, position in self.streams.items():
+            if type(name) is not str or not name:
+                raise OffsetError(f"an offset names its streams with text, not with {name!r}")
+            if not isinstance(position, StreamPosition):
+                raise OffsetError(f"an offset holds a StreamPosition for stream {name}, not {position!r}")
+        object.__setattr__(self, "streams", MappingProxyType(dict(sorted(self.streams.items()))))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.streams.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy does not pickle.
+        return Offset, (dict(self.streams),)
+
+    def moved(self, ends: Mapping[str, StreamPosition]) -> Offset:
+        """A copy in which the streams of ``ends`` have these positions; the others stay where they are."""
+        return Offset({**self.streams, **ends})
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
+        return {
+            "version": VERSION,
+            "streams": {
+                name: {field: getattr(position, field) for field in _FIELDS} for name, position in self.streams.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | str) -> Offset:
+        """Reads what `to_json` wrote, as a dictionary or as text.
+
+        `OffsetError`, in one sentence: not JSON, a newer version, a field that is missing, unknown, given
+        twice, or of another type.
+        """
+        content = _parse(value) if isinstance(value, str) else value
+        if not isinstance(content, Mapping):
+            raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
+        _check_version(content)
+        _check_fields(content, ("version", "streams"), "the offset")
+        streams = content["streams"]
+        if not isinstance(streams, Mapping):
+            raise OffsetError(f"'streams' of an offset must be a JSON object, not {_shown(streams)}")
+        return cls({name: _position(name, fields) for name, fields in streams.items()})
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except OffsetError:
+        raise
+    except (ValueError, RecursionError) as error:
+        # ValueError also for integers of more than 4,300 digits.
+        raise OffsetError(f"an offset must be JSON, and this is not: {_shown(text)} ({error})") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for key in found if sum(key == name for name, _ in pairs) > 1)
+        raise OffsetError(f"the offset has the field '{twice}' twice")
+    return found
+
+
+def _check_version(content: Mapping[str, Any]) -> None:
+    if "version" not in content:
+        raise OffsetError("the offset has no field 'version': it was not written by spark-jetstream")
+    version = content["version"]
+    if type(version) is not int or version < 1:
+        raise OffsetError(f"'version' of an offset must be an integer of at least 1, not {_shown(version)}")
+    if version > VERSION:
+        raise OffsetError(
+            f"the offset was written by a newer release of spark-jetstream"
+            f" (format {version}; this one reads formats up to {VERSION})"
+        )
+
+
+def _check_fields(content: Mapping[str, Any], expected: tuple[str, ...], where: str) -> None:
+    missing = [name for name in expected if name not in content]
+    if missing:
+        raise OffsetError(f"{where} lacks the field {missing[0]!r}")
+    unknown = [name for name in content if name not in expected]
+    if unknown:
+        raise OffsetError(f"{where} has the unknown field {unknown[0]!r}")
+
+
+def _position(name: str, fields: Any) -> StreamPosition:
+    if not isinstance(fields, Mapping):
+        raise OffsetError(f"the offset of stream {name} must be a JSON object, not {_shown(fields)}")
+    _check_fields(fields, _FIELDS, f"the offset of stream {name}")
+    try:
+        return StreamPosition(**{field: fields[field] for field in _FIELDS})
+    except OffsetError as error:
+        raise OffsetError(f"stream {name}: {error}") from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,202 @@
+"""The offset is a file format: old checkpoints must be read for ever, and equal offsets have equal text."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.source.offsets import Offset, OffsetError, StreamPosition
+
+CREATED = "2026-02-03T04:05:06.123456789Z"
+
+GOLDEN = (
+    '{"version": 1, "streams": {'
+    '"ORDERS": {"next": 1001, "created": "2026-02-03T04:05:06.123456789Z",'
+    ' "last_timestamp": 1770091506000000001}, '
+    '"RETURNS": {"next": 1, "created": "2026-02-03T04:05:07Z", "last_timestamp": 0}}}'
+)
+
+GOLDEN_OFFSET = Offset(
+    {
+        "RETURNS": StreamPosition(1, "2026-02-03T04:05:07Z"),
+        "ORDERS": StreamPosition(1001, CREATED, 1770091506000000001),
+    }
+)
+
+positions = st.builds(
+    StreamPosition,
+    next=st.integers(1, 2**64 - 1),
+    created=st.text(min_size=1),
+    last_timestamp=st.integers(0, 2**63 - 1),
+)
+offsets = st.builds(Offset, st.dictionaries(st.text(min_size=1), positions, max_size=5))
+
+
+def one(**changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"next": 5, "created": CREATED, "last_timestamp": 7}
+    fields.update(changes)
+    return {"version": 1, "streams": {"ORDERS": {k: v for k, v in fields.items() if v is not ...}}}
+
+
+def test_writes_the_golden_text() -> None:
+    assert json.dumps(GOLDEN_OFFSET.to_json()) == GOLDEN
+
+
+def test_reads_the_golden_text() -> None:
+    assert Offset.from_json(GOLDEN) == GOLDEN_OFFSET
+
+
+@settings(deadline=None)
+@given(offsets)
+def test_round_trip_through_text_and_dictionary(offset: Offset) -> None:
+    text = json.dumps(offset.to_json())
+    assert Offset.from_json(text) == offset
+    assert Offset.from_json(json.loads(text)) == offset
+    assert json.dumps(Offset.from_json(text).to_json()) == text
+
+
+@settings(deadline=None)
+@given(offsets, st.randoms(use_true_random=False))
+def test_order_of_keys_changes_neither_equality_nor_text(offset: Offset, random: Any) -> None:
+    names = list(offset.streams)
+    random.shuffle(names)
+    other = Offset({name: offset.streams[name] for name in names})
+    assert other == offset
+    assert hash(other) == hash(offset)
+    assert json.dumps(other.to_json()) == json.dumps(offset.to_json())
+
+    content = offset.to_json()
+    backwards = {
+        "streams": {name: dict(reversed(content["streams"][name].items())) for name in names},
+        "version": 1,
+    }
+    assert json.dumps(Offset.from_json(backwards).to_json()) == json.dumps(content)
+
+
+@settings(deadline=None)
+@given(offsets)
+def test_pickles_and_copies(offset: Offset) -> None:
+    assert pickle.loads(pickle.dumps(offset)) == offset
+    assert copy.deepcopy(offset) == offset
+
+
+def test_is_frozen() -> None:
+    given_streams = {"ORDERS": StreamPosition(1, CREATED)}
+    offset = Offset(given_streams)
+    given_streams["ORDERS"] = StreamPosition(2, CREATED)
+    assert offset.streams["ORDERS"].next == 1
+    with pytest.raises(TypeError):
+        offset.streams["ORDERS"] = StreamPosition(2, CREATED)  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        offset.streams = {}  # type: ignore[misc]
+
+
+def test_every_field_counts_for_equality() -> None:
+    position = StreamPosition(5, CREATED, 7)
+    others = [StreamPosition(6, CREATED, 7), StreamPosition(5, "2027", 7), StreamPosition(5, CREATED, 8)]
+    assert all(Offset({"ORDERS": position}) != Offset({"ORDERS": other}) for other in others)
+
+
+def test_moved_replaces_and_adds() -> None:
+    end = StreamPosition(2000, CREATED, 9)
+    moved = GOLDEN_OFFSET.moved({"ORDERS": end, "NEW": StreamPosition(3, CREATED)})
+    assert list(moved.streams) == ["NEW", "ORDERS", "RETURNS"]
+    assert moved.streams["ORDERS"] == end
+    assert moved.streams["RETURNS"] == GOLDEN_OFFSET.streams["RETURNS"]
+    assert GOLDEN_OFFSET.streams["ORDERS"].next == 1001
+
+
+BAD = [
+    pytest.param("", "must be JSON", id="empty"),
+    pytest.param("{", "must be JSON", id="cut off"),
+    pytest.param('{"version": 1, "streams": {"A": {"next": ' + "9" * 5000, "must be JSON", id="endless integer"),
+    pytest.param("[" * 100_000, "must be JSON", id="endless nesting"),
+    pytest.param("[]", "must be a JSON object, not []", id="list"),
+    pytest.param("17", "must be a JSON object, not 17", id="number"),
+    pytest.param({}, "has no field 'version'", id="no version"),
+    pytest.param({"streams": {}}, "has no field 'version'", id="only streams"),
+    pytest.param({"version": 2, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 2", id="newer"),
+    pytest.param({"version": True, "streams": {}}, "'version' of an offset must be an integer", id="version bool"),
+    pytest.param({"version": "1", "streams": {}}, "'version' of an offset must be an integer", id="version text"),
+    pytest.param({"version": 0, "streams": {}}, "at least 1, not 0", id="version 0"),
+    pytest.param({"version": 1}, "lacks the field 'streams'", id="no streams"),
+    pytest.param({"version": 1, "streams": {}, "x": 1}, "unknown field 'x'", id="unknown field"),
+    pytest.param({"version": 1, "streams": []}, "'streams' of an offset must be a JSON object", id="streams list"),
+    pytest.param({"version": 1, "streams": {"A": 5}}, "the offset of stream A must be a JSON object", id="integer"),
+    pytest.param({"version": 1, "streams": {"": {}}}, "lacks the field 'next'", id="no name, no fields"),
+    pytest.param({"version": 1, "streams": {"": one()["streams"]["ORDERS"]}}, "with text, not with ''", id="no name"),
+    pytest.param(one(next=...), "stream ORDERS lacks the field 'next'", id="no next"),
+    pytest.param(one(created=...), "stream ORDERS lacks the field 'created'", id="no created"),
+    pytest.param(one(last_timestamp=...), "lacks the field 'last_timestamp'", id="no timestamp"),
+    pytest.param(one(extra=1), "stream ORDERS has the unknown field 'extra'", id="extra"),
+    pytest.param(one(next=True), "stream ORDERS: 'next' of an offset must be an integer", id="next bool"),
+    pytest.param(one(next=0), "from 1 to 2**64-1, not 0", id="next 0"),
+    pytest.param(one(next=-1), "from 1 to 2**64-1, not -1", id="next negative"),
+    pytest.param(one(next=2**64), "from 1 to 2**64-1", id="next too large"),
+    pytest.param(one(next=5.0), "not 5.0", id="next float"),
+    pytest.param(one(next="5"), "not '5'", id="next text"),
+    pytest.param(one(next=None), "not None", id="next null"),
+    pytest.param(one(created=5), "'created' of an offset must be a time", id="created number"),
+    pytest.param(one(created=""), "'created' of an offset must be a time", id="created empty"),
+    pytest.param(one(last_timestamp=False), "'last_timestamp' of an offset must be", id="timestamp bool"),
+    pytest.param(one(last_timestamp=-1), "from 0 to 2**63-1, not -1", id="timestamp negative"),
+    pytest.param(one(last_timestamp=2**63), "from 0 to 2**63-1", id="timestamp too large"),
+    pytest.param('{"version": 1, "version": 1, "streams": {}}', "the field 'version' twice", id="version twice"),
+    pytest.param('{"version": NaN, "streams": {}}', "must be an integer", id="nan"),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), BAD)
+def test_refuses_in_one_sentence(content: Any, said: str) -> None:
+    with pytest.raises(OffsetError) as caught:
+        Offset.from_json(content)
+    message = str(caught.value)
+    assert said in message
+    assert "\n" not in message
+    assert len(message) < 300
+    assert isinstance(caught.value, JetStreamError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    ),
+    st.sampled_from(["version", "streams", "ORDERS", "next", "created", "last_timestamp"]),
+)
+def test_any_json_gives_an_offset_or_an_offset_error(value: Any, where: str) -> None:
+    content = one()
+    if where in content:
+        content[where] = value
+    elif where == "ORDERS":
+        content["streams"]["ORDERS"] = value
+    else:
+        content["streams"]["ORDERS"][where] = value
+    try:
+        offset = Offset.from_json(json.dumps(content))
+    except OffsetError:
+        return
+    assert json.loads(json.dumps(offset.to_json())) == content
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_text_gives_an_offset_or_an_offset_error(text: str) -> None:
+    with pytest.raises(OffsetError):
+        Offset.from_json(text)
+
+
+def test_positions_and_names_are_checked_when_made() -> None:
+    with pytest.raises(OffsetError, match="'next'"):
+        StreamPosition(0, CREATED)
+    with pytest.raises(OffsetError, match="holds a StreamPosition for stream ORDERS"):
+        Offset({"ORDERS": 5})  # type: ignore[dict-item]
