@@ -1,0 +1,203 @@
+"""The JetStream API as data: subjects, request bodies, replies and statuses. Pure.
+
+Durations travel as int64 nanoseconds and times as RFC 3339 text (JETSTREAM: ADR-8, ADR-13, ADR-31, ADR-37). Since
+server 2.12 an unknown field in a request is refused, so a body holds only what the oldest supported server knows.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
+from spark_jetstream.wire import Status
+
+DEFAULT_PREFIX = "$JS.API"
+
+STREAM_IS_WORK_QUEUE = frozenset({10084, 10098, 10099, 10100, 10101})
+"""What the server answers to a reader's consumer on a work-queue stream (error codes)."""
+
+
+def stream_info(prefix: str, stream: str) -> str:
+    """Subject that returns a stream's configuration and state."""
+    return f"{prefix}.STREAM.INFO.{stream}"
+
+
+def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
+    """Subject that creates a consumer; a single filter is part of it, so that permissions can name it."""
+    base = f"{prefix}.CONSUMER.CREATE.{stream}.{name}"
+    return f"{base}.{filters[0]}" if len(filters) == 1 else base
+
+
+def consumer_info(prefix: str, stream: str, name: str) -> str:
+    """Subject that returns a consumer's configuration and state."""
+    return f"{prefix}.CONSUMER.INFO.{stream}.{name}"
+
+
+def consumer_delete(prefix: str, stream: str, name: str) -> str:
+    """Subject that deletes a consumer."""
+    return f"{prefix}.CONSUMER.DELETE.{stream}.{name}"
+
+
+def consumer_next(prefix: str, stream: str, name: str) -> str:
+    """Subject that asks a pull consumer for messages."""
+    return f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
+
+
+def nanoseconds(seconds: float) -> int:
+    """A duration as the API wants it."""
+    return round(seconds * 1_000_000) * 1000
+
+
+def reader_config(
+    name: str,
+    filters: Sequence[str],
+    *,
+    start_sequence: int | None = None,
+    start_time: str | None = None,
+    last: bool = False,
+    headers_only: bool = False,
+    inactive_threshold: float = 30.0,
+    replicas: int | None = 1,
+) -> dict[str, Any]:
+    """Configuration of an ephemeral pull consumer that acknowledges nothing and lives in memory.
+
+    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. `replicas` None leaves
+    the number to the stream, as interest streams demand. `inactive_threshold` is in seconds.
+    """
+    config: dict[str, Any] = {
+        "name": name,
+        "deliver_policy": "all",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "replay_policy": "instant",
+        "inactive_threshold": nanoseconds(inactive_threshold),
+        "mem_storage": True,
+    }
+    if replicas is not None:
+        config["num_replicas"] = replicas
+    if last:
+        config["deliver_policy"] = "last"
+    elif start_time is not None:
+        config |= {"deliver_policy": "by_start_time", "opt_start_time": start_time}
+    elif start_sequence is not None and start_sequence > 1:
+        config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start_sequence}
+    if len(filters) == 1:
+        config["filter_subject"] = filters[0]
+    elif filters:
+        config["filter_subjects"] = list(filters)
+    if headers_only:
+        config["headers_only"] = True
+    return config
+
+
+def create_request(stream: str, config: Mapping[str, Any]) -> bytes:
+    """Body that creates a consumer, and fails where one of that name with another configuration exists."""
+    return json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
+
+
+def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float) -> bytes:
+    """Body of one pull (ADR-37): at most `batch` messages and `max_bytes` bytes; times in seconds."""
+    return json.dumps(
+        {
+            "batch": batch,
+            "max_bytes": max_bytes,
+            "expires": nanoseconds(expires),
+            "idle_heartbeat": nanoseconds(heartbeat),
+        }
+    ).encode()
+
+
+def reply(payload: bytes, context: str) -> dict[str, Any]:
+    """The JSON object of an API reply.
+
+    Raises the `ApiError` that stands for the server's own error, and `ProtocolError` when it is no JSON object.
+    `context` says what was asked, as an infinitive without "to".
+    """
+    try:
+        body = json.loads(payload)
+    except ValueError:
+        raise ProtocolError(f"cannot {context}: the server's reply is not JSON") from None
+    if not isinstance(body, dict):
+        raise ProtocolError(f"cannot {context}: the server's reply is not a JSON object")
+    error = body.get("error")
+    if isinstance(error, dict):
+        raise api_error(error, context)
+    return body
+
+
+def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> Any:
+    """The value at a dotted path of a reply; `ProtocolError` when it is missing or of another type."""
+    value: Any = body
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ProtocolError(f"cannot {context}: the server's reply has no usable field {path}")
+    return value
+
+
+class PullOutcome(enum.Enum):
+    """What a status means for the pull request it answers."""
+
+    GOES_ON = "a heartbeat: the request is alive"
+    ENDED = "the request is over; what it did not deliver may be asked for again"
+    LOST = "the consumer cannot serve any more; go on with a new one"
+    REFUSED = "the request can never succeed as it is"
+
+
+#: (code, beginning of the description in lower case, or "" for any) -> outcome; the first row that fits counts.
+_STATUSES: tuple[tuple[int, str, PullOutcome], ...] = (
+    (100, "", PullOutcome.GOES_ON),
+    (404, "", PullOutcome.ENDED),
+    (408, "", PullOutcome.ENDED),
+    (409, "batch completed", PullOutcome.ENDED),
+    (409, "message size exceeds maxbytes", PullOutcome.ENDED),
+    (409, "exceeded maxwaiting", PullOutcome.ENDED),
+    (409, "consumer deleted", PullOutcome.LOST),
+    (409, "leadership change", PullOutcome.LOST),
+    (409, "server shutdown", PullOutcome.LOST),
+    (409, "consumer is push based", PullOutcome.REFUSED),
+    (409, "exceeded max", PullOutcome.REFUSED),
+    (503, "", PullOutcome.LOST),
+    (400, "", PullOutcome.REFUSED),
+    (412, "", PullOutcome.REFUSED),
+    (423, "", PullOutcome.REFUSED),
+)
+
+
+@dataclass(frozen=True)
+class PullEnd:
+    """How a status changes the account of what is outstanding."""
+
+    outcome: PullOutcome
+    undelivered: int | None
+    """Messages of the request that were not delivered; None when the status does not say."""
+    too_large: bool
+    """The next message alone is larger than the request's byte limit, if nothing at all was delivered."""
+
+
+def pull_status(status: Status, stream: str) -> PullEnd:
+    """Read a status that answers a pull request.
+
+    Raises `ConsumerLost` where a new consumer is needed, and `JetStreamError` where the request is refused for good
+    or the status is not known: an unknown status is never taken for an end.
+    """
+    words = status.description.lower()
+    fitting = (row[2] for row in _STATUSES if row[0] == status.code and words.startswith(row[1]))
+    outcome = next(fitting, PullOutcome.REFUSED)
+    said = f"{status.code} {status.description}".strip()
+    if outcome is PullOutcome.LOST:
+        raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {said}")
+    if outcome is PullOutcome.REFUSED:
+        raise JetStreamError(f"the server refused a pull request on stream {stream}: {said}")
+    pending = status.headers.get("Nats-Pending-Messages", "")
+    undelivered = int(pending) if pending.isdigit() and len(pending) < 19 else None
+    return PullEnd(outcome, undelivered, words.startswith("message size exceeds"))
+
+
+def no_reply(context: str, seconds: float) -> RequestTimeout:
+    """The error of a request that nobody answered."""
+    return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s (option requestTimeout)")

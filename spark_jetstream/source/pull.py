@@ -1,0 +1,315 @@
+"""A sequence range, read to its end by pull consumers of its own.
+
+`read_range` hands out the messages of a half-open range of stream sequences, in order, each exactly once, whatever
+happens to connections, servers and consumers in between. The rules:
+
+- An ephemeral consumer without acknowledgements is made at the next sequence, and asked for messages through
+  `CONSUMER.MSG.NEXT` (ADR-37) with two requests under way, never for more than the range can still hold.
+- The consumer's own sequence rises by one with each message. A hole, a cut connection, a status that says the
+  consumer is gone, silence instead of heartbeats: all lead to a new consumer at the next sequence not yet handed out.
+- The range ends when its last sequence was seen or passed, or when the server says that nothing more matches; never
+  because of a time-out. What the plan promised and the server no longer has is data loss and is raised as such.
+- Outages may last `retryTimeout` each, counted from the last message that came.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from spark_jetstream import jsapi
+from spark_jetstream.columns import Acks
+from spark_jetstream.connection import Connection, Inbox
+from spark_jetstream.deadline import Deadline
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerLost,
+    DataLossError,
+    JetStreamError,
+    OutageError,
+    StreamNotFound,
+)
+from spark_jetstream.source.plan import SequenceRange
+from spark_jetstream.wire import MAX_FRAME, Frames, IntArray, Status
+
+log = logging.getLogger(__name__)
+
+_REPLICAS_MUST_MATCH = 10134
+_CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
+_QUIET_HEARTBEATS = 2
+_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class PullSettings:
+    """How to pull: messages and bytes of one request, times in seconds."""
+
+    batch: int
+    max_bytes: int
+    expires: float
+    retry_timeout: float
+    fail_on_data_loss: bool
+    headers_only: bool = False
+
+    @property
+    def heartbeat(self) -> float:
+        """Interval of the server's signs of life; at most half of `expires`, as it demands."""
+        return min(5.0, self.expires / 2)
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Messages of a range, in stream order, with their stream sequences (int64)."""
+
+    frames: Frames
+    acks: Acks
+    sequences: IntArray
+
+
+def read_range(
+    connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
+) -> Iterator[Pulled]:
+    """The messages of `part`.
+
+    `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins the consumers'
+    names. Raises `DataLossError`, `OutageError`, and errors that no retry can mend as they are.
+    """
+    return _Range(connect, part, settings, label).read()
+
+
+class _Range:
+    def __init__(
+        self, connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
+    ) -> None:
+        self.connect = connect
+        self.part = part
+        self.settings = settings
+        self.label = label
+        self.next = part.first
+        self.count = 0
+        self.found_nothing = 0
+
+    def read(self) -> Iterator[Pulled]:
+        outage: Deadline | None = None
+        attempt = 0
+        while self.next < self.part.end:
+            before = self.next
+            try:
+                for pulled in self._consume(self.settings.retry_timeout if outage is None else outage.left):
+                    outage, attempt = None, 0
+                    yield pulled
+                break
+            except DataLossError as error:
+                if self.settings.fail_on_data_loss:
+                    raise
+                log.warning("%s", error)
+                return
+            except JetStreamError as error:
+                if not error.retriable:
+                    raise
+                if outage is None or self.next > before:
+                    outage, attempt = Deadline(self.settings.retry_timeout), 0
+                if outage.expired:
+                    raise OutageError(
+                        f"reading stream {self.part.stream} at sequence {self.next} got no further for "
+                        f"{outage.seconds:g} s (option retryTimeout): {error}"
+                    ) from error
+                log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
+                threading.Event().wait(outage.within(_PAUSES[min(attempt, len(_PAUSES) - 1)]))
+                attempt += 1
+        self._check_count()
+
+    def _consume(self, patience: float) -> Iterator[Pulled]:
+        """Read on with one new consumer. Returns when the range is done; raises `ConsumerLost` and the like."""
+        connection = self.connect(patience)
+        name = f"{self.label}-{uuid.uuid4().hex[:8]}"
+        with connection.inbox() as inbox:
+            try:
+                pending = self._create(connection, name)
+                self._check_stream(connection)
+                if pending == 0:
+                    self._nothing_more()
+                    return
+                yield from _Pulls(self, connection, inbox, name, pending).drain()
+            finally:
+                connection.send(
+                    jsapi.consumer_delete(connection.prefix, self.part.stream, name),
+                    b"",
+                    f"delete consumer {name}",
+                )
+
+    def _create(self, connection: Connection, name: str) -> int:
+        """Create the consumer; how many messages it has to deliver, those behind the range included."""
+        part = self.part
+        context = f"create a consumer on stream {part.stream}"
+        subject = jsapi.consumer_create(connection.prefix, part.stream, name, part.subjects)
+        replicas: int | None = 1
+        while True:
+            config = jsapi.reader_config(
+                name,
+                part.subjects,
+                start_sequence=self.next,
+                headers_only=self.settings.headers_only,
+                replicas=replicas,
+            )
+            try:
+                body = connection.api(subject, jsapi.create_request(part.stream, config), context=context)
+                return int(jsapi.field(body, "num_pending", int, context))
+            except StreamNotFound as error:
+                raise DataLossError(
+                    f"stream {part.stream} was deleted while sequences {self.next} to {part.end - 1} were to be read; "
+                    f"set failOnDataLoss to false to go on without them"
+                ) from error
+            except ApiError as error:
+                if error.err_code == _REPLICAS_MUST_MATCH and replicas is not None:
+                    replicas = None  # a stream that keeps messages for its consumers replicates them like itself
+                    continue
+                raise
+
+    def _check_stream(self, connection: Connection) -> None:
+        """After the consumer was made: is its stream the one that was planned?"""
+        context = f"look at stream {self.part.stream}"
+        body = connection.api(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
+        created = jsapi.field(body, "created", str, context)
+        if created != self.part.created:
+            raise DataLossError(
+                f"stream {self.part.stream} was deleted and created again (at {created}) while sequences {self.next} "
+                f"to {self.part.end - 1} of the one created at {self.part.created} were to be read; set failOnDataLoss "
+                "to false to go on without them"
+            )
+
+    def take(self, frames: Frames, acks: Acks) -> Pulled | None:
+        """Those of `frames` that belong to the range, in place of what was read last; None if none does."""
+        sequences = acks.sequences()
+        if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
+            raise ConsumerLost("the consumer delivered messages out of order")
+        inside = len(frames)
+        if int(sequences[-1]) >= self.part.end:
+            inside = int(sequences.searchsorted(self.part.end))
+        self.next = self.part.end if inside < len(frames) else int(sequences[-1]) + 1
+        self.found_nothing = 0
+        if not inside:
+            return None
+        self.count += inside
+        if inside == len(frames):
+            return Pulled(frames, acks, sequences)
+        inner = frames[:inside]
+        return Pulled(inner, Acks(inner), sequences[:inside])
+
+    def _nothing_more(self) -> None:
+        """The server says that nothing from `next` on matches. Believed at once where nothing is missing."""
+        expected = self.part.count
+        if expected is not None and self.count >= expected:
+            self.next = self.part.end
+            return
+        self.found_nothing += 1
+        if self.found_nothing < _CONFIRMATIONS:
+            # A replica that has not caught up says the same: ask again, with a new consumer.
+            raise ConsumerLost(f"stream {self.part.stream} has no messages from sequence {self.next} on")
+        self.next = self.part.end
+
+    def caught_up(self) -> None:
+        """The last message said that nothing more is pending."""
+        if self.next < self.part.end:
+            self._nothing_more()
+
+    def _check_count(self) -> None:
+        expected = self.part.count
+        if expected is None or self.count >= expected:
+            return
+        missing = (
+            f"{expected - self.count} of {expected} messages of stream {self.part.stream}, sequences {self.part.first} "
+            f"to {self.part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
+        )
+        if self.settings.fail_on_data_loss:
+            raise DataLossError(f"{missing}; set failOnDataLoss to false to go on without them")
+        log.warning("%s", missing)
+
+
+class _Pulls:
+    """The pull requests of one consumer, and the account of what they may still bring."""
+
+    def __init__(self, owner: _Range, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
+        self.owner = owner
+        self.connection = connection
+        self.inbox = inbox
+        self.subject = jsapi.consumer_next(connection.prefix, owner.part.stream, name)
+        self.name = name
+        self.pending = pending
+        self.outstanding = 0
+        self.number = 0
+        self.consumed = 0
+        self.max_bytes = owner.settings.max_bytes
+        self.since_request = 0
+        self.heartbeats = 0
+
+    def drain(self) -> Iterator[Pulled]:
+        owner, settings = self.owner, self.owner.settings
+        silence = 2 * settings.heartbeat + 1.0
+        while True:
+            self._ask()
+            event = self.inbox.get(silence)
+            if event is None:
+                self.connection.check(2.0)
+                raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+            if not isinstance(event, Frames):
+                self._on_status(event)
+                continue
+            acks = Acks(event)
+            self._account(event, acks)
+            pulled = owner.take(event, acks)
+            if pulled is not None:
+                yield pulled
+            if owner.next >= owner.part.end:
+                return
+            if self.pending == 0:
+                owner.caught_up()
+                return
+
+    def _ask(self) -> None:
+        """Keep up to two full requests under way, but never ask for more than the range can still hold."""
+        owner, settings = self.owner, self.owner.settings
+        possible = min(owner.part.end - owner.next, self.pending)
+        if owner.part.count is not None:
+            # The planned count can be too low, so it bounds what is asked for, not what is read: behind it, a single
+            # message (most likely one behind the range, which ends it), then more and more.
+            planned = owner.part.count - owner.count
+            possible = min(possible, planned if planned > 0 else 1 << min(-planned, 20))
+        while self.outstanding <= settings.batch and (missing := possible - self.outstanding) > 0:
+            batch = min(settings.batch, missing)
+            self.number += 1
+            self.since_request = 0
+            body = jsapi.next_request(
+                batch, max_bytes=self.max_bytes, expires=settings.expires, heartbeat=settings.heartbeat
+            )
+            self.inbox.publish(self.subject, body, self.number)
+            self.outstanding += batch
+
+    def _on_status(self, status: Status) -> None:
+        """A heartbeat, or the end of a request that did not bring all it could."""
+        end = jsapi.pull_status(status, self.owner.part.stream)
+        if end.outcome is jsapi.PullOutcome.GOES_ON:
+            self.heartbeats += 1
+            if self.heartbeats >= _QUIET_HEARTBEATS:
+                # What should come was removed, or the consumer is stuck: a new one will say which.
+                raise ConsumerLost("the server has sent nothing but heartbeats")
+            return
+        if end.undelivered is None:
+            raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
+        self.outstanding = max(0, self.outstanding - end.undelivered)
+        if end.too_large and not self.since_request:
+            self.max_bytes = min(2 * self.max_bytes, MAX_FRAME)
+
+    def _account(self, frames: Frames, acks: Acks) -> None:
+        """Check that no delivery is missing, and note what is still to come."""
+        first, last = acks.consumer_sequences()
+        if first != self.consumed + 1 or last - first != len(frames) - 1:
+            raise ConsumerLost(f"deliveries {self.consumed + 1} to {last} of the consumer have a hole")
+        self.consumed = last
+        self.heartbeats = 0
+        self.outstanding = max(0, self.outstanding - len(frames))
+        self.since_request += len(frames)
+        self.pending = acks.pending()

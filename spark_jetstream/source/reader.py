@@ -1,0 +1,215 @@
+"""What Spark calls: the stream reader and the batch reader of the data source (pyspark.sql.datasource).
+
+Both are built and pickled by Spark, possibly several times; they hold nothing but options until the first call, so that
+an error in an option is raised where Spark reports it well (a failing constructor hides it behind another error).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkFiles, TaskContext
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_jetstream.columns import record_batch
+from spark_jetstream.connection import Connection, connect
+from spark_jetstream.options import SourceOptions
+from spark_jetstream.schema import select_columns
+from spark_jetstream.source.driver import Driver
+from spark_jetstream.source.offsets import Offset
+from spark_jetstream.source.plan import SequenceRange
+from spark_jetstream.source.pull import PullSettings, read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    ADMISSION_CONTROL = True
+except ImportError:  # Spark 4.0 and 4.1
+    ADMISSION_CONTROL = False
+
+log = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):
+    """One task: a `SequenceRange`. A batch without tasks still has one partition, with None."""
+
+    def __init__(self, part: SequenceRange) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+def find_file(path: str) -> str:
+    """The place of a file on this node: as named, or as sent along with `--files` or `addArtifacts`."""
+    if os.path.exists(path):
+        return path
+    try:
+        sent = SparkFiles.get(os.path.basename(path))
+    except (RuntimeError, AttributeError, AssertionError):  # outside a Spark process there are no such files
+        return path
+    return sent if os.path.exists(sent) else path
+
+
+class _Source:
+    """Options, columns and reading, the same for batch and stream."""
+
+    streaming: bool
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._raw = dict(options)
+        self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self._parsed: SourceOptions | None = None
+        self._columns: tuple[str, ...] | None = None
+        self._planner: Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What executors get has its options read on the driver, where a context file is; nothing open crosses.
+        _ = self.options, self.columns
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def options(self) -> SourceOptions:
+        """The options, read once. Raises `OptionError`."""
+        if self._parsed is None:
+            self._parsed = SourceOptions.from_spark(self._raw, streaming=self.streaming)
+        return self._parsed
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to read, in the schema's order. Raises `SchemaError`."""
+        if self._columns is None:
+            self._columns = select_columns(self._fields)
+        return self._columns
+
+    @property
+    def driver(self) -> Driver:
+        """The plan of this query; only on the driver."""
+        if self._planner is None:
+            _ = self.columns
+            self._planner = Driver(self.options, self._connect)
+        return self._planner
+
+    def _connect(self, patience: float) -> Connection:
+        return connect(self.options.connection, patience=patience, find_file=find_file)
+
+    def _partitions(self, parts: Sequence[SequenceRange]) -> list[InputPartition]:
+        return [RangePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
+        if not isinstance(partition, RangePartition):
+            return
+        options, columns, part = self.options, self.columns, partition.part
+        settings = PullSettings(
+            batch=options.fetch_batch,
+            max_bytes=options.fetch_max_bytes,
+            expires=options.fetch_timeout,
+            retry_timeout=options.connection.retry_timeout,
+            fail_on_data_loss=options.fail_on_data_loss,
+            headers_only="data" not in columns and "headers" not in columns,
+        )
+        for pulled in read_range(self._connect, part, settings, task_label()):
+            yield record_batch(
+                pulled.frames,
+                pulled.acks,
+                pulled.sequences,
+                stream=part.stream,
+                columns=columns,
+                with_headers=options.include_headers,
+            )
+
+
+def task_label() -> str:
+    """Query, batch, partition and attempt of the running task: the beginning of its consumer's name."""
+    context = TaskContext.get()
+    if context is None:
+        return "spark-0-0-0-0"
+    query = (context.getLocalProperty("sql.streaming.queryId") or "batch")[:8]
+    batch = context.getLocalProperty("streaming.sql.batchId") or "0"
+    return f"spark-{query}-{batch}-{context.partitionId()}-{context.attemptNumber()}"
+
+
+class JetStreamBatchReader(_Source, DataSourceReader):
+    """`spark.read.format("jetstream")`."""
+
+    streaming = False
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read: one partition for each sequence range."""
+        return self._partitions(self.driver.batch_ranges())
+
+
+class _StreamReader(_Source, DataSourceStreamReader):
+    streaming = True
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._cursor: Offset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts."""
+        self._cursor = self.driver.initial()
+        return self._cursor.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan a micro-batch between two offsets: the same messages however often it is planned."""
+        self._cursor = Offset.from_json(end)
+        if start == end:
+            return []
+        return self._partitions(self.driver.ranges(Offset.from_json(start), self._cursor))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is in the sink; Spark's checkpoint holds the position, so there is nothing to tell the server."""
+        log.debug("committed %s", end)
+
+
+if ADMISSION_CONTROL:
+
+    class JetStreamStreamReader(_StreamReader, SupportsTriggerAvailableNow):
+        """`spark.readStream.format("jetstream")` with admission control (Spark 4.2 and newer)."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            """What Spark is told of the limits; the options themselves are applied in `latestOffset`."""
+            options = self.options
+            if options.max_messages_per_trigger:
+                return ReadMaxRows(options.max_messages_per_trigger)
+            if options.max_bytes_per_trigger:
+                return ReadMaxBytes(options.max_bytes_per_trigger)
+            if options.min_messages_per_trigger:
+                return ReadMinRows(options.min_messages_per_trigger)
+            return ReadAllAvailable()
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+            """The end of the next micro-batch. Spark asks for everything, whatever the options say, by its limit."""
+            limited = not isinstance(limit, ReadAllAvailable)
+            return self.driver.latest(Offset.from_json(start), limited=limited).to_json()
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            """Fix the end of a query that reads what is there and stops."""
+            self.driver.prepare_available_now()
+
+        def reportLatestOffset(self) -> dict[str, Any]:
+            """`latestOffset` of the query's progress: the end of the streams, whatever the limits."""
+            return self.driver.report_latest().to_json()
+
+else:
+
+    class JetStreamStreamReader(_StreamReader):  # type: ignore[no-redef]
+        """`spark.readStream.format("jetstream")` on Spark 4.0 and 4.1, which say neither start nor limit."""
+
+        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as Spark 4.0 and 4.1 have it
+            """The end of the next micro-batch, counted from the last one planned in this run."""
+            return self.driver.latest(self._cursor, limited=True).to_json()
