@@ -1,0 +1,50 @@
+"""Streams to measure with."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import nats
+
+PAYLOAD_BYTES = 200
+_WINDOW = 20  # acknowledgements under way; one for each thousand messages, or the server's queue overflows
+
+
+async def _fill(url: str, stream: str, count: int, subjects: int, rare: int) -> None:
+    client = await nats.connect(url)
+    js = client.jetstream()
+    await js.add_stream(name=stream, subjects=[f"{stream}.>"])
+    payload = bytes(random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=PAYLOAD_BYTES))
+    arrived = 0
+    more = asyncio.Event()
+
+    async def acknowledged(_: object) -> None:
+        nonlocal arrived
+        arrived += 1
+        more.set()
+
+    inbox = client.new_inbox()
+    await client.subscribe(inbox, cb=acknowledged)
+    expected = 0
+    for number in range(count):
+        last = number % 1000 == 999 or number == count - 1
+        subject = f"{stream}.rare" if rare and number % rare == rare - 1 else f"{stream}.{number % subjects}"
+        await client.publish(subject, payload, reply=inbox if last else "")
+        if last:
+            expected += 1
+            while arrived < expected - (_WINDOW if number < count - 1 else 0):
+                more.clear()
+                await asyncio.wait_for(more.wait(), 30)
+    info = await js.stream_info(stream)
+    if info.state.messages != count:
+        raise RuntimeError(f"{info.state.messages} of {count} messages were stored")
+    await client.close()
+
+
+def fill(url: str, stream: str, count: int, *, subjects: int = 10, rare: int = 0) -> None:
+    """Create a file-backed stream of `count` messages of 200 bytes under `<stream>.<number>`.
+
+    With `rare` every so many-th message goes to `<stream>.rare` instead.
+    """
+    asyncio.run(_fill(url, stream, count, subjects, rare))

@@ -1,0 +1,49 @@
+"""What processes used, read from /proc: CPU seconds and peak memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(value) for value in fields[11:15]) / _TICK
+
+
+def children(pid: int) -> Iterator[int]:
+    """All descendants of a process."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            own = (task / "children").read_text().split()
+        except OSError:  # ended meanwhile
+            continue
+        for child in own:
+            yield int(child)
+            yield from children(int(child))
+
+
+def command(pid: int) -> str:
+    """The command line of a process, empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def peak_megabytes(pid: int) -> float:
+    """The most memory a process ever held; 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+
+
+def python_workers(pid: int) -> list[int]:
+    """The Python processes below `pid` in which Spark runs tasks."""
+    return [child for child in children(pid) if "pyspark.daemon" in command(child)]
