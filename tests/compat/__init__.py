@@ -1,0 +1,1 @@
+"""The connector on the older Sparks that it supports."""

@@ -1,0 +1,106 @@
+"""The newest patch of Spark 4.0, 4.1 and 4.2 reads what was published, row for row."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import StreamConfig
+
+from spark_jetstream.java import ensure_java
+from spark_jetstream.testing import NatsServer
+
+ROOT = Path(__file__).parents[2]
+STREAM = "COMPAT"
+COUNT = 1000
+SCHEMA = (
+    "struct<stream:string,subject:string,sequence:bigint,timestamp:timestamp,"
+    "headers:map<string,array<string>>,data:binary>"
+)
+
+#: Versions, as in the Makefile, and whether Spark lets a source limit its micro-batches (4.2 and later).
+VERSIONS = [("4.0.5", False), ("4.1.4", False), ("4.2.1", True)]
+
+
+def message(number: int) -> tuple[str, dict[str, str] | None, bytes]:
+    """Subject, headers and payload of the message that gets this sequence."""
+    subject = f"compat.{'odd' if number % 2 else 'even'}"
+    headers = {"Number": str(number), "Empty": ""} if number % 3 == 0 else None
+    return subject, headers, b"" if number % 100 == 0 else os.fsencode(f"payload {number}\r\n")
+
+
+async def fill(url: str) -> str:
+    """Store the messages; returns the digest that the same rows have."""
+    digest = hashlib.sha256()
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        await jetstream.add_stream(StreamConfig(name=STREAM, subjects=["compat.*"]))
+        for number in range(1, COUNT + 1):
+            subject, headers, payload = message(number)
+            await jetstream.publish_async(subject, payload, headers=headers)
+            lists = sorted((name, [value]) for name, value in headers.items()) if headers else None
+            digest.update(json.dumps([STREAM, subject, number, lists, payload.hex()]).encode())
+        await asyncio.wait_for(jetstream.publish_async_completed(), 30)
+        assert (await jetstream.stream_info(STREAM)).state.messages == COUNT
+    finally:
+        await client.close()
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def filled() -> Iterator[tuple[str, str]]:
+    """The URL of a server with the filled stream, and the digest of its rows."""
+    with NatsServer() as server:
+        yield server.url, asyncio.run(fill(server.url))
+
+
+@pytest.mark.parametrize(("version", "limits"), VERSIONS)
+def test_older_spark_reads_every_message(filled: tuple[str, str], version: str, limits: bool, tmp_path: Path) -> None:
+    url, digest = filled
+    home = ROOT / ".spark" / version
+    assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
+    # Only a Java that all of these start on will do, whatever JAVA_HOME says.
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environ |= {
+        "JAVA_HOME": ensure_java(environ),
+        "PYTHONPATH": str(home),
+        "SPARK_HOME": str(home / "pyspark"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    limit = COUNT * 3 // 10
+    smoke = Path(__file__).with_name("smoke.py")
+    ran = subprocess.run(
+        [sys.executable, smoke, url, STREAM, tmp_path / "out", str(limit)],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
+    assert len(lines) == 1, f"{ran.stdout}\n{ran.stderr}"
+    result: dict[str, Any] = json.loads(lines[0])
+
+    assert result["spark"] == version
+    assert result["schema"] == SCHEMA
+    for rows in (result["batch"], result["streamed"]):
+        assert rows["count"] == COUNT
+        assert rows["sequences"] == list(range(1, COUNT + 1))
+        assert rows["digest"] == digest
+        assert rows["without_time"] == 0
+    assert result["filtered"] == {"schema": "struct<data:binary,sequence:bigint>", "count": COUNT // 2}
+    # A Spark that cannot ask for a part of what is available reads all of it at once, and leaves nothing out.
+    assert result["micro_batches"] == ([limit, limit, limit, COUNT - 3 * limit] if limits else [COUNT])
+    assert result["again"] == []

@@ -1,0 +1,297 @@
+"""What holds for the repository as a whole: who may import whom, and that its files agree with each other."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import spark_jetstream
+from tests.compat.test_compat import VERSIONS as COMPAT_VERSIONS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "spark_jetstream"
+
+#: Made by tools, or not ours.
+FOREIGN = {
+    ".git", ".venv", ".spark", ".lock", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    "__pycache__", "build", "dist", "artifacts", "spark-warehouse", "metastore_db", ".ipynb_checkpoints",
+}  # fmt: skip
+
+
+# -- imports --
+
+#: Bytes, text and numbers in, the same out: neither these nor what they import know a connection, a clock or a log.
+PURE = {
+    "errors", "options", "schema", "wire", "jsapi", "columns",
+    "source.offsets", "source.plan", "source.admission", "source.continuity", "source.probe",
+}  # fmt: skip
+IMPURE_LIBRARIES = {
+    "asyncio",
+    "logging",
+    "nats",
+    "pyspark",
+    "select",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+#: The modules that may use a library; the demo is a program on top of the connector, as users write them.
+USERS_OF = {
+    "nats": {"connection", "demo"},
+    "pyspark": {"datasource", "source.reader", "sink.writer", "monitoring", "demo", "demo_report"},
+}
+
+#: Parts that know nothing of each other.
+PARTS = ("source", "sink", "admin")
+
+
+def module_name(path: Path) -> str:
+    """``source.plan`` for ``spark_jetstream/source/plan.py``, ``source`` for its ``__init__.py``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names of all that a module imports when it runs; the last part may be an attribute."""
+    pending: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = ["spark_jetstream", *path.relative_to(PACKAGE).parts[:-1]] if node.level else []
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{start}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            pending.extend(node.orelse)
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def own_imports(name: str) -> set[str]:
+    """The modules of this package that a module imports; not the package itself, which holds only names."""
+    found = set()
+    for imported in imports_of(FILES[name]):
+        top, _, rest = imported.partition(".")
+        if top == "spark_jetstream":
+            candidates = [rest, rest.rpartition(".")[0]]
+            found.update([candidate for candidate in candidates if candidate in FILES and candidate][:1])
+    return found - {name}
+
+
+def libraries(name: str) -> set[str]:
+    """Top-level names of all other modules that a module imports."""
+    return {imported.partition(".")[0] for imported in imports_of(FILES[name])} - {"spark_jetstream"}
+
+
+def reachable(name: str) -> set[str]:
+    """All modules of this package that come along when this one is imported."""
+    seen: set[str] = set()
+    pending = [name]
+    while pending:
+        for imported in own_imports(pending.pop()) - seen:
+            seen.add(imported)
+            pending.append(imported)
+    return seen
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_no_module_imports_itself_through_others(name: str) -> None:
+    assert name not in reachable(name)
+
+
+@pytest.mark.parametrize("name", sorted(PURE & FILES.keys()))
+def test_pure_modules_know_no_connection_clock_or_log(name: str) -> None:
+    found = {module: libraries(module) & IMPURE_LIBRARIES for module in {name} | reachable(name)}
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("library", sorted(USERS_OF))
+def test_only_these_modules_use_the_library(library: str) -> None:
+    users = {name for name in FILES if library in libraries(name)}
+    assert users <= USERS_OF[library]
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_source_sink_and_admin_do_not_know_each_other(name: str) -> None:
+    part = name.partition(".")[0]
+    if part in PARTS:
+        others = {other.partition(".")[0] for other in reachable(name)} & set(PARTS)
+        assert others <= {part}
+
+
+def test_the_module_that_spark_looks_for_holds_only_the_default_source() -> None:
+    tree = ast.parse((ROOT / "pyspark_jetstream.py").read_text())
+    names = [alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert "DefaultSource" in names
+    assert not [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+
+
+# -- files --
+
+
+def own_files() -> Iterator[Path]:
+    """Every file of the repository that somebody wrote."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in FOREIGN and not name.endswith(".egg-info")]
+        yield from (Path(folder, name) for name in names if not name.endswith(".pyc"))
+
+
+def text_of(path: Path) -> str:
+    """Its content, or nothing where it is not text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def test_no_file_holds_a_path_of_somebodys_machine() -> None:
+    # Put together here, so that this file does not hold them. Examples may well speak of /home/me.
+    homes = [f"/{name}/" for name in ("root", "work")]
+    homes += [f"{place}/" for place in (Path.home(), ROOT) if len(place.parts) > 1]
+    found = {
+        str(path.relative_to(ROOT)): [home for home in homes if home in text]
+        for path in own_files()
+        if any(home in (text := text_of(path)) for home in homes)
+    }
+    assert found == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in own_files()
+        if path.suffix == ".py" and (tree := ast.parse(path.read_text())).body and not ast.get_docstring(tree)
+    ]
+    assert silent == []
+
+
+# -- build --
+
+TARGETS = ["help", "setup", "demo", "test", "lint", "bench", "compat-sparks", "lock", "clean"]
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    parsed: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return parsed
+
+
+def test_make_lists_its_targets() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make (\S+) +\S", listed, re.MULTILINE) == TARGETS
+
+
+def test_the_makefile_fetches_the_sparks_that_the_tests_use() -> None:
+    found = re.search(r"^COMPAT_VERSIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1].split() == [version for version, _ in COMPAT_VERSIONS]
+
+
+def test_the_continuous_integration_script_runs() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)
+    assert re.search(r"^make test\b", script.read_text(), re.MULTILINE)
+
+
+def test_the_version_stands_in_one_place_and_in_the_changelog(pyproject: dict[str, Any]) -> None:
+    assert pyproject["project"]["dynamic"] == ["version"]
+    assert pyproject["tool"]["hatch"]["version"]["path"] == "spark_jetstream/__init__.py"
+    version = spark_jetstream.__version__
+    assert str(Version(version)) == version
+    headings = re.findall(r"^## .*$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert any(version in heading for heading in headings)
+
+
+def test_the_entry_points_exist(pyproject: dict[str, Any]) -> None:
+    project = pyproject["project"]
+    plugins = project["entry-points"]["pytest11"].values()
+    for entry in [*project["scripts"].values(), *plugins]:
+        module, _, attribute = entry.partition(":")
+        tree = ast.parse(FILES[module.removeprefix("spark_jetstream.")].read_text())
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert not attribute or attribute in defined
+
+
+# -- locked versions --
+
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+
+
+def locked() -> list[Requirement]:
+    """The lines of constraints.txt, each of them one version under an optional condition."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def on(python: str, requirement: Requirement) -> bool:
+    """Whether a requirement holds for this Python on Linux."""
+    return requirement.marker is None or requirement.marker.evaluate(
+        {
+            "python_version": python,
+            "python_full_version": f"{python}.0",
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": "x86_64",
+            "os_name": "posix",
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "extra": "",
+        }
+    )
+
+
+def test_constraints_are_versions_and_nothing_else() -> None:
+    assert "://" not in (ROOT / "constraints.txt").read_text()
+    for requirement in locked():
+        assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_dependency_is_locked_for_every_python(python: str, pyproject: dict[str, Any]) -> None:
+    project = pyproject["project"]
+    assert Version(python) in Requirement(f"x{project['requires-python']}").specifier
+    versions = {
+        canonicalize_name(requirement.name): Version(str(requirement.specifier).removeprefix("=="))
+        for requirement in locked()
+        if on(python, requirement)
+    }
+    extras = project["optional-dependencies"].values()
+    for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
+        wanted = Requirement(line)
+        name = canonicalize_name(wanted.name)
+        if name != project["name"] and on(python, wanted):
+            assert name in versions, f"{line} on Python {python}"
+            assert versions[name] in wanted.specifier, f"{line} on Python {python}"
+
+
+def test_extras_of_this_project_that_others_include_exist(pyproject: dict[str, Any]) -> None:
+    extras = pyproject["project"]["optional-dependencies"]
+    for line in (line for extra in extras.values() for line in extra):
+        wanted = Requirement(line)
+        if wanted.name == pyproject["project"]["name"]:
+            assert wanted.extras <= extras.keys()
