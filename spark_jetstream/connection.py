@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
 from spark_jetstream import jsapi
@@ -42,6 +43,7 @@ from spark_jetstream.errors import (
     NoResponders,
     PermissionDenied,
     ProtocolError,
+    RequestTimeout,
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.wire import Event, Frames, Scanner, Status
@@ -52,8 +54,10 @@ T = TypeVar("T")
 
 _PARSER = "_ps"  # nats-py 2.16: the attribute that holds the parser; replaced by ours
 _TRANSPORT = "_transport"  # and the one that holds the transport, filled in before it would do so itself
+_SUBSCRIPTION_ID = "_id"  # and the number of a subscription on the wire
 _READ_SIZE = 1 << 19
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
 _RETRY_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 
 
@@ -103,6 +107,7 @@ class _BulkTransport(TcpTransport):
         return True  # or nats-py takes it for one that is missing, before it is connected
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
+        self.abort()  # nats-py leaves what a failed attempt has opened
         reader, writer = await asyncio.wait_for(
             asyncio.open_connection(host=uri.hostname, port=uri.port, limit=_READ_SIZE), connect_timeout
         )
@@ -136,8 +141,18 @@ class _BulkTransport(TcpTransport):
         reader: Any = self._io_reader
         return bytes(await reader.read(_READ_SIZE))
 
+    async def drain(self) -> None:
+        # Reading notices a lost connection too. Raised here it would stop nats-py in the middle of closing.
+        with contextlib.suppress(ConnectionError):
+            await super().drain()  # type: ignore[no-untyped-call]
+
     def at_eof(self) -> bool:
         return self._io_reader is None or bool(self._io_reader.at_eof())
+
+    def abort(self) -> None:
+        """Close at once: over a dead wire TLS would wait half a minute for the peer to say goodbye."""
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
 
 
 class Inbox:
@@ -155,7 +170,7 @@ class Inbox:
 
     def publish(self, subject: str, payload: bytes, number: int) -> None:
         """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`."""
-        self._published.add(subject.lower())
+        self._published.add(subject)
         self._connection._publish(self, subject, payload, f"{self.subject}.{number}")
 
     def get(self, timeout: float) -> Frames | Status | None:
@@ -175,9 +190,10 @@ class Inbox:
         """Called by the connection, on its own thread."""
         self._events.put(event)
 
-    def concerns(self, denied: str) -> bool:
-        """Whether the server's refusal of this subject (in lower case) is about this inbox."""
-        return denied in self._published or denied.startswith(self.subject.lower())
+    def concerns(self, denied: str) -> str | None:
+        """The subject of this inbox that the server's refusal of `denied` (in lower case) is about, or None."""
+        known = (subject for subject in (*self._published, self.subject) if denied.startswith(subject.lower()))
+        return next(known, None)
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""
@@ -193,16 +209,19 @@ class Inbox:
 class Connection:
     """One connection, shared by everything in this process that has the same connection options.
 
-    Made by `connect`. All methods block, and may be called from any thread but the connection's own.
+    Made by `connect`. All methods block, and may be called from any thread but the connection's own. `reconnects`
+    says how often the connection was lost and made again.
     """
 
     def __init__(self, options: ConnectionOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.prefix = options.api_prefix_resolved
+        self.reconnects = 0
         self._loop = loop
         self._client = Client()
         self._scanner = Scanner()
         self._inboxes: dict[int, Inbox] = {}
+        self._subscriptions: dict[int, Subscription] = {}
         self._waiting: dict[asyncio.Future[JetStreamError], str] = {}
         self._connected = asyncio.Event()
         self._refused: asyncio.Future[JetStreamError] = loop.create_future()
@@ -249,7 +268,12 @@ class Connection:
         `PermissionDenied`, `ConnectionFailed`.
         """
         seconds = self.options.request_timeout if timeout is None else timeout
-        return self._run(self._request(subject, payload, context, seconds), seconds + 5)
+        try:
+            return self._run(self._request(subject, payload, context, seconds), seconds + 5)
+        except RequestTimeout:
+            # A connection that has died without a word looks like a server that does not answer.
+            self.check(_SIGN_OF_LIFE)
+            raise
 
     def api(self, subject: str, body: bytes, *, context: str, patience: float = 0.0) -> dict[str, Any]:
         """A request to the JetStream API; the JSON object of its reply.
@@ -269,11 +293,18 @@ class Connection:
         raise AssertionError("unreachable")
 
     def send(self, subject: str, payload: bytes, context: str) -> None:
-        """Send a request whose outcome does not matter much; a failure is logged."""
+        """Send a request whose outcome does not matter much; a failure is logged.
 
-        async def carry_out() -> None:
+        If the connection is cut it is sent once more when it is back, if that does not take long.
+        """
+
+        async def carry_out(again: bool = True) -> None:
             try:
                 await self._request(subject, payload, context, self.options.request_timeout)
+            except ConnectionFailed as error:
+                log.info("%s", error)
+                if again:
+                    await carry_out(again=False)
             except JetStreamError as error:
                 log.info("%s", error)
 
@@ -295,7 +326,12 @@ class Connection:
             try:
                 await self._client.flush(timeout=max(1, round(timeout)))
             except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:
-                await self._client.force_reconnect()
+                if self._client.is_connected:
+                    self._connected.clear()
+                    transport = getattr(self._client, _TRANSPORT, None)
+                    if isinstance(transport, _BulkTransport):
+                        transport.abort()
+                    await self._client.force_reconnect()
                 raise ConnectionFailed(
                     f"the NATS server at {self.options.display_servers} gives no sign of life"
                 ) from error
@@ -308,7 +344,8 @@ class Connection:
         async def finish() -> None:
             if self._background and self._connected.is_set():
                 await asyncio.wait(set(self._background), timeout=1)
-            await self._client.close()
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.close()
 
         with contextlib.suppress(JetStreamError):
             self._run(finish(), 4)
@@ -362,6 +399,8 @@ class Connection:
 
     async def wait_connected(self, patience: float) -> None:
         """Wait until nats-py has the connection back."""
+        if self._connected.is_set():
+            return
         try:
             await asyncio.wait_for(self._connected.wait(), patience)
         except asyncio.TimeoutError:
@@ -376,14 +415,17 @@ class Connection:
     async def _request(self, subject: str, payload: bytes, context: str, seconds: float) -> bytes:
         await self.wait_connected(seconds)
         trouble: asyncio.Future[JetStreamError] = self._loop.create_future()
-        self._waiting[trouble] = subject.lower()
+        self._waiting[trouble] = subject
         answer = asyncio.ensure_future(self._client.request(subject, payload, timeout=seconds))
         try:
             either: set[asyncio.Future[Any]] = {trouble, answer}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 found = trouble.result()
-                raise type(found)(f"cannot {context}: {found}")
+                said = f"cannot {context}: {found}"
+                if isinstance(found, PermissionDenied):
+                    raise PermissionDenied(said, subject=found.subject)
+                raise ConnectionFailed(said)
             return bytes((await answer).data)
         except nats.errors.NoRespondersError:
             raise NoResponders(
@@ -401,23 +443,25 @@ class Connection:
 
     async def _open_inbox(self, inbox: Inbox) -> None:
         async def by_message(message: Msg) -> None:
-            self._deliver_plainly(message)
+            if not self._in_bulk:
+                for event in _reframed(message):
+                    inbox.put(event)
 
         try:
             subscription = await self._client.subscribe(f"{inbox.subject}.*", cb=by_message)
         except (nats.errors.Error, OSError) as error:
             raise ConnectionFailed(f"cannot subscribe to an inbox: {_words(error)}") from None
-        self._inboxes[subscription._id] = inbox
-        self._scanner.collect.add(subscription._id)
+        sid = getattr(subscription, _SUBSCRIPTION_ID)
+        self._inboxes[sid] = inbox
+        self._subscriptions[sid] = subscription
+        self._scanner.collect.add(sid)
 
     def _close_inbox(self, inbox: Inbox) -> None:
         async def unsubscribe() -> None:
             for sid in [sid for sid, each in self._inboxes.items() if each is inbox]:
-                subscription = self._client._subs.get(sid)
-                if subscription is not None:
-                    with contextlib.suppress(nats.errors.Error, OSError):
-                        await subscription.unsubscribe()
-                # Only after the server can send nothing more to it, or nats-py would be handed the rest.
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await self._subscriptions.pop(sid).unsubscribe()
+                # What the server sent before it knew of this is still taken off the wire in bulk, and dropped.
                 del self._inboxes[sid]
                 self._scanner.collect.discard(sid)
 
@@ -441,25 +485,6 @@ class Connection:
         inbox = self._inboxes.get(event.sid)
         if inbox is not None:
             inbox.put(event)
-
-    def _deliver_plainly(self, message: Msg) -> None:
-        """A message as nats-py read it, put back into a frame: used where its parser cannot be replaced."""
-        if self._in_bulk:
-            return
-        lines = [b"NATS/1.0"]
-        headers = dict(message.headers or {})
-        if not message.reply and not message.data and "Status" in headers:
-            lines = [f"NATS/1.0 {headers.pop('Status')} {headers.pop('Description', '')}".rstrip().encode()]
-        lines += [f"{name}: {value}".encode() for name, value in headers.items()]
-        head = b"\r\n".join(lines) + b"\r\n\r\n" if len(lines) > 1 or b" " in lines[0] else b""
-        reply = f" {message.reply}" if message.reply else ""
-        sizes = f"{len(head)} {len(head) + len(message.data)}" if head else f"{len(message.data)}"
-        line = f"{'HMSG' if head else 'MSG'} {message.subject} {message._sid}{reply} {sizes}\r\n"
-        scanner = Scanner()
-        scanner.collect = self._scanner.collect
-        for event in scanner.feed(line.encode() + head + message.data + b"\r\n"):
-            if not isinstance(event, bytes):
-                self._deliver(event)
 
     def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
         if threading.current_thread() is _background_thread():
@@ -500,15 +525,20 @@ class Connection:
             log.info("NATS connection: %s", _words(error))
 
     def _on_denied(self, action: str, subject: str) -> None:
+        # The client library hands the subject over in lower case; what was asked for tells how it is written.
+        inbox_trouble = PermissionDenied(
+            f"the account may not subscribe to {subject} (option inboxPrefix)", subject=subject
+        )
         subscribing = action.lower() == "subscription"
-        what = f"subscribe to {subject} (option inboxPrefix)" if subscribing else f"publish to {subject}"
-        error = PermissionDenied(f"the account may not {what}", subject=subject)
-        for future, waiting_for in self._waiting.items():
-            if not future.done() and (subscribing or subject == waiting_for):
-                future.set_result(error)
+        for future, asked in self._waiting.items():
+            if not future.done() and (subscribing or subject == asked.lower()):
+                own = PermissionDenied(f"the account may not publish to {asked}", subject=asked)
+                future.set_result(inbox_trouble if subscribing else own)
         for inbox in self._inboxes.values():
-            if inbox.concerns(subject):
-                inbox.put(error)
+            asked_there = inbox.concerns(subject)
+            if asked_there is not None:
+                own = PermissionDenied(f"the account may not publish to {asked_there}", subject=asked_there)
+                inbox.put(inbox_trouble if subscribing else own)
 
     def _refuse(self, error: JetStreamError) -> None:
         if not self._refused.done():
@@ -525,10 +555,28 @@ class Connection:
 
     async def _on_reconnected(self) -> None:
         self._last_error = None
+        self.reconnects += 1
         self._connected.set()
 
     async def _on_closed(self) -> None:
         await self._on_disconnected()
+
+
+def _reframed(message: Msg) -> list[Frames | Status]:
+    """A message as nats-py read it, put back into a frame: used where its parser cannot be replaced."""
+    lines = [b"NATS/1.0"]
+    headers = dict(message.headers or {})
+    if not message.reply and not message.data and "Status" in headers:
+        lines = [f"NATS/1.0 {headers.pop('Status')} {headers.pop('Description', '')}".rstrip().encode()]
+    lines += [f"{name}: {value}".encode() for name, value in headers.items()]
+    head = b"\r\n".join(lines) + b"\r\n\r\n" if len(lines) > 1 or b" " in lines[0] else b""
+    reply = f" {message.reply}" if message.reply else ""
+    sizes = f"{len(head)} {len(head) + len(message.data)}" if head else f"{len(message.data)}"
+    line = f"{'HMSG' if head else 'MSG'} {message.subject} 1{reply} {sizes}\r\n"
+    scanner = Scanner()
+    scanner.collect = {1}
+    events = scanner.feed(line.encode() + head + message.data + b"\r\n")
+    return [event for event in events if not isinstance(event, bytes)]
 
 
 def _words(error: BaseException | None) -> str:
@@ -545,6 +593,7 @@ def _pause(seconds: float) -> None:
 
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}
+_opening: dict[ConnectionOptions, Future[Connection]] = {}
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 
@@ -571,26 +620,40 @@ def connect(
 ) -> Connection:
     """The process's connection for these options, opened if need be.
 
-    Waits up to `patience` seconds (option connectTimeout if None) for a server; `find_file` says where on this node
-    a file named by an option is. Raises `ConnectionFailed`, `AuthenticationFailed`, `OptionError`.
+    Waits up to `patience` seconds (option connectTimeout if None) for one that was lost, and for a new one at least
+    as long as one attempt may take (connectTimeout). `find_file` says where on this node a file named by an option
+    is. Raises `ConnectionFailed`, `AuthenticationFailed`, `OptionError`.
     """
     seconds = options.connect_timeout if patience is None else patience
     with _lock:
-        loop = _event_loop()
         known = _pool.get(options)
-        if known is not None and known.usable:
-            known._run(known.wait_connected(seconds), seconds + 5)
-            return known
+        opening = _opening.get(options)
+        if opening is None and (known is None or not known.usable):
+            known = None
+            seconds = max(seconds, options.connect_timeout)
+            loop = _event_loop()
 
-        async def make() -> Connection:
-            connection = Connection(options, loop)
-            await connection.open(seconds, find_file)
-            return connection
+            async def make() -> Connection:
+                connection = Connection(options, loop)
+                await connection.open(seconds, find_file)
+                return connection
 
-        future = asyncio.run_coroutine_threadsafe(make(), loop)
-        connection = future.result(seconds + 10)
-        _pool[options] = connection
-        return connection
+            opening = _opening[options] = asyncio.run_coroutine_threadsafe(make(), loop)
+    # Not under the lock: others may want a server that is up.
+    if opening is None:
+        assert known is not None
+        known._run(known.wait_connected(seconds), seconds + 5)
+        return known
+    try:
+        _pool[options] = connection = opening.result(seconds + 10)
+    except concurrent.futures.TimeoutError:
+        opening.cancel()
+        raise ConnectionFailed("the connection's thread did not answer in time") from None
+    finally:
+        with _lock:
+            if _opening.get(options) is opening:
+                del _opening[options]
+    return connection
 
 
 def close_all() -> None:
@@ -606,6 +669,7 @@ def _forget() -> None:
     global _loop, _thread, _lock  # noqa: PLW0603
     _lock = threading.RLock()
     _pool.clear()
+    _opening.clear()
     _loop = _thread = None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_jetstream.errors import OptionError
+from spark_jetstream.options import SourceOptions
 from spark_jetstream.schema import SOURCE_DDL
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
 
@@ -18,7 +20,19 @@ class JetStreamDataSource(DataSource):
         return "jetstream"
 
     def schema(self) -> str:
-        """All columns; `.schema(...)` with a subset reads only those."""
+        """All columns; `.schema(...)` with a subset reads only those.
+
+        Spark asks for it in `load()`, so options that can be wrong neither for a stream nor for a batch fail there.
+        """
+        # Spark does not say which of the two it will be. What only one of them refuses is refused when it starts.
+        faults: list[OptionError] = []
+        for streaming in (True, False):
+            try:
+                SourceOptions.from_spark(self.options, streaming=streaming)
+            except OptionError as error:
+                faults.append(error)
+        if len(faults) == 2:
+            raise faults[0]
         return SOURCE_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -60,13 +60,14 @@ def reader_config(
     start_time: str | None = None,
     last: bool = False,
     headers_only: bool = False,
-    inactive_threshold: float = 30.0,
+    inactive_threshold: float | None = 30.0,
     replicas: int | None = 1,
 ) -> dict[str, Any]:
     """Configuration of an ephemeral pull consumer that acknowledges nothing and lives in memory.
 
-    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. `replicas` None leaves
-    the number to the stream, as interest streams demand. `inactive_threshold` is in seconds.
+    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. `inactive_threshold` is in
+    seconds. None leaves `replicas` and `inactive_threshold` to the stream, as interest streams and streams with
+    limits for their consumers demand.
     """
     config: dict[str, Any] = {
         "name": name,
@@ -74,9 +75,10 @@ def reader_config(
         "ack_policy": "none",
         "max_deliver": 1,
         "replay_policy": "instant",
-        "inactive_threshold": nanoseconds(inactive_threshold),
         "mem_storage": True,
     }
+    if inactive_threshold is not None:
+        config["inactive_threshold"] = nanoseconds(inactive_threshold)
     if replicas is not None:
         config["num_replicas"] = replicas
     if last:

@@ -312,13 +312,22 @@ MESSAGE = st.builds(
     version2=st.booleans(),
     sid=st.sampled_from([DATA, DATA, DATA, OTHER]),
 )
-PIECE = MESSAGE.map(lambda message: (message, message.wire)) | st.sampled_from(OTHERS[:5]).map(
-    lambda data: (None, data)
-)
+Piece = tuple[Message | None, bytes]
+
+
+def of_message(message: Message) -> Piece:
+    return message, message.wire
+
+
+def of_others(data: bytes) -> Piece:
+    return None, data
+
+
+PIECE = MESSAGE.map(of_message) | st.sampled_from(OTHERS[:5]).map(of_others)
 
 
 @st.composite
-def cut(draw: st.DrawFn) -> tuple[list[tuple[Message | None, bytes]], list[bytes]]:
+def cut(draw: st.DrawFn) -> tuple[list[Piece], list[bytes]]:
     pieces = draw(st.lists(PIECE, max_size=12))
     data = b"".join(wire for _, wire in pieces)
     places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
@@ -361,7 +370,7 @@ def by_library(chunks: list[bytes]) -> list[tuple[int, bytes, bytes, bytes, byte
 @settings(max_examples=300, deadline=None)
 @given(cut())
 def test_any_frames_cut_anywhere_give_what_the_library_reads(
-    case: tuple[list[tuple[Message | None, bytes]], list[bytes]],
+    case: tuple[list[Piece], list[bytes]],
 ) -> None:
     pieces, chunks = case
     seen = scan(chunks)

@@ -53,8 +53,9 @@ class Driver:
             name: StreamView(self._connection, name, options.subjects, self._patience) for name in options.streams
         }
         self._verified: set[str] = set()
+        self._known = (0, 0)
         self._warned: set[str] = set()
-        self._seen: dict[str, int] = {}
+        self._seen: dict[tuple[str, str], int] = {}
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 
@@ -64,7 +65,12 @@ class Driver:
         return connection.retry_timeout if self._met else min(connection.connect_timeout, connection.retry_timeout)
 
     def _connection(self) -> Connection:
-        return self._connect(self._patience())
+        connection = self._connect(self._patience())
+        if self._known != (id(connection), connection.reconnects):
+            # A server that went away may have come back with a shorter stream: look at the last message again.
+            self._known = (id(connection), connection.reconnects)
+            self._verified.clear()
+        return connection
 
     def _state(self, name: str) -> StreamState:
         state = self._views[name].state()
@@ -152,7 +158,8 @@ class Driver:
         restart nobody knows) reads everything there is.
         """
         if start is None:
-            return Offset({name: self._last_matching(name, self._state(name)) for name in self._views})
+            # Behind whatever was reached before: an offset must never go back.
+            return self.report_latest()
         states = {name: self._state(name) for name in self._views}
         known = {name: self._continued(name, start, states[name]) for name in self._views}
         ends = {name: self._end(name, known[name], states[name]) for name in self._views}
@@ -191,7 +198,7 @@ class Driver:
             filtered=bool(self.options.subjects),
             reread=reread,
             resume=resume,
-            seen=self._seen.get(name, 0),
+            seen=self._seen_up_to(state),
         )
         if missing is not None:
             log.warning("%s", missing)
@@ -213,13 +220,18 @@ class Driver:
             target = self._target.streams[name]
             behind = target.created != position.created or target.next <= position.next
             return position if behind else target
-        if state.last_seq < max(position.next, self._seen.get(name, 0)):
+        if state.last_seq < max(position.next, self._seen_up_to(state)):
             return position
         end = self._last_matching(name, state)
         if end.next > position.next:
             return end
-        self._seen[name] = state.last_seq + 1
+        self._seen[name, state.created] = state.last_seq + 1
         return idle_position(position, state) or position
+
+    def _seen_up_to(self, state: StreamState) -> int:
+        """Below this sequence nothing that was not read matches; 0 when not known, or when the tail was lost since."""
+        seen = self._seen.get((state.name, state.created), 0)
+        return seen if seen <= state.last_seq + 1 else 0
 
     def _backlog(self, name: str, position: StreamPosition, end: StreamPosition, state: StreamState) -> int:
         """How many messages wait; only as exact as the limits need it."""
@@ -228,7 +240,7 @@ class Driver:
             return 0
         first = max(position.next, state.first_kept)
         counted = options.max_messages_per_trigger or options.max_bytes_per_trigger or options.min_messages_per_trigger
-        if self.options.subjects and end.next == state.last_seq + 1 and self._seen.get(name, 0) == end.next:
+        if self.options.subjects and end.next == state.last_seq + 1 and self._seen_up_to(state) == end.next:
             return 0
         if not counted:
             return end.next - first

@@ -19,13 +19,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from spark_jetstream import jsapi
 from spark_jetstream.columns import Acks
 from spark_jetstream.connection import Connection, Inbox
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import (
-    ApiError,
+    ConnectionFailed,
     ConsumerLost,
     DataLossError,
     JetStreamError,
@@ -33,11 +34,11 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.source.plan import SequenceRange
+from spark_jetstream.source.streams import create_reader
 from spark_jetstream.wire import MAX_FRAME, Frames, IntArray, Status
 
 log = logging.getLogger(__name__)
 
-_REPLICAS_MUST_MATCH = 10134
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 _QUIET_HEARTBEATS = 2
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
@@ -91,17 +92,21 @@ class _Range:
         self.next = part.first
         self.count = 0
         self.found_nothing = 0
+        self.left_to_stream: dict[str, Any] = {}
 
     def read(self) -> Iterator[Pulled]:
         outage: Deadline | None = None
         attempt = 0
         while self.next < self.part.end:
             before = self.next
+            begun = Deadline(self.settings.retry_timeout)
             try:
-                for pulled in self._consume(self.settings.retry_timeout if outage is None else outage.left):
+                for pulled in self._consume((outage or begun).left):
                     outage, attempt = None, 0
                     yield pulled
-                break
+                outage, attempt = None, 0
+                if self.next < self.part.end:
+                    _pause(_PAUSES[self.found_nothing])
             except DataLossError as error:
                 if self.settings.fail_on_data_loss:
                     raise
@@ -110,26 +115,32 @@ class _Range:
             except JetStreamError as error:
                 if not error.retriable:
                     raise
-                if outage is None or self.next > before:
+                if self.next > before:
                     outage, attempt = Deadline(self.settings.retry_timeout), 0
+                elif outage is None:
+                    # Waiting for a connection is part of the outage; waiting for signs of life came before it.
+                    waited = isinstance(error, ConnectionFailed)
+                    outage = begun if waited else Deadline(self.settings.retry_timeout)
                 if outage.expired:
                     raise OutageError(
                         f"reading stream {self.part.stream} at sequence {self.next} got no further for "
                         f"{outage.seconds:g} s (option retryTimeout): {error}"
                     ) from error
                 log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
-                threading.Event().wait(outage.within(_PAUSES[min(attempt, len(_PAUSES) - 1)]))
+                _pause(outage.within(_PAUSES[min(attempt, len(_PAUSES) - 1)]))
                 attempt += 1
         self._check_count()
 
     def _consume(self, patience: float) -> Iterator[Pulled]:
-        """Read on with one new consumer. Returns when the range is done; raises `ConsumerLost` and the like."""
+        """Read on with one new consumer, until the range is done or nothing seems to be left of it.
+
+        Raises `ConsumerLost` and the like.
+        """
         connection = self.connect(patience)
         name = f"{self.label}-{uuid.uuid4().hex[:8]}"
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name)
-                self._check_stream(connection)
                 if pending == 0:
                     self._nothing_more()
                     return
@@ -144,33 +155,21 @@ class _Range:
     def _create(self, connection: Connection, name: str) -> int:
         """Create the consumer; how many messages it has to deliver, those behind the range included."""
         part = self.part
-        context = f"create a consumer on stream {part.stream}"
-        subject = jsapi.consumer_create(connection.prefix, part.stream, name, part.subjects)
-        replicas: int | None = 1
-        while True:
-            config = jsapi.reader_config(
-                name,
-                part.subjects,
-                start_sequence=self.next,
-                headers_only=self.settings.headers_only,
-                replicas=replicas,
+        settings = {"start_sequence": self.next, "headers_only": self.settings.headers_only}
+        try:
+            pending = create_reader(
+                connection, part.stream, name, part.subjects, settings, left_to_stream=self.left_to_stream
             )
-            try:
-                body = connection.api(subject, jsapi.create_request(part.stream, config), context=context)
-                return int(jsapi.field(body, "num_pending", int, context))
-            except StreamNotFound as error:
-                raise DataLossError(
-                    f"stream {part.stream} was deleted while sequences {self.next} to {part.end - 1} were to be read; "
-                    f"set failOnDataLoss to false to go on without them"
-                ) from error
-            except ApiError as error:
-                if error.err_code == _REPLICAS_MUST_MATCH and replicas is not None:
-                    replicas = None  # a stream that keeps messages for its consumers replicates them like itself
-                    continue
-                raise
+            # Only now: what the consumer reads must be the stream that was planned.
+            self._check_stream(connection)
+        except StreamNotFound as error:
+            raise DataLossError(
+                f"stream {part.stream} was deleted while sequences {self.next} to {part.end - 1} were to be read; "
+                f"set failOnDataLoss to false to go on without them"
+            ) from error
+        return pending
 
     def _check_stream(self, connection: Connection) -> None:
-        """After the consumer was made: is its stream the one that was planned?"""
         context = f"look at stream {self.part.stream}"
         body = connection.api(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
         created = jsapi.field(body, "created", str, context)
@@ -206,10 +205,9 @@ class _Range:
             self.next = self.part.end
             return
         self.found_nothing += 1
-        if self.found_nothing < _CONFIRMATIONS:
-            # A replica that has not caught up says the same: ask again, with a new consumer.
-            raise ConsumerLost(f"stream {self.part.stream} has no messages from sequence {self.next} on")
-        self.next = self.part.end
+        # A replica that has not caught up says the same: ask again, with a new consumer.
+        if self.found_nothing >= _CONFIRMATIONS:
+            self.next = self.part.end
 
     def caught_up(self) -> None:
         """The last message said that nothing more is pending."""
@@ -313,3 +311,7 @@ class _Pulls:
         self.outstanding = max(0, self.outstanding - len(frames))
         self.since_request += len(frames)
         self.pending = acks.pending()
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)

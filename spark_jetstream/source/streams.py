@@ -20,7 +20,8 @@ from spark_jetstream.source.probe import StreamState
 from spark_jetstream.values import Time
 from spark_jetstream.wire import Frames
 
-_REPLICAS_MUST_MATCH = 10134
+#: What a stream may want to decide itself: the server's refusal -> the setting to leave to it.
+_LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
 _PEEK_SECONDS = 2.0
 _SECOND = 1_000_000_000
 
@@ -43,7 +44,7 @@ class StreamView:
         self._connect = connect
         self._filters = filters
         self._patience = patience
-        self._replicas: int | None = 1
+        self._left_to_stream: dict[str, Any] = {}
 
     def state(self) -> StreamState:
         """What STREAM.INFO says now."""
@@ -74,28 +75,21 @@ class StreamView:
         """Make a consumer, take its count (and with `look` its first message), delete it."""
         connection = self._connect()
         name = f"spark-plan-{uuid.uuid4().hex[:12]}"
-        context = f"create a consumer on stream {self.stream}"
-        body = self._create(connection, name, start, context)
+        pending = create_reader(
+            connection,
+            self.stream,
+            name,
+            self._filters,
+            {"headers_only": True, **start},
+            left_to_stream=self._left_to_stream,
+            patience=self._patience(),
+        )
         try:
-            pending = jsapi.field(body, "num_pending", int, context)
             message = self._first_message(connection, name) if look and pending else None
             return _Answer(pending, message)
         finally:
             subject = jsapi.consumer_delete(connection.prefix, self.stream, name)
             connection.send(subject, b"", f"delete consumer {name}")
-
-    def _create(self, connection: Connection, name: str, start: Mapping[str, Any], context: str) -> dict[str, Any]:
-        subject = jsapi.consumer_create(connection.prefix, self.stream, name, self._filters)
-        while True:
-            config = jsapi.reader_config(name, self._filters, headers_only=True, replicas=self._replicas, **start)
-            request = jsapi.create_request(self.stream, config)
-            try:
-                return connection.api(subject, request, context=context, patience=self._patience())
-            except ApiError as error:
-                if error.err_code == _REPLICAS_MUST_MATCH and self._replicas is not None:
-                    self._replicas = None
-                    continue
-                raise
 
     def _first_message(self, connection: Connection, name: str) -> tuple[int, int] | None:
         with connection.inbox() as inbox:
@@ -115,6 +109,36 @@ class _Answer:
     def __init__(self, pending: int, message: tuple[int, int] | None) -> None:
         self.pending = pending
         self.message = message
+
+
+def create_reader(
+    connection: Connection,
+    stream: str,
+    name: str,
+    filters: tuple[str, ...],
+    settings: Mapping[str, Any],
+    *,
+    left_to_stream: dict[str, Any],
+    patience: float = 0.0,
+) -> int:
+    """Create a consumer by `jsapi.reader_config`; how many messages it has to deliver.
+
+    What the stream insists on deciding itself is added to `left_to_stream`, for the next consumer on it. Raises what
+    `Connection.api` raises.
+    """
+    context = f"create a consumer on stream {stream}"
+    subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
+    while True:
+        request = jsapi.create_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
+        try:
+            body = connection.api(subject, request, context=context, patience=patience)
+        except ApiError as error:
+            setting = _LEFT_TO_STREAM.get(error.err_code)
+            if setting is None or setting in left_to_stream:
+                raise
+            left_to_stream[setting] = None
+        else:
+            return int(jsapi.field(body, "num_pending", int, context))
 
 
 def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
