@@ -15,6 +15,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import itertools
 import logging
 import os
 import queue
@@ -226,6 +227,7 @@ class Connection:
         self._connected = asyncio.Event()
         self._refused: asyncio.Future[JetStreamError] = loop.create_future()
         self._last_error: BaseException | None = None
+        self._deaf: PermissionDenied | None = None
         self._background: set[asyncio.Future[Any]] = set()
         library = getattr(self._client, _PARSER, None)
         self._transport: _BulkTransport | None = None
@@ -275,22 +277,12 @@ class Connection:
             self.check(_SIGN_OF_LIFE)
             raise
 
-    def api(self, subject: str, body: bytes, *, context: str, patience: float = 0.0) -> dict[str, Any]:
+    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
         """A request to the JetStream API; the JSON object of its reply.
 
-        Errors that may pass (no reply, an election) are tried again for `patience` seconds. Raises the `ApiError` of
-        the server's answer, and what `request` raises.
+        Raises the `ApiError` of the server's answer, and what `request` raises.
         """
-        deadline = Deadline(patience)
-        for attempt in range(1_000_000):
-            try:
-                return jsapi.reply(self.request(subject, body, context=context), context)
-            except JetStreamError as error:
-                if not error.retriable or deadline.expired:
-                    raise
-                log.info("trying again: %s", error)
-                _pause(deadline.within(_RETRY_PAUSES[min(attempt, len(_RETRY_PAUSES) - 1)]))
-        raise AssertionError("unreachable")
+        return jsapi.reply(self.request(subject, body, context=context), context)
 
     def send(self, subject: str, payload: bytes, context: str) -> None:
         """Send a request whose outcome does not matter much; a failure is logged.
@@ -415,6 +407,8 @@ class Connection:
     async def _request(self, subject: str, payload: bytes, context: str, seconds: float) -> bytes:
         await self.wait_connected(seconds)
         trouble: asyncio.Future[JetStreamError] = self._loop.create_future()
+        if self._deaf is not None:
+            trouble.set_result(self._deaf)
         self._waiting[trouble] = subject
         answer = asyncio.ensure_future(self._client.request(subject, payload, timeout=seconds))
         try:
@@ -526,10 +520,11 @@ class Connection:
 
     def _on_denied(self, action: str, subject: str) -> None:
         # The client library hands the subject over in lower case; what was asked for tells how it is written.
+        inboxes = f"{self.options.inbox_prefix}.>"
         inbox_trouble = PermissionDenied(
-            f"the account may not subscribe to {subject} (option inboxPrefix)", subject=subject
+            f"the account may not subscribe to {inboxes} (option inboxPrefix)", subject=inboxes
         )
-        subscribing = action.lower() == "subscription"
+        subscribing = subscribing_for_requests = action.lower() == "subscription"
         for future, asked in self._waiting.items():
             if not future.done() and (subscribing or subject == asked.lower()):
                 own = PermissionDenied(f"the account may not publish to {asked}", subject=asked)
@@ -539,6 +534,10 @@ class Connection:
             if asked_there is not None:
                 own = PermissionDenied(f"the account may not publish to {asked_there}", subject=asked_there)
                 inbox.put(inbox_trouble if subscribing else own)
+                subscribing_for_requests = False
+        if subscribing_for_requests:
+            # nats-py does so once for all requests, and would let the next one wait for its reply in vain.
+            self._deaf = inbox_trouble
 
     def _refuse(self, error: JetStreamError) -> None:
         if not self._refused.done():
@@ -546,6 +545,7 @@ class Connection:
 
     async def _on_disconnected(self) -> None:
         self._connected.clear()
+        self._deaf = None
         cut = f"the connection to {self.options.display_servers} was cut"
         for future in self._waiting:
             if not future.done():
@@ -585,8 +585,22 @@ def _words(error: BaseException | None) -> str:
     return text or type(error).__name__
 
 
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
+def retrying(work: Callable[[], T], seconds: float) -> T:
+    """What `work` returns, once it succeeds.
+
+    Errors that may pass (a connection cut, no reply, an election) are tried again for so many seconds, and raised
+    when they have passed; others at once.
+    """
+    deadline = Deadline(seconds)
+    pauses = itertools.chain(_RETRY_PAUSES, itertools.repeat(_RETRY_PAUSES[-1]))
+    while True:
+        try:
+            return work()
+        except JetStreamError as error:
+            if not error.retriable or deadline.expired:
+                raise
+            log.info("trying again: %s", error)
+            threading.Event().wait(deadline.within(next(pauses)))
 
 
 # One loop and one pool a process.
@@ -677,4 +691,4 @@ os.register_at_fork(after_in_child=_forget)
 atexit.register(close_all)
 
 
-__all__ = ["Connection", "Inbox", "close_all", "connect"]
+__all__ = ["Connection", "Inbox", "close_all", "connect", "retrying"]

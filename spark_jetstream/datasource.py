@@ -24,14 +24,14 @@ class JetStreamDataSource(DataSource):
 
         Spark asks for it in `load()`, so options that can be wrong neither for a stream nor for a batch fail there.
         """
-        # Spark does not say which of the two it will be. What only one of them refuses is refused when it starts.
+        # Spark does not say which of the two it will be. Where they do not agree, the one it is speaks when it starts.
         faults: list[OptionError] = []
         for streaming in (True, False):
             try:
                 SourceOptions.from_spark(self.options, streaming=streaming)
             except OptionError as error:
                 faults.append(error)
-        if len(faults) == 2:
+        if len(faults) == 2 and str(faults[0]) == str(faults[1]):
             raise faults[0]
         return SOURCE_DDL
 

@@ -196,7 +196,7 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     if outcome is PullOutcome.REFUSED:
         raise JetStreamError(f"the server refused a pull request on stream {stream}: {said}")
     pending = status.headers.get("Nats-Pending-Messages", "")
-    undelivered = int(pending) if pending.isdigit() and len(pending) < 19 else None
+    undelivered = int(pending) if pending.isascii() and pending.isdigit() and len(pending) < 19 else None
     return PullEnd(outcome, undelivered, words.startswith("message size exceeds"))
 
 

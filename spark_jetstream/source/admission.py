@@ -1,7 +1,8 @@
 """How much of what is there goes into one micro-batch.
 
 Limits are counted in messages that match the filter, with a few probes. Counts are a matter of size only: a
-stream that moves while it is counted can make a batch larger or smaller, never lose or repeat a message.
+stream that moves while it is counted can make a batch a little larger or smaller, never lose or repeat a
+message.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_jetstream.source.probe import Point, Probe, StreamState, find_cut
+from spark_jetstream.source.probe import Bracket, CachedProbe, Point, Probe, StreamState, find_cut
 
 #: The most questions that `limit_end` asks.
-LIMIT_PROBES = 16
+LIMIT_PROBES = 32
 
-# Of these, the calls that are not part of the search: pending(start), the first message, the last one.
-_FIXED_PROBES = 3
+# The calls of a first search; if messages were published meanwhile there is a second one.
+_SEARCH_PROBES = 14
+
+# Those that are not part of a search: pending(start) and pending(end), the first message, the last one.
+_FIXED_PROBES = 4
 
 # After so many steps a cut that holds 15/16 of the limit is good enough: the next step may cost 85 ms.
 _EXACT_STEPS = 7
@@ -84,11 +88,11 @@ def bytes_to_messages(max_bytes: int, state: StreamState) -> int:
 def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> Cut:
     """Cuts [``start``, ``end``) behind its ``limit``-th (>= 1) matching message.
 
-    ``total`` matching messages were counted in the range; ``end`` should be one past one of them. If they are
-    all within the limit, the end stays. Where every sequence from the first message on is there, arithmetic
-    gives the cut. Elsewhere it is looked for with at most `LIMIT_PROBES` questions, these included: exactly,
-    as long as a handful is enough; then with at least 15/16 of the limit; at last with what was found, at
-    least one message.
+    ``total`` matching messages were counted in the range; ``end`` should be one past one of
+    them. If they are all within the limit, the end stays. Where every sequence from the first message on is
+    there, arithmetic gives the cut. Elsewhere it is looked for with at most `LIMIT_PROBES` questions, these
+    included: exactly, as long as a handful is enough and nothing is published meanwhile; then with at least
+    15/16 of the limit; at last with what was found, at least one message.
 
     The cut is never beyond ``end``, and beyond ``start`` if ``start < end``. If there is no message in the
     range any more, the end stays, with 0 messages. The timestamp is 0 when the last message is gone.
@@ -120,16 +124,43 @@ def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> Cut:
         first = probe.peek(sequence)
         return None if first is None else first[0]
 
+    enough = (max(1, wanted - limit // 16), wanted)
     found = find_cut(below, following, low, high, window=(wanted, wanted), probes=_EXACT_STEPS)
     if found.low.below < wanted:
-        left = LIMIT_PROBES - _FIXED_PROBES - found.used
-        enough = (max(1, wanted - limit // 16), wanted)
+        left = _SEARCH_PROBES - found.used
         found = find_cut(below, following, found.low, found.high, window=enough, probes=left)
+    now = probe.uncached if isinstance(probe, CachedProbe) else probe
+    if now.pending(high.sequence) != pending - high.below:
+        found = _search_again(low, Point(found.low.sequence, high.below), high, enough, now)
     last = probe.peek(found.low.sequence)
     if last is None or last[0] >= high.sequence:
         # What was counted there has been removed meanwhile: nothing is left before the end.
         return Cut(high.sequence, found.low.below, 0)
     return Cut(last[0] + 1, found.low.below + 1, last[1])
+
+
+def _search_again(low: Point, place: Point, high: Point, window: tuple[int, int], probe: Probe) -> Bracket:
+    """As the first search, up to the place that it found, while messages are published.
+
+    They raise each answer that comes later: what lies below a sequence seemed to be less than it is. The mean of
+    the answers for the end before and after takes them out again, as long as they come evenly.
+    """
+    behind = probe.pending(high.sequence)
+
+    def below(sequence: int) -> int:
+        nonlocal behind
+        before, waiting, behind = behind, probe.pending(sequence), probe.pending(high.sequence)
+        return high.below - max(0, waiting - (before + behind) // 2)
+
+    def following(sequence: int) -> int | None:
+        first = probe.peek(sequence)
+        return None if first is None else first[0]
+
+    place = Point(place.sequence, min(max(below(place.sequence), low.below), high.below))
+    if place.below <= window[1] or place.sequence <= low.sequence:
+        return Bracket(place, place, 3)
+    steps = (LIMIT_PROBES - _SEARCH_PROBES - _FIXED_PROBES - 3) // 2
+    return find_cut(below, following, low, place, window=window, probes=steps)
 
 
 def _timestamp(probe: Probe, sequence: int) -> int:

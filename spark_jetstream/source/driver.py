@@ -242,13 +242,12 @@ class Driver:
         counted = options.max_messages_per_trigger or options.max_bytes_per_trigger or options.min_messages_per_trigger
         if self.options.subjects and end.next == state.last_seq + 1 and self._seen_up_to(state) == end.next:
             return 0
-        if not counted:
-            return end.next - first
-        if not options.subjects and not state.num_deleted:
-            return end.next - first
-        # In this order what is published meanwhile makes it too small, never too large.
-        waiting = self._views[name].pending(first)
-        return max(0, waiting - self._views[name].pending(end.next))
+        if not counted or not (options.subjects or state.num_deleted):
+            return max(0, end.next - first)
+        # What is published meanwhile counts in the second and third answer: half of it came before the second.
+        view = self._views[name]
+        before, waiting, after = view.pending(end.next), view.pending(first), view.pending(end.next)
+        return max(0, waiting - (before + after) // 2)
 
     def _admitted(self, available: int, limited: bool) -> bool:
         if available <= 0:

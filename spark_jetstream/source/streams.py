@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_jetstream import jsapi
 from spark_jetstream.columns import Acks
-from spark_jetstream.connection import Connection
+from spark_jetstream.connection import Connection, retrying
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, ProtocolError
 from spark_jetstream.source.probe import StreamState
 from spark_jetstream.values import Time
@@ -30,7 +30,7 @@ class StreamView:
     """One stream, seen through the subject filters of a query. Implements `probe.Probe`.
 
     `connect()` gives the connection; `patience()` says for how many seconds errors that may pass are tried again.
-    Raises what `Connection.api` raises.
+    Raises what `Connection.api` raises, `ConsumerLost`, and what `connect` raises.
     """
 
     def __init__(
@@ -48,12 +48,13 @@ class StreamView:
 
     def state(self) -> StreamState:
         """What STREAM.INFO says now."""
-        connection = self._connect()
         context = f"read stream {self.stream} (option stream)"
-        body = connection.api(
-            jsapi.stream_info(connection.prefix, self.stream), b"", context=context, patience=self._patience()
-        )
-        return stream_state(body, context)
+
+        def ask() -> dict[str, Any]:
+            connection = self._connect()
+            return connection.api(jsapi.stream_info(connection.prefix, self.stream), b"", context=context)
+
+        return stream_state(retrying(ask, self._patience()), context)
 
     def pending(self, first: int) -> int:
         """The number of matching messages with a sequence >= `first`."""
@@ -73,6 +74,9 @@ class StreamView:
 
     def _ask(self, start: Mapping[str, Any], *, look: bool = False) -> _Answer:
         """Make a consumer, take its count (and with `look` its first message), delete it."""
+        return retrying(lambda: self._ask_once(start, look), self._patience())
+
+    def _ask_once(self, start: Mapping[str, Any], look: bool) -> _Answer:
         connection = self._connect()
         name = f"spark-plan-{uuid.uuid4().hex[:12]}"
         pending = create_reader(
@@ -82,7 +86,6 @@ class StreamView:
             self._filters,
             {"headers_only": True, **start},
             left_to_stream=self._left_to_stream,
-            patience=self._patience(),
         )
         try:
             message = self._first_message(connection, name) if look and pending else None
@@ -119,7 +122,6 @@ def create_reader(
     settings: Mapping[str, Any],
     *,
     left_to_stream: dict[str, Any],
-    patience: float = 0.0,
 ) -> int:
     """Create a consumer by `jsapi.reader_config`; how many messages it has to deliver.
 
@@ -131,7 +133,7 @@ def create_reader(
     while True:
         request = jsapi.create_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
         try:
-            body = connection.api(subject, request, context=context, patience=patience)
+            body = connection.api(subject, request, context=context)
         except ApiError as error:
             setting = _LEFT_TO_STREAM.get(error.err_code)
             if setting is None or setting in left_to_stream:
