@@ -1,0 +1,117 @@
+"""What tests share: one server, one Spark session, streams of a test's own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from pyspark.sql import SparkSession
+
+from spark_jetstream.java import ensure_java
+from spark_jetstream.testing import NatsServer
+from tests.support.publish import Publisher
+from tests.support.streams import Stream
+
+# Two cores that Spark and a server share: how long one example takes says nothing.
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
+
+_numbers = itertools.count(1)
+
+
+class SparkLog:
+    """What Spark and its Python processes have written to their standard error since the test began."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = path.stat().st_size
+
+    @property
+    def text(self) -> str:
+        """All of it, up to now."""
+        with self._path.open("rb") as file:
+            file.seek(self._start)
+            return file.read().decode("utf-8", "replace")
+
+
+@pytest.fixture(scope="session")
+def spark_log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the Spark of the session writes to."""
+    return tmp_path_factory.mktemp("spark") / "log"
+
+
+@pytest.fixture(scope="session")
+def spark(spark_log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark of two cores, one for the whole session. It finds the data source by `pyspark_jetstream`."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["JAVA_HOME"] = ensure_java()
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("spark-jetstream tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(warehouse))
+    )
+    session = _into(spark_log_file, builder.getOrCreate)
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def _into(path: Path, start: Callable[[], SparkSession]) -> SparkSession:
+    """Start the JVM with its output in a file: it keeps these descriptors for good, whatever pytest does to ours."""
+    kept = [os.dup(1), os.dup(2)]
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            return start()
+        finally:
+            for number, copy in enumerate(kept, start=1):
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+@pytest.fixture
+def spark_log(spark: SparkSession, spark_log_file: Path) -> SparkLog:
+    """What Spark writes to its standard error during this test."""
+    return SparkLog(spark_log_file)
+
+
+@pytest.fixture(scope="session")
+def nats_server_options() -> dict[str, Any]:
+    """The shared server also serves its counters."""
+    return {"http_monitor": True}
+
+
+@pytest.fixture(scope="session")
+def publisher(nats_server: NatsServer) -> Iterator[Publisher]:
+    """A connection to the shared server, to store messages and to look after streams."""
+    with Publisher(nats_server.url) as publisher:
+        yield publisher
+
+
+@pytest.fixture
+def stream(nats_server: NatsServer, publisher: Publisher) -> Iterator[Callable[..., Stream]]:
+    """A function that makes a stream on the shared server, with a name of its own; gone after the test."""
+    made: list[Stream] = []
+
+    def make(name: str = "", **config: Any) -> Stream:
+        made.append(Stream(nats_server.url, name or f"T{next(_numbers)}", publisher, **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        names = publisher.api("STREAM.NAMES").get("streams") or []
+        if each.name in names:
+            each.delete()

@@ -1,0 +1,87 @@
+"""Identities of a NATS operator, made on the spot: keys, JWTs and `.creds` content (nats-io/jwt, version 2)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import time
+from typing import Any, NamedTuple
+
+import nkeys  # type: ignore[import-untyped]
+
+_UNLIMITED = dict.fromkeys(
+    ["subs", "data", "payload", "imports", "exports", "conn", "leaf", "mem_storage", "disk_storage", "streams"], -1
+)
+
+
+class Identity(NamedTuple):
+    """An NKey: the public part as text, the secret seed as text, and what signs."""
+
+    public: str
+    seed: str
+
+    def sign(self, data: bytes) -> bytes:
+        """The signature of these bytes."""
+        signature: bytes = nkeys.from_seed(bytearray(self.seed.encode())).sign(data)
+        return signature
+
+
+def identity(prefix: int) -> Identity:
+    """A new one: `nkeys.PREFIX_BYTE_USER` and the like."""
+    seed: bytes = nkeys.encode_seed(secrets.token_bytes(32), prefix)
+    return Identity(nkeys.from_seed(bytearray(seed)).public_key.decode(), seed.decode())
+
+
+def user() -> Identity:
+    """A new user."""
+    return identity(nkeys.PREFIX_BYTE_USER)
+
+
+def token(issuer: Identity, subject: Identity, name: str, **claims: Any) -> str:
+    """A JWT in which `issuer` says something of `subject`."""
+    content = {
+        "jti": secrets.token_hex(16),
+        "iat": int(time.time()),
+        "iss": issuer.public,
+        "sub": subject.public,
+        "name": name,
+        "nats": {"version": 2, **claims},
+    }
+    parts = [_encoded({"typ": "JWT", "alg": "ed25519-nkey"}), _encoded(content)]
+    signature = issuer.sign(".".join(parts).encode())
+    return ".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=").decode()])
+
+
+def _encoded(content: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
+
+
+class Operator:
+    """An operator with one account that has JetStream. `config` is for the server, `credentials` for a user."""
+
+    def __init__(self) -> None:
+        operator, system = identity(nkeys.PREFIX_BYTE_OPERATOR), identity(nkeys.PREFIX_BYTE_ACCOUNT)
+        self._account = identity(nkeys.PREFIX_BYTE_ACCOUNT)
+        limits = {**_UNLIMITED, "consumer": -1, "wildcards": True}
+        preload = {
+            each.public: token(operator, each, name, type="account", limits=limits)
+            for each, name in ((system, "SYS"), (self._account, "ACCOUNT"))
+        }
+        # The system account keeps no streams.
+        unstored = {**limits, "mem_storage": 0, "disk_storage": 0, "streams": 0, "consumer": 0}
+        preload[system.public] = token(operator, system, "SYS", type="account", limits=unstored)
+        accounts = "\n".join(f"{public}: {jwt}" for public, jwt in preload.items())
+        self.config = (
+            f"operator: {token(operator, operator, 'OPERATOR', type='operator')}\n"
+            f"system_account: {system.public}\nresolver: MEMORY\nresolver_preload {{\n{accounts}\n}}\n"
+        )
+
+    def credentials(self, who: Identity) -> str:
+        """The content of a `.creds` file for a user of the account."""
+        unlimited = {"subs": -1, "data": -1, "payload": -1}
+        jwt = token(self._account, who, "user", type="user", pub={}, sub={}, **unlimited)
+        return (
+            f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{who.seed}\n------END USER NKEY SEED------\n"
+        )

@@ -1,0 +1,158 @@
+"""Jobs that a test starts, watches and kills: `stream_job` in a session of processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from spark_jetstream.java import ensure_java
+from spark_jetstream.testing.process import poll
+from tests.support import stream_job
+
+ROOT = Path(__file__).parents[2]
+
+#: Most of the time of a short job goes into starting it: this takes a quarter off.
+BRISK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+class Job:
+    """One run of `stream_job`; what it says goes to `folder/log`. Leaving it ends whatever is still running."""
+
+    def __init__(
+        self,
+        folder: Path,
+        options: dict[str, str],
+        *,
+        format: str = "parquet",
+        trigger: dict[str, Any] | None = None,
+        conf: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint"
+        self.sink_log = folder / "rows" / "_spark_metadata"
+        folder.mkdir(exist_ok=True)
+        self._log = folder / "log"
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        work = {
+            "folder": str(folder),
+            "options": options,
+            "format": format,
+            "trigger": trigger or {"availableNow": True},
+            "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
+        }
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK")}
+        environ |= {
+            "JAVA_HOME": ensure_java(),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **(environment or {}),
+        }
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, stream_job.__file__, json.dumps(work)],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """What this run has said."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode("utf-8", "replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the driver's process lives."""
+        return self._process.poll() is None
+
+    def processes(self) -> dict[int, str]:
+        """The processes of the job by id, each with its command: driver, JVMs, Python workers."""
+        found: dict[int, str] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self._process.pid and fields[0] != "Z":
+                    command = path.with_name("cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(path.parent.name)] = command.decode("utf-8", "replace")
+        return found
+
+    def workers(self) -> list[int]:
+        """The Python workers that run tasks, or wait for the next one: the children of Spark's daemon."""
+        daemons = [pid for pid, command in self.processes().items() if "pyspark.daemon" in command]
+        children = [pid for pid in daemons if _parent(pid) in daemons]
+        return children
+
+    def latest(self, log: str) -> int:
+        """The last batch in one of the checkpoint's logs (`offsets`, `commits`) or the sink's (`rows`); -1 if none."""
+        folder = self.sink_log if log == "rows" else self.checkpoint / log
+        numbers = [int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")]
+        return max(numbers, default=-1)
+
+    def wait(self, check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+        """Wait until `check` is true; a job that ends before fails the test."""
+
+        def seen() -> bool | None:
+            if check():
+                return True
+            assert self.running, f"the job ended before {what}:\n{self.log[-4000:]}"
+            return None
+
+        poll(seen, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}\n{self.log[-4000:]}"))
+
+    def kill(self) -> None:
+        """SIGKILL for every process of the job, again until none is left."""
+
+        def gone() -> bool | None:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return True if not self.processes() else None
+
+        poll(gone, 20, lambda: TimeoutError(f"still there: {self.processes()}"))
+        self._process.wait()
+
+    def result(self, timeout: float = 120.0) -> dict[str, Any]:
+        """Wait for the end of the job; what it found."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end within {timeout:g} s:\n{self.log[-4000:]}") from None
+        path = self.folder / "result.json"
+        assert path.exists(), self.log[-8000:]
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0

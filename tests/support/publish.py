@@ -1,0 +1,159 @@
+"""Stores messages byte for byte: a blocking client of a few lines that sends exactly the frames it is given.
+
+A client library would not do: it refuses or rewrites headers with repeated names, odd header blocks and subjects
+that a server takes without a word.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+_WINDOW = 500  # messages sent before their acknowledgements are read
+_SECONDS = 20.0
+
+
+class Message(NamedTuple):
+    """What is published. `headers` are pairs in the order of the wire; `block` is a header block as it is.
+
+    Bytes of a subject that are no UTF-8 are written as Python's surrogate escapes.
+    """
+
+    subject: str
+    data: bytes = b""
+    headers: Sequence[tuple[str, str]] | None = None
+    block: bytes | None = None
+
+    @property
+    def head(self) -> bytes | None:
+        """The header block on the wire; None for a message without one."""
+        if self.block is not None or self.headers is None:
+            return self.block
+        return b"NATS/1.0\r\n" + b"".join(f"{name}: {value}\r\n".encode() for name, value in self.headers) + b"\r\n"
+
+    @property
+    def expected_headers(self) -> dict[str, list[str]] | None:
+        """What a reader makes of `headers`."""
+        if self.headers is None:
+            return None
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(name, []).append(value)
+        return found
+
+    def frame(self, reply: str = "") -> bytes:
+        """The PUB or HPUB frame."""
+        to = self.subject.encode("utf-8", "surrogateescape") + (b" " + reply.encode() if reply else b"")
+        head = self.head
+        if head is None:
+            return b"PUB %s %d\r\n%s\r\n" % (to, len(self.data), self.data)
+        return b"HPUB %s %d %d\r\n%s%s\r\n" % (to, len(head), len(head) + len(self.data), head, self.data)
+
+
+class Refused(Exception):
+    """The server answered a publish or an API request with an error; `err_code` is JetStream's, or 0."""
+
+    def __init__(self, said: object, err_code: int = 0) -> None:
+        super().__init__(said)
+        self.err_code = err_code
+
+
+class Publisher:
+    """One connection. User info in `url` and the fields of `connect` go into CONNECT."""
+
+    def __init__(self, url: str, prefix: str = "$JS.API", **connect: object) -> None:
+        where = urlsplit(url)
+        login = {"user": unquote(where.username), "pass": unquote(where.password or "")} if where.username else {}
+        self._prefix = prefix
+        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self._socket.makefile("rb", 1 << 18)
+        self._inbox = f"_INBOX.{secrets.token_hex(8)}"
+        self._numbers = itertools.count(1)
+        self.info: dict[str, Any] = json.loads(self._file.readline().removeprefix(b"INFO "))
+        hello = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, **login, **connect}
+        self._send(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (json.dumps(hello).encode(), self._inbox.encode()))
+        while self._line() != b"PONG":
+            continue
+
+    def request(self, subject: str, payload: bytes = b"") -> bytes:
+        """The payload of the reply."""
+        number = next(self._numbers)
+        self._send(Message(subject, payload).frame(f"{self._inbox}.{number}"))
+        return self._replies([number])[0]
+
+    def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
+        return _checked(self.request(f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""))
+
+    def publish(self, messages: Iterable[Message]) -> list[int]:
+        """Publish, and wait until all are stored; their sequences."""
+        sequences: list[int] = []
+        for some in _portions(messages, _WINDOW):
+            numbers = [next(self._numbers) for _ in some]
+            frames = zip(some, numbers, strict=True)
+            self._send(b"".join(message.frame(f"{self._inbox}.{number}") for message, number in frames))
+            sequences += [int(_checked(reply)["seq"]) for reply in self._replies(numbers)]
+        return sequences
+
+    def pour(self, frame: bytes, count: int, last: Message) -> int:
+        """Publish the same frame `count` times without replies, then `last`; its sequence.
+
+        Several times as quick as `publish`. Loses nothing as long as `count` stays far below what the server queues
+        for a stream, 100,000 messages.
+        """
+        self._send(frame * count)
+        return self.publish([last])[0]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._file.close()
+        self._socket.close()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def _line(self) -> bytes:
+        line = self._file.readline()
+        if not line or line.startswith(b"-ERR"):
+            raise Refused(line.decode() or "the server closed the connection")
+        if line == b"PING\r\n":
+            self._send(b"PONG\r\n")
+        return line.removesuffix(b"\r\n")
+
+    def _replies(self, numbers: list[int]) -> list[bytes]:
+        """The payloads of the replies with these numbers."""
+        found: dict[int, bytes] = {}
+        while len(found) < len(numbers):
+            words = self._line().split(b" ")
+            if words[0] in (b"MSG", b"HMSG"):
+                head = int(words[-2]) if words[0] == b"HMSG" else 0
+                body = self._file.read(int(words[-1]) + 2)[:-2]
+                if body.startswith(b"NATS/1.0 503"):
+                    raise Refused("nobody answers")
+                found[int(words[1].rpartition(b".")[2])] = body[head:]
+        return [found[number] for number in numbers]
+
+
+def _checked(payload: bytes) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(payload)
+    if "error" in body:
+        raise Refused(body["error"]["description"], body["error"]["err_code"])
+    return body
+
+
+def _portions(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    remaining = iter(items)
+    while some := list(itertools.islice(remaining, size)):
+        yield some

@@ -1,0 +1,141 @@
+"""Reading through Spark: rows in plain Python, streaming queries run to their end, what was said to the user."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.streams import Stored
+
+_SECONDS = 60.0
+
+
+def plain(frame: DataFrame) -> DataFrame:
+    """The frame with its timestamps as microseconds, which no time zone on the way can move."""
+    if "timestamp" not in frame.columns:
+        return frame
+    return frame.withColumn("timestamp", F.expr("unix_micros(timestamp)"))
+
+
+def stored(frame: DataFrame) -> list[Stored]:
+    """All rows of a frame with all columns, in the order in which they come."""
+    return [_stored(row) for row in plain(frame).collect()]
+
+
+def _stored(row: Row) -> Stored:
+    return Stored(row["stream"], row["subject"], row["sequence"], row["timestamp"], row["headers"], bytes(row["data"]))
+
+
+def batch(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
+    """`spark.read` of a stream."""
+    reader = spark.read.format("jetstream").options(servers=url, stream=stream)
+    reader = reader if schema is None else reader.schema(schema)
+    return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+def streaming(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
+    """`spark.readStream` of a stream."""
+    reader = spark.readStream.format("jetstream").options(servers=url, stream=stream)
+    reader = reader if schema is None else reader.schema(schema)
+    return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+@dataclass
+class Run:
+    """What one run of a streaming query gave: the rows of each micro-batch by its id, and Spark's progress."""
+
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+    progress: list[dict[str, Any]] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of rows of each micro-batch, in order; those without rows included."""
+        return [len(rows) for _, rows in sorted(self.batches.items())]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, batch after batch, in the order of the batch."""
+        return [row for _, rows in sorted(self.batches.items()) for row in rows]
+
+    @property
+    def sequences(self) -> list[int]:
+        """The sequences of all rows."""
+        return [row["sequence"] for row in self.rows]
+
+    @property
+    def stored(self) -> list[Stored]:
+        """All rows in plain Python; the columns must all have been read."""
+        return [_stored(row) for row in self.rows]
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        """For `foreachBatch`."""
+        rows = frame.collect()
+        with self.changed:
+            self.batches[number] = rows
+            self.changed.notify_all()
+
+    def wait_for(self, rows: int, query: StreamingQuery) -> None:
+        """Wait until so many rows have come in all; a query that fails instead raises."""
+        deadline = time.monotonic() + _SECONDS
+        with self.changed:
+            while len(self.rows) < rows:
+                assert time.monotonic() < deadline, f"{len(self.rows)} of {rows} rows came"
+                if not self.changed.wait(0.2):
+                    failure = query.exception()
+                    if failure is not None:
+                        raise failure
+
+
+def start(frame: DataFrame, checkpoint: Path, run: Run, **trigger: Any) -> StreamingQuery:
+    """Start a query that hands its rows to `run`."""
+    writer = plain(frame).writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(run.take)
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def available_now(frame: DataFrame, checkpoint: Path, **trigger: Any) -> Run:
+    """One run with `availableNow`, or another trigger that ends by itself."""
+    run = Run()
+    query = start(frame, checkpoint, run, **(trigger or {"availableNow": True}))
+    assert query.awaitTermination(int(_SECONDS)), "the query did not end"
+    run.progress = [json.loads(progress.json) for progress in query.recentProgress]
+    return run
+
+
+def wait_until(check: Callable[[], bool], what: str, timeout: float = _SECONDS) -> None:
+    """Wait until `check` is true."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while not check():
+        assert time.monotonic() < deadline, f"not seen within {timeout:g} s: {what}"
+        pause.wait(0.05)
+
+
+def offsets(progress: Mapping[str, Any], which: str, stream: str) -> int:
+    """`next` of a stream in an offset of a progress event."""
+    offset = progress["sources"][0][which]
+    position: dict[str, Any] = (json.loads(offset) if isinstance(offset, str) else offset)["streams"][stream]
+    return int(position["next"])
+
+
+def refusal(failure: BaseException) -> tuple[str, str]:
+    """Class and sentence of the error of this package that the user is shown; there must be just one, on one line.
+
+    Spark shows the traceback of the Python process in which it was raised. A chain of errors would be two.
+    """
+    text = str(failure)
+    assert text.count("Traceback (most recent call last)") == 1, text
+    found = re.findall(r"^spark_jetstream\.[\w.]+\.(\w+): (.+)$", text, re.MULTILINE)
+    assert len(found) == 1, text
+    kind, sentence = found[0]
+    return kind, sentence

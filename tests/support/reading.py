@@ -1,0 +1,81 @@
+"""Reading below Spark: ranges of a stream as planning makes them, read with `read_range`.
+
+What a test prepares goes through a `Publisher`, so that it does not depend on what the test is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spark_jetstream.connection import Connection, connect
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.source.plan import SequenceRange
+from spark_jetstream.source.pull import Pulled, PullSettings, read_range
+from spark_jetstream.testing.process import poll
+from tests.support.publish import Message, Publisher
+
+#: Short times, so that a test that waits for one of them ends soon; long enough for a busy machine.
+QUICK = {"connectTimeout": "3s", "requestTimeout": "3s", "retryTimeout": "30s"}
+SETTINGS = PullSettings(batch=500, max_bytes=1 << 20, expires=1.0, retry_timeout=30.0, fail_on_data_loss=True)
+
+
+def options(url: str, **given: str) -> ConnectionOptions:
+    """Connection options with the short times of `QUICK`."""
+    return ConnectionOptions.from_spark({**QUICK, "servers": url, **given})
+
+
+def api(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The reply to `$JS.API.<path>`; of several servers the first is asked."""
+    with Publisher(url.partition(",")[0]) as publisher:
+        return publisher.api(path, body)
+
+
+def create(url: str, stream: str, **config: Any) -> None:
+    """Make a stream with the subjects `<stream>.>`, in memory unless `config` says otherwise."""
+    api(url, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], "storage": "memory", **config})
+
+
+def fill(url: str, stream: str, count: int, subject: Callable[[int], str] = lambda _: "a", size: int = 100) -> None:
+    """Publish `count` more messages; on return the stream has stored them.
+
+    Message i (from 0) goes to `<stream>.<subject(i)>` and has `size` bytes, or a few more, that begin with i as text.
+    """
+    messages = [Message(f"{stream}.{subject(i)}", str(i).encode().ljust(size, b".")) for i in range(count)]
+    with Publisher(url.partition(",")[0]) as publisher:
+        publisher.publish(messages)
+
+
+def consumers(url: str, stream: str) -> list[str]:
+    """The names of the stream's consumers."""
+    return list(api(url, f"CONSUMER.NAMES.{stream}").get("consumers") or [])
+
+
+def part_of(url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any) -> SequenceRange:
+    """A range of the stream as planning would make it now: without filters, to the end, and counted."""
+    info = api(url, f"STREAM.INFO.{stream}")
+    end = info["state"]["last_seq"] + 1 if end is None else end
+    plain = {"stream": stream, "first": first, "end": end, "count": end - first, "created": info["created"]}
+    return SequenceRange(**{**plain, **fields})
+
+
+def pulls(
+    where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS, label: str = "test"
+) -> Iterator[Pulled]:
+    """`read_range` over the process's pooled connection."""
+    given = options(where) if isinstance(where, str) else where
+
+    def to_server(patience: float) -> Connection:
+        return connect(given, patience=patience)
+
+    return read_range(to_server, part, settings, label)
+
+
+def sequences(read: Iterator[Pulled]) -> list[int]:
+    """All stream sequences that come, in the order they come."""
+    return [int(sequence) for pulled in read for sequence in pulled.sequences]
+
+
+def wait_until(check: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
+    """Wait until `check` is true."""
+    poll(lambda: True if check() else None, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}"))

@@ -1,0 +1,119 @@
+"""A stream of a test's own, and what was stored in it, by what was published and what the server says of it."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tests.support.publish import Message, Publisher
+
+
+class Stored(NamedTuple):
+    """A message as a row of the source should show it; `micros` are microseconds since the epoch."""
+
+    stream: str
+    subject: str
+    sequence: int
+    micros: int
+    headers: dict[str, list[str]] | None
+    data: bytes
+
+
+class Stream:
+    """A stream on a server, made at once. Its subjects begin with `subject`, unless `config` says otherwise."""
+
+    def __init__(self, url: str, name: str, publisher: Publisher | None = None, **config: Any) -> None:
+        self.url = url
+        self.name = name
+        self.subject = name.lower()
+        self.publisher = Publisher(url) if publisher is None else publisher
+        self.messages: dict[int, Message] = {}
+        self._config = {"name": name, "subjects": [f"{self.subject}.>"], "storage": "file", **config}
+        self.create()
+
+    def create(self) -> None:
+        """Create the stream, again after `delete`."""
+        self.messages.clear()
+        self.publisher.api(f"STREAM.CREATE.{self.name}", self._config)
+
+    def delete(self) -> None:
+        """Delete the stream."""
+        self.publisher.api(f"STREAM.DELETE.{self.name}")
+
+    def reconnect(self) -> None:
+        """A new connection, after the server was restarted."""
+        self.publisher = Publisher(self.url)
+
+    def send(self, *messages: Message) -> list[int]:
+        """Store messages as they are; their sequences."""
+        sequences = self.publisher.publish(messages)
+        self.messages.update(zip(sequences, messages, strict=True))
+        return sequences
+
+    def fill(self, count: int, suffix: str = "a", size: int = 0) -> list[int]:
+        """Store `count` small messages that all differ, at `subject.suffix`; their sequences."""
+        first = max(self.messages, default=0) + 1
+        texts = (f"{self.name} {suffix} {number}".encode() for number in range(first, first + count))
+        return self.send(*(Message(f"{self.subject}.{suffix}", text.ljust(size, b".")) for text in texts))
+
+    def fill_in_turn(self, count: int, suffixes: Iterable[str]) -> list[int]:
+        """Store `count` small messages, at the subjects in turn; their sequences."""
+        turns = list(suffixes)
+        first = max(self.messages, default=0) + 1
+        return self.send(
+            *(
+                Message(f"{self.subject}.{turns[at % len(turns)]}", f"{self.name} {first + at}".encode())
+                for at in range(count)
+            )
+        )
+
+    def remove(self, *sequences: int) -> None:
+        """Delete single messages."""
+        for sequence in sequences:
+            self.publisher.api(f"STREAM.MSG.DELETE.{self.name}", {"seq": sequence, "no_erase": True})
+            self.messages.pop(sequence, None)
+
+    def purge(self, **which: Any) -> None:
+        """Purge everything, or what `seq`, `filter`, `keep` say."""
+        self.publisher.api(f"STREAM.PURGE.{self.name}", which)
+
+    def state(self) -> dict[str, Any]:
+        """The state that STREAM.INFO gives."""
+        state: dict[str, Any] = self.publisher.api(f"STREAM.INFO.{self.name}")["state"]
+        return state
+
+    def stored_time(self, sequence: int) -> int:
+        """When the server stored a message, in nanoseconds since the epoch, by STREAM.MSG.GET."""
+        found = self.publisher.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})
+        return nanoseconds(found["message"]["time"])
+
+    def rows(self, *sequences: int) -> list[Stored]:
+        """The rows of these messages; of all that were published through this object if none is named."""
+        return [
+            Stored(
+                self.name,
+                self.messages[sequence].subject,
+                sequence,
+                self.stored_time(sequence) // 1000,
+                self.messages[sequence].expected_headers,
+                self.messages[sequence].data,
+            )
+            for sequence in sequences or sorted(self.messages)
+        ]
+
+    def wait_for(self, messages: int, timeout: float = 10.0) -> None:
+        """Wait until the stream holds exactly so many messages."""
+        deadline = time.monotonic() + timeout
+        while (found := self.state()["messages"]) != messages:
+            assert time.monotonic() < deadline, f"{self.name} holds {found} messages, not {messages}"
+
+
+def nanoseconds(text: str) -> int:
+    """A time as the server prints it, in nanoseconds since the epoch, by integer arithmetic."""
+    parts = re.fullmatch(r"(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)(?:\.(\d+))?Z", text)
+    assert parts is not None, text
+    seconds = calendar.timegm(tuple(int(part) for part in parts.groups()[:6]))
+    return seconds * 1_000_000_000 + int((parts[7] or "0").ljust(9, "0"))
