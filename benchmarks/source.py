@@ -25,6 +25,7 @@ from spark_jetstream.testing import NatsServer
 
 MESSAGES = 1_000_000
 PARTITION = 100_000
+WARM_UP = 3  # rounds until the compilers of the JVM have seen what there is to see
 
 
 def _run(spark: SparkSession, name: str, options: dict[str, str]) -> tuple[float, float]:
@@ -48,17 +49,17 @@ def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     jetstream = {"servers": server.url, "stream": "BENCH"}
     ready = {"partitions": str(MESSAGES // PARTITION), "batches": str(PARTITION // ROWS)}
     jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
-    print(f"\n1,000,000 messages of 200 B into noop, {rounds} rounds after one that warms up; rows a second")
+    print(f"\n1,000,000 messages of 200 B into noop, {rounds} rounds after {WARM_UP} that warm up; rows a second")
     columns = ("round", "source", "whole query", "(a) bytes", "(c) ready", "source/(a)", "source/(c)")
     print("".join(f"{column:>12}" for column in columns))
     ratios: list[float] = []
     rates: list[float] = []
     cost: dict[str, list[float]] = {"server": [], "Spark": [], "Python": []}
-    for number in range(rounds + 1):
+    for number in range(1 - WARM_UP, rounds + 1):
         workers = python_workers(jvm)
         before = {pid: cpu_seconds(pid) for pid in {server.pid, jvm, *workers}}
         whole, batches = _run(spark, "jetstream", jetstream)
-        if number and set(workers) <= set(python_workers(jvm)):
+        if number > 0 and set(workers) <= set(python_workers(jvm)):
             used = {pid: cpu_seconds(pid) - since for pid, since in before.items()}
             cost["server"].append(used[server.pid])
             cost["Spark"].append(used[jvm])
@@ -66,10 +67,10 @@ def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
         raw = references.count_bytes(server.url, "BENCH", MESSAGES)
         made = MESSAGES / _run(spark, "readymade", ready)[1]
         rate = MESSAGES / batches
-        label = str(number) if number else "warm"
+        label = str(number) if number > 0 else "warm-up"
         print(f"{label:>12}" + "".join(f"{each:12,.0f}" for each in (rate, MESSAGES / whole, raw, made)), end="")
         print(f"{rate / raw:12.2f}{rate / made:12.2f}", flush=True)
-        if number:
+        if number > 0:
             ratios.append(rate / raw)
             rates.append(rate)
     plain = references.fetch(server.url, "BENCH", MESSAGES // 20)

@@ -125,7 +125,8 @@ def test_positions_by_time(server: NatsServer) -> None:
             server.url, streaming=False, startingTimestamp=times[0], endingTimestamp=times[4]
         ).batch_ranges()
         assert (part.first, part.end, part.count) == (1, 5, 4)
-    assert driver(server.url, startingTimestamp="2100-01-01T00:00:00Z").initial().streams["S"].next == 6
+    after = rfc3339(parse_time(times[4]) + 1)
+    assert driver(server.url, startingTimestamp=after).initial().streams["S"].next == 6
     assert driver(server.url, startingTimestamp="2000-01-01T00:00:00Z").initial().streams["S"].next == 1
     # A time between two messages, with a filter that matches neither of them.
     rare = driver(server.url, startingTimestamp=times[2], subjects="S.none").initial().streams["S"]
@@ -324,7 +325,7 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: st
 
 
 class Traffic:
-    """Publishes to a stream, matching and other messages in turn, until it is left."""
+    """Publishes some thousand messages a second, matching and other ones in turn, until it is left."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -333,7 +334,7 @@ class Traffic:
 
     def _publish(self) -> None:
         with Publisher(self._url) as publisher:
-            while not self._stop.is_set():
+            while not self._stop.wait(0.005):
                 publisher.publish([Message(f"S.{name}", b"more") for name in ("rare", "often.1", "else") * 10])
 
     def __enter__(self) -> None:

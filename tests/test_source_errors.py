@@ -369,6 +369,13 @@ WITH_SERVER = [
         startingOffsets='{"ORDERS": 22}',
     ),
     case(
+        "start in the future",
+        "s",
+        "OptionError",
+        "startingTimestamp lies in the future: the server's clock shows 20.*Z",
+        startingTimestamp="2200-01-01T00:00:00Z",
+    ),
+    case(
         "start beyond the end of an empty stream",
         "b",
         "OptionError",

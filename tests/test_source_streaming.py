@@ -429,12 +429,6 @@ def purge(s: Stream) -> None:
     s.purge(seq=25)
 
 
-def purge_everything(s: Stream) -> None:
-    s.fill(14)
-    s.purge()
-    s.fill(6)
-
-
 def push_out(s: Stream) -> None:
     s.publisher.api(
         f"STREAM.UPDATE.{s.name}", {"name": s.name, "subjects": [f"{s.subject}.>"], "storage": "file", "max_msgs": 6}
@@ -461,12 +455,11 @@ def create_again(s: Stream) -> None:
     ("damage", "said", "expected"),
     [
         (purge, f"{GONE} (likely purged or deleted)", range(25, 31)),
-        (purge_everything, f"{GONE} (likely purged or deleted)", range(25, 31)),
         (push_out, f"{GONE} (likely expired or pushed out by the limits of the stream, or purged)", range(25, 31)),
         (expire, GONE, range(25, 31)),
         (create_again, "stream NAME was deleted and created again", range(1, 7)),
     ],
-    ids=["purge", "purge everything", "push out", "expire", "create again"],
+    ids=["purge", "push out", "expire", "create again"],
 )
 def test_data_loss_fails_the_query_unless_it_is_accepted(
     spark: SparkSession,

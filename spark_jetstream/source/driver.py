@@ -31,9 +31,11 @@ from spark_jetstream.source.plan import (
     share,
     split,
 )
-from spark_jetstream.source.streams import StreamView, refuse_work_queue
+from spark_jetstream.source.streams import StreamView, refuse_work_queue, rfc3339
 
 log = logging.getLogger(__name__)
+
+_CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
 class Driver:
@@ -94,6 +96,12 @@ class Driver:
     def _starting_position(self, name: str, state: StreamState) -> StreamPosition:
         options = self.options
         if options.starting_timestamp is not None:
+            ahead = options.starting_timestamp - max(state.server_time, state.last_timestamp)
+            if options.streaming and state.server_time and ahead > _CLOCK_SKEW:
+                raise OptionError(
+                    f"startingTimestamp lies in the future: the server's clock shows {rfc3339(state.server_time)}",
+                    option="startingTimestamp",
+                )
             found = self._views[name].first_after(options.starting_timestamp)
             return latest_position(state) if found is None else StreamPosition(found[0], state.created)
         starting = options.starting_offsets
@@ -154,8 +162,8 @@ class Driver:
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """The end of the next micro-batch: `start` itself when there is nothing to read (yet).
 
-        With `limited` the options per trigger apply. A `start` of None (Spark 4.0 and 4.1 do not say it, and after a
-        restart nobody knows) reads everything there is.
+        With `limited` the options per trigger apply. A `start` of None (Spark 4.0 and 4.1 do not say it, and ask
+        for the first end before the start) reads everything there is.
         """
         if start is None:
             # Behind whatever was reached before: an offset must never go back.

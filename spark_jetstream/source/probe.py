@@ -21,6 +21,7 @@ class StreamState:
     belongs to ``last_seq`` (0 when nothing was ever stored). ``retention`` is ``limits``, ``interest`` or
     ``workqueue``. ``max_msgs_per_subject`` <= 0 means no such limit; ``has_age_or_size_limit`` is true when
     messages can also go by age, by their number, by the bytes of the stream, or by a TTL of their own.
+    ``server_time`` is the server's clock when it answered, 0 when it did not say.
     """
 
     name: str
@@ -35,6 +36,7 @@ class StreamState:
     max_msgs_per_subject: int
     has_age_or_size_limit: bool
     allow_direct: bool
+    server_time: int = 0
 
     @property
     def first_kept(self) -> int:

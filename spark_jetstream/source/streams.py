@@ -170,6 +170,7 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
         has_age_or_size_limit=limited or limits.get("allow_msg_ttl") is True,
         allow_direct=limits.get("allow_direct") is True,
+        server_time=parse_time(str(body.get("ts", ""))),
     )
 
 

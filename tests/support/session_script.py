@@ -34,6 +34,7 @@ def main(mode: str, url: str, stream: str, folder: Path) -> dict[str, Any]:
     """What each way to read gave."""
     builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
     spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
 
     def rows(**options: str) -> list[list[Any]]:
