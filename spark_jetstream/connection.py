@@ -45,6 +45,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
     ProtocolError,
     RequestTimeout,
+    UntrustedServer,
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.wire import Event, Frames, Scanner, Status
@@ -501,13 +502,13 @@ class Connection:
             self._on_denied(denied.group(1), denied.group(2).lower())
         elif isinstance(error, ssl.SSLCertVerificationError):
             self._refuse(
-                ConnectionFailed(
+                UntrustedServer(
                     f"the certificate of {self.options.display_servers} is not trusted "
                     f"(options tlsCaFile, tlsHostname): {error.verify_message}"
                 )
             )
         elif isinstance(error, _NotEncrypted):
-            self._refuse(ConnectionFailed(f"cannot connect to {self.options.display_servers}: {error}"))
+            self._refuse(UntrustedServer(f"cannot connect to {self.options.display_servers}: {error}"))
         elif "authorization violation" in text.lower() or isinstance(error, nats.errors.AuthorizationError):
             self._refuse(
                 AuthenticationFailed(

@@ -7,6 +7,7 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         ├── OptionError (also ValueError)     an option is unknown, malformed, or contradicts another
         ├── SchemaError (also ValueError)     a schema asks for a column or a type that does not exist
         ├── ConnectionFailed *                no server could be reached
+        │   └── UntrustedServer               one was reached, and TLS as asked for is not possible with it
         ├── AuthenticationFailed              a server was reached and refused the credentials
         ├── PermissionDenied                  the account may not use a subject
         ├── RequestTimeout *                  a request got no reply in time
@@ -75,6 +76,12 @@ class ConnectionFailed(JetStreamError):
     """No server could be reached, or the connection broke before it was usable."""
 
     retriable = True
+
+
+class UntrustedServer(ConnectionFailed):
+    """A server was reached whose certificate is not trusted, or that offers no TLS where that was asked for."""
+
+    retriable = False
 
 
 class AuthenticationFailed(JetStreamError):

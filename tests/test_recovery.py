@@ -91,6 +91,7 @@ def files(job: Job) -> int:
     return len(list((job.folder / "rows").glob("part-*")))
 
 
+@pytest.mark.timeout(900)  # six drivers, one after the other
 def test_a_driver_that_is_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
     # When to kill, by the state that the job started with: last committed batch, files, batches in the sink's log.
     moments: dict[str, Callable[[Job, int, int, int], bool]] = {
@@ -129,6 +130,7 @@ def kill_workers(job: Job) -> int:
     return len(workers)
 
 
+@pytest.mark.timeout(600)
 def test_tasks_and_servers_that_are_killed(server: NatsServer, tmp_path: Path) -> None:
     conf = {"spark.master": "local[2,4]"}
     with WireProxy(server.url) as proxy, Job(tmp_path / "job", options(proxy.url), format="json", conf=conf) as job:

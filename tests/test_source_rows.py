@@ -216,13 +216,13 @@ def test_deleted_and_purged_messages_leave_gaps(spark: SparkSession, stream: Mak
 
 
 def test_expired_messages_are_not_rows(spark: SparkSession, stream: MakeStream) -> None:
-    s = stream(max_age=1_000_000_000)
+    s = stream()
     s.fill(5)
+    s.update(max_age=200_000_000, duplicate_window=200_000_000)
     s.wait_for(0)
+    s.update()
     s.fill(3)
-    expected = s.rows(6, 7, 8)
-    frame = batch(spark, s.url, s.name, startingOffsets="earliest")
-    assert stored(frame) == expected
+    assert stored(batch(spark, s.url, s.name, startingOffsets="earliest")) == s.rows(6, 7, 8)
 
 
 def test_a_stream_that_keeps_only_the_last_message_of_each_subject(spark: SparkSession, stream: MakeStream) -> None:

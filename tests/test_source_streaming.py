@@ -60,7 +60,7 @@ class Polls:
     def __init__(self, proxy: WireProxy) -> None:
         self._proxy = proxy
 
-    def wait_for_more(self, rounds: int = 3) -> None:
+    def wait_for_more(self, rounds: int = 6) -> None:
         """Wait until the query has asked so many times again."""
         wanted = self._count() + rounds
         self._proxy.wait(lambda: self._count() >= wanted, 30)
@@ -430,18 +430,16 @@ def purge(s: Stream) -> None:
 
 
 def push_out(s: Stream) -> None:
-    s.publisher.api(
-        f"STREAM.UPDATE.{s.name}", {"name": s.name, "subjects": [f"{s.subject}.>"], "storage": "file", "max_msgs": 6}
-    )
+    s.update(max_msgs=6)
     s.fill(20)
 
 
 def expire(s: Stream) -> None:
     s.fill(14)
-    config = {"name": s.name, "subjects": [f"{s.subject}.>"], "storage": "file"}
-    s.publisher.api(f"STREAM.UPDATE.{s.name}", {**config, "max_age": 200_000_000, "duplicate_window": 200_000_000})
+    s.update(max_age=200_000_000, duplicate_window=200_000_000)
     s.wait_for(0)
-    s.publisher.api(f"STREAM.UPDATE.{s.name}", {**config, "duplicate_window": 200_000_000})
+    # What comes next is to stay.
+    s.update()
     s.fill(6)
 
 

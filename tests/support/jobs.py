@@ -109,7 +109,7 @@ class Job:
         numbers = [int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")]
         return max(numbers, default=-1)
 
-    def wait(self, check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+    def wait(self, check: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
         """Wait until `check` is true; a job that ends before fails the test."""
 
         def seen() -> bool | None:
@@ -132,7 +132,7 @@ class Job:
         poll(gone, 20, lambda: TimeoutError(f"still there: {self.processes()}"))
         self._process.wait()
 
-    def result(self, timeout: float = 120.0) -> dict[str, Any]:
+    def result(self, timeout: float = 240.0) -> dict[str, Any]:
         """Wait for the end of the job; what it found."""
         try:
             self._process.wait(timeout)

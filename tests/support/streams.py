@@ -39,6 +39,10 @@ class Stream:
         self.messages.clear()
         self.publisher.api(f"STREAM.CREATE.{self.name}", self._config)
 
+    def update(self, **config: Any) -> None:
+        """Give the stream its first configuration again, with these changes."""
+        self.publisher.api(f"STREAM.UPDATE.{self.name}", {**self._config, **config})
+
     def delete(self) -> None:
         """Delete the stream."""
         self.publisher.api(f"STREAM.DELETE.{self.name}")
