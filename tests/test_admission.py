@@ -213,6 +213,7 @@ def test_one_in_ten_thousand_takes_exactly_the_limit(matching: list[int]) -> Non
 
 
 @settings(deadline=None)
+@example(list(range(1, 20)), 2, 46345, True, False)
 @given(
     st.lists(st.integers(1, 5_000), min_size=1, max_size=200),
     st.integers(1, 60),

@@ -156,8 +156,11 @@ def _search_again(low: Point, place: Point, high: Point, window: tuple[int, int]
         first = probe.peek(sequence)
         return None if first is None else first[0]
 
+    if place.sequence <= low.sequence:
+        # Nothing lies below the first message, whatever a stream from which messages go meanwhile answers.
+        return Bracket(low, low, 1)
     place = Point(place.sequence, min(max(below(place.sequence), low.below), high.below))
-    if place.below <= window[1] or place.sequence <= low.sequence:
+    if place.below <= window[1]:
         return Bracket(place, place, 3)
     steps = (LIMIT_PROBES - _SEARCH_PROBES - _FIXED_PROBES - 3) // 2
     return find_cut(below, following, low, place, window=window, probes=steps)
