@@ -50,6 +50,7 @@ def fail(spark: SparkSession, url: str, **options: object) -> str:
     """The sentence that says why reading failed. What cannot pass by itself is not tried again for a minute."""
     with pytest.raises(AnalysisException) as caught:
         read(spark, url, **{"connectTimeout": "60s", "retryTimeout": "60s", **options})
+    assert SECRET not in str(caught.value)
     return refusal(caught.value)[1]
 
 
@@ -62,7 +63,9 @@ def test_user_and_password(spark: SparkSession, nats_server_factory: MakeServer)
     assert read(spark, server.url, user="ann", password=f"{SECRET}@:/ ü") == DATA
     login = f"//ann:{SECRET}%40%3A%2F%20%C3%BC@"
     assert read(spark, server.url.replace("//", login)) == DATA
-    assert SECRET not in fail(spark, server.url, user="ann", password=f"{SECRET}x")
+    refused = f"the NATS server at {server.url} refused the credentials (options user and password)"
+    assert fail(spark, server.url, user="ann", password=f"{SECRET}x") == refused
+    assert fail(spark, server.url.replace("//", f"//ann:{SECRET}x@")) == refused
 
 
 def test_token(spark: SparkSession, nats_server_factory: MakeServer) -> None:

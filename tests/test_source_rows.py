@@ -29,7 +29,7 @@ from spark_jetstream.source.reader import JetStreamBatchReader
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.queries import available_now, batch, plain, stored, streaming
+from tests.support.queries import available_now, batch, plain, stored, streaming, wait_until
 from tests.support.streams import Stored, Stream
 
 MakeStream = Callable[..., Stream]
@@ -199,6 +199,22 @@ def test_streams_of_every_kind(
     run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=14), tmp_path)
     assert run.counts == [14, 13]
     assert run.stored == expected
+
+
+def test_a_mirror(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(50)
+    s.remove(3, 4)
+    name = f"MIRROR_OF_{s.name}"
+    s.publisher.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": s.name}})
+    try:
+        state = f"STREAM.INFO.{name}"
+        wait_until(lambda: s.publisher.api(state)["state"]["messages"] == 48, "the mirror has everything")
+        expected = [row._replace(stream=name) for row in s.rows()]
+        assert stored(batch(spark, s.url, name)) == expected
+        assert available_now(streaming(spark, s.url, name, maxMessagesPerTrigger=20), tmp_path).stored == expected
+    finally:
+        s.publisher.api(f"STREAM.DELETE.{name}")
 
 
 def test_deleted_and_purged_messages_leave_gaps(spark: SparkSession, stream: MakeStream) -> None:
