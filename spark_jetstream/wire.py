@@ -104,11 +104,13 @@ class Scanner:
     """Cuts what the server sends into events, whatever the places where the network cut it.
 
     `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change
-    it between two calls of `feed`.
+    it between two calls of `feed`. Those that are in `whole` as well have no statuses: their messages without a reply
+    subject are `Frames` like all others.
     """
 
     def __init__(self) -> None:
         self.collect: set[int] = set()
+        self.whole: set[int] = set()
         self._tail = bytearray()
         self._need = 1
         self._mean = 0
@@ -136,7 +138,7 @@ class Scanner:
                 events.append(piece)
             else:
                 self._mean = max(1, (int(piece.end) - int(piece.begin[0])) // len(piece.begin))
-                events.extend(_events(data, piece, self.collect))
+                events.extend(_events(data, piece, self.collect, self.whole))
         if used < len(data):
             rest = data[used:] if used else data
             self._need = _needed(rest)
@@ -260,28 +262,34 @@ def _needed(rest: bytes) -> int:
     return line_feed + _message_size(rest, 0, line_feed) + 3
 
 
-def _events(data: bytes, run: _Run, collect: set[int]) -> Iterator[Event]:
+def _events(data: bytes, run: _Run, collect: set[int], whole: set[int]) -> Iterator[Event]:
     """Split a run by subscription; statuses of collected ones apart, others as their bytes."""
     if not collect:
         yield data if run.begin[0] == 0 and run.end == len(data) else data[int(run.begin[0]) : run.end]
         return
     sid, frames = _tokenize(data, run)
-    wanted = np.isin(sid, list(collect)) if len(collect) > 1 else sid == next(iter(collect))
-    has_reply = frames.reply_dots >= 0
-    if wanted.all() and has_reply.all() and (sid == sid[0]).all():
+    wanted = _among(sid, collect)
+    message = frames.reply_dots >= 0
+    if whole:
+        message |= _among(sid, whole)
+    if wanted.all() and message.all() and (sid == sid[0]).all():
         yield replace(frames, sid=int(sid[0]))
         return
-    key = np.where(wanted, sid * 2 + has_reply, -1)
+    key = np.where(wanted, sid * 2 + message, -1)
     cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
     for first, last in pairwise(cuts):
         part = frames[first:last]
         if key[first] < 0:
             yield data[int(part.begin[0]) : int(part.line_end[-1] + part.size[-1] + 2)]
-        elif has_reply[first]:
+        elif message[first]:
             yield replace(part, sid=int(sid[first]))
         else:
             for index in range(len(part)):
                 yield _status(part[index : index + 1], int(sid[first]))
+
+
+def _among(sid: IntArray, some: set[int]) -> npt.NDArray[np.bool_]:
+    return np.isin(sid, list(some)) if len(some) > 1 else sid == next(iter(some))
 
 
 def _tokenize(data: bytes, run: _Run) -> tuple[IntArray, Frames]:

@@ -21,9 +21,9 @@ import pytest
 import trustme
 from nats.aio.client import Client
 
-from spark_jetstream import connection as module
+from spark_jetstream import client_parts as module
+from spark_jetstream import connection as connection_module
 from spark_jetstream.columns import headers, payloads
-from spark_jetstream.connection import close_all, connect, retrying
 from spark_jetstream.errors import (
     ApiError,
     AuthenticationFailed,
@@ -36,7 +36,8 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.source.plan import SequenceRange
+from spark_jetstream.pool import close_all, connect, retrying
+from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.proxy import WireProxy
@@ -343,6 +344,13 @@ def test_requests(server: NatsServer) -> None:
         connection.api("$JS.API.STREAM.CREATE.S", b"{", context="make it")
 
 
+def test_a_request_with_headers(server: NatsServer) -> None:
+    create(server.url, "S")
+    connection = connect(options(server.url))
+    replies = [connection.request("S.a", b"x", context="store", headers={"Nats-Msg-Id": "1"}) for _ in range(2)]
+    assert ["duplicate" in json.loads(reply) for reply in replies] == [False, True]
+
+
 def test_nobody_answers(server: NatsServer) -> None:
     connection = connect(options(server.url))
     began = time.monotonic()
@@ -552,7 +560,7 @@ def test_large_reads_over_tls(loaded: NatsServer, kind: str, tmp_path: Path) -> 
     secure = options(loaded.url, **files)
     check_rows(secure, part)
     transport = connect(secure)._client._transport
-    assert isinstance(transport, module._BulkTransport)
+    assert isinstance(transport, module.BulkTransport)
     assert transport._io_writer is not None
     assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
 
@@ -584,13 +592,15 @@ def test_reading_over_websocket(loaded: NatsServer) -> None:
 
 
 def test_private_names_of_the_client_library_stand_in_one_place() -> None:
-    source = Path(str(module.__file__)).read_text()
     client = Client()
     assert hasattr(getattr(client, module._PARSER), "parse")
     assert hasattr(getattr(client, module._PARSER), "reset")
     assert getattr(client, module._TRANSPORT) is None
     # Through getattr and setattr with those names, and in no other way.
-    assert not re.findall(r"(?:_client|client|subscription|message)\._\w+", source)
+    for source in (module, connection_module):
+        text = Path(str(source.__file__)).read_text()
+        assert not re.findall(r"(?:_client|client|subscription|message)\._\w+", text)
+    assert not re.findall(r"[gs]etattr", Path(str(connection_module.__file__)).read_text())
 
 
 @pytest.fixture

@@ -413,6 +413,139 @@ def test_walking_and_reading_in_bulk_agree(messages: list[Message], pad: int) ->
     assert plain(in_bulk) == plain(walked)
 
 
+# Subscriptions without statuses
+
+ACKS = 5
+
+
+def ack(number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", sid: int = ACKS) -> bytes:
+    """What answers publish `number`."""
+    to = b"_INBOX.a.b.%d %d%s" % (number, sid, b" " + reply if reply else b"")
+    if header:
+        return b"HMSG %s %d %d\r\n%s%s\r\n" % (to, len(header), len(header) + len(payload), header, payload)
+    return b"MSG %s %d\r\n%s\r\n" % (to, len(payload), payload)
+
+
+def stored(number: int) -> bytes:
+    """The usual answer."""
+    return ack(number, b'{"stream":"ORDERS","seq":%d}' % (3 * number))
+
+
+NOBODY = b"NATS/1.0 503\r\n\r\n"
+Answer = tuple[bytes, bytes, bytes, bool]
+
+
+def answers(frames: Frames) -> list[Answer]:
+    """Subject, header, payload, and whether there is a reply subject, of each message."""
+    end = frames.line_end + frames.head
+    return [
+        (
+            bytes(frames.lines[frames.subject_start[i] : frames.subject_end[i]]),
+            frames.data[frames.line_end[i] : end[i]],
+            frames.data[end[i] : frames.line_end[i] + frames.size[i]],
+            bool(frames.reply_dots[i] >= 0),
+        )
+        for i in range(len(frames))
+    ]
+
+
+def scan_whole(chunks: Iterable[bytes]) -> tuple[list[Answer], Seen]:
+    """The messages of `ACKS`, and what came besides."""
+    scanner = Scanner()
+    scanner.collect = {ACKS, DATA}
+    scanner.whole = {ACKS}
+    found: list[Answer] = []
+    seen = Seen()
+    for chunk in chunks:
+        for event in scanner.feed(chunk):
+            if isinstance(event, bytes):
+                seen.other += event
+            elif isinstance(event, Status):
+                seen.statuses.append(event)
+            elif event.sid == ACKS:
+                assert payloads(event).to_pylist() == [payload for _, _, payload, _ in answers(event)]
+                found += answers(event)
+            else:
+                seen.rows += rows(event)
+    return found, seen
+
+
+ANSWERS = {
+    "stored": ([stored(1)], [(b"_INBOX.a.b.1", b"", b'{"stream":"ORDERS","seq":3}', False)]),
+    "nobody listens": ([ack(12, b"", NOBODY)], [(b"_INBOX.a.b.12", NOBODY, b"", False)]),
+    "with a reply": ([ack(1, b"x", HEADER, b"to.me")], [(b"_INBOX.a.b.1", HEADER, b"x", True)]),
+    "nothing at all": ([ack(1, b"")], [(b"_INBOX.a.b.1", b"", b"", False)]),
+    "an answer in an answer": ([ack(1, stored(2))], [(b"_INBOX.a.b.1", b"", stored(2), False)]),
+    "all of them": (
+        [stored(8), ack(9, b"", NOBODY), stored(10), ack(11, b"y", b"", b"r"), stored(12)],
+        [
+            (b"_INBOX.a.b.8", b"", b'{"stream":"ORDERS","seq":24}', False),
+            (b"_INBOX.a.b.9", NOBODY, b"", False),
+            (b"_INBOX.a.b.10", b"", b'{"stream":"ORDERS","seq":30}', False),
+            (b"_INBOX.a.b.11", b"", b"y", True),
+            (b"_INBOX.a.b.12", b"", b'{"stream":"ORDERS","seq":36}', False),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
+@pytest.mark.parametrize(("wires", "expected"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_without_statuses_everything_is_a_message(wires: list[bytes], expected: list[Answer], trailing: bytes) -> None:
+    data = b"".join(wires)
+    for chunks in ([data + trailing], [data, trailing], by_byte(data + trailing)):
+        found, seen = scan_whole(chunks)
+        assert found == expected
+        assert not seen.statuses
+        assert seen.other == (trailing if trailing == b"PING\r\n" else b"")
+
+
+def test_acknowledgements_come_as_one_run_that_can_be_cut() -> None:
+    scanner = Scanner()
+    scanner.collect = scanner.whole = {ACKS}
+    wires = [ack(number, b"", NOBODY) if number % 50 == 0 else stored(number) for number in range(1, 500)]
+    [frames] = scanner.feed(b"".join(wires))
+    assert isinstance(frames, Frames)
+    assert len(frames) == len(wires)
+    assert frames.nbytes == sum(map(len, wires))
+    assert (frames.reply_dots == -1).all()
+    some = frames[100:103]
+    assert len(some) == 3
+    assert some.nbytes == sum(map(len, wires[100:103]))
+    assert answers(some) == answers(frames)[100:103]
+
+
+def test_a_status_of_another_subscription_stays_one() -> None:
+    status = ack(4, b"", NOBODY, sid=DATA)
+    found, seen = scan_whole([stored(1) + status + stored(2) + PLAIN.wire + status])
+    assert [subject for subject, *_ in found] == [b"_INBOX.a.b.1", b"_INBOX.a.b.2"]
+    assert [(each.sid, each.subject, each.code) for each in seen.statuses] == [(DATA, b"_INBOX.a.b.4", 503)] * 2
+    assert seen.rows == [PLAIN.row]
+
+
+ACK_PIECE = st.one_of(
+    st.builds(stored, st.integers(1, 10**9)),
+    st.builds(ack, st.integers(1, 10**9), PAYLOAD, st.just(b"") | BLOCK | st.just(NOBODY), st.just(b"") | SUBJECT),
+    MESSAGE.map(lambda message: message.wire),
+    st.just(ack(4, b"", NOBODY, sid=DATA)),
+    st.sampled_from(OTHERS[:5]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ACK_PIECE, max_size=12), st.data())
+def test_acknowledgements_cut_anywhere_are_what_they_are_one_by_one(pieces: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(pieces)
+    places = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    chunks = [whole[i:j] for i, j in zip([0, *places], [*places, len(whole)], strict=True)]
+    one_by_one, alone = scan_whole(pieces)
+    assert len(one_by_one) == sum(piece.split(b" ")[2:3] == [b"%d" % ACKS] for piece in pieces)
+    for each in (chunks, by_byte(whole), [whole]):
+        found, seen = scan_whole(each)
+        assert found == one_by_one
+        assert seen == alone
+
+
 HEADER_CASES = {
     "one": ([b"A: 1"], {"A": ["1"]}),
     "no blank": ([b"A:1"], {"A": ["1"]}),
