@@ -13,7 +13,8 @@ from spark_jetstream.source.admission import (
     limit_end,
     share,
 )
-from spark_jetstream.source.probe import CachedProbe, StreamState
+from spark_jetstream.source.probe import CachedProbe
+from spark_jetstream.streams import StreamState
 from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
 
 FAR = 2**63 - 1

@@ -16,7 +16,7 @@ from spark_jetstream.source.continuity import (
     latest_position,
 )
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.source.probe import StreamState
+from spark_jetstream.streams import StreamState
 
 OLD = "2026-02-03T04:05:06.1Z"
 NEW = "2026-02-04T00:00:00Z"

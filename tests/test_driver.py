@@ -5,30 +5,27 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_jetstream.connection import Connection, close_all, connect
+from spark_jetstream.connection import Connection
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.pool import connect
 from spark_jetstream.source.driver import Driver
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.plan import SequenceRange
-from spark_jetstream.source.streams import StreamView, parse_time, rfc3339
+from spark_jetstream.source.view import StreamView
+from spark_jetstream.streams import SequenceRange, parse_time, rfc3339
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
-from tests.support.reading import QUICK, api, consumers, create, fill, pulls, sequences, wait_until
+from tests.support.reading import QUICK, api, consumers, create, fill, part_of, pulls, sequences, wait_until
 
-
-@pytest.fixture(autouse=True)
-def no_connection_left() -> Iterator[None]:
-    """Each test has servers of its own, so none of its connections is of use to the next."""
-    yield
-    close_all()
+pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 @pytest.fixture
@@ -302,6 +299,19 @@ def test_planning_leaves_no_consumers_behind(server: NatsServer) -> None:
     wait_until(lambda: not consumers(server.url, "S"), "the end of the probes")
 
 
+def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = sparse(server.url, max_consumers=1)
+    given = driver(server.url).options.connection
+    view = StreamView(lambda: connect(given), "S", ("S.rare",), lambda: 30.0)
+    reading = pulls(server.url, part_of(server.url, "S"))
+    next(reading)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(view.pending, 1)
+        wait_until(lambda: "waiting for up to" in caplog.text, "the question's wait")
+        reading.close()  # type: ignore[attr-defined]  # it is a generator
+        assert asked.result(30) == len(wanted)
+
+
 # The same again
 
 
@@ -539,15 +549,3 @@ def test_questions_to_a_stream(server: NatsServer) -> None:
     assert last[0] == matching(3000, ",S.often.1")[-1]
     assert (none.peek(1), none.last(), rare.peek(wanted[-1] + 1)) == (None, None, None)
     assert every.first_after(last[1] + 10**12) is None
-
-
-def test_times_as_the_server_prints_them() -> None:
-    for nanoseconds, text in (
-        (0, "1970-01-01T00:00:00.000000000Z"),
-        (1_770_091_506_123_456_789, "2026-02-03T04:05:06.123456789Z"),
-        (1_770_091_506_000_000_001, "2026-02-03T04:05:06.000000001Z"),
-    ):
-        assert rfc3339(nanoseconds) == text
-        assert parse_time(text) == nanoseconds
-    assert parse_time("2026-02-03T04:05:06.1Z") == 1_770_091_506_100_000_000
-    assert parse_time("0001-01-01T00:00:00Z") == parse_time("") == 0

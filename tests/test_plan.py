@@ -22,10 +22,10 @@ from spark_jetstream.source.plan import (
     SPLIT_PROBES,
     CachedProbe,
     Probe,
-    SequenceRange,
     ranges_between,
     split,
 )
+from spark_jetstream.streams import SequenceRange
 from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered
 
 CREATED = "2026-02-03T04:05:06.1Z"

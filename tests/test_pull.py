@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -18,10 +19,9 @@ import pytest
 
 from spark_jetstream import jsapi
 from spark_jetstream.columns import payloads
-from spark_jetstream.connection import close_all
-from spark_jetstream.errors import DataLossError, OutageError, PermissionDenied
-from spark_jetstream.source.plan import SequenceRange
-from spark_jetstream.source.pull import Pulled
+from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OutageError, PermissionDenied
+from spark_jetstream.pulling import Pulled
+from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.reading import (
@@ -41,11 +41,7 @@ COUNT = 3000
 ALL = list(range(1, COUNT + 1))
 
 
-@pytest.fixture(autouse=True)
-def no_connection_left() -> Iterator[None]:
-    """Each test has servers of its own, so none of its connections is of use to the next."""
-    yield
-    close_all()
+pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 @pytest.fixture
@@ -429,6 +425,59 @@ def test_many_ranges_need_no_more_consumers_than_a_stream_allows(server: NatsSer
         read = pulls(server.url, part, replace(SETTINGS, batch=5))
         some(read)
         read.close()  # type: ignore[attr-defined]
+
+
+def test_two_ranges_of_a_stream_with_room_for_one_consumer(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(server.url, "ONE", max_consumers=1)
+    fill(server.url, "ONE", 600)
+    first, second = (part_of(server.url, "ONE", begin, begin + 300) for begin in (1, 301))
+    settings = replace(SETTINGS, batch=10)
+
+    def whole(part: SequenceRange) -> list[int]:
+        return sequences(pulls(server.url, part, settings))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(whole, (first, second), timeout=60)) == [ALL[:300], ALL[300:600]]
+
+    # The same with the first one in mid-read for certain when the second begins.
+    caplog.clear()
+    begun = pulls(server.url, first, settings)
+    found = some(begun)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(whole, second)
+        wait_until(lambda: "waiting for up to" in caplog.text, "the second reader's wait")
+        assert not waiting.done()
+        assert found + sequences(begun) == ALL[:300]
+        assert waiting.result(60) == ALL[300:600]
+    assert "maximum consumers limit reached" in caplog.text
+    assert caplog.text.count("waiting for up to") == 1
+
+
+def test_a_cut_connection_on_a_stream_with_room_for_one_consumer(server: NatsServer, proxy: WireProxy) -> None:
+    create(server.url, "ONE", max_consumers=1)
+    fill(server.url, "ONE", 500)
+    read = pulls(proxy.url, part_of(server.url, "ONE"), replace(SETTINGS, batch=20))
+    found = some(read)
+    proxy.cut()
+    assert found + sequences(read) == ALL[:500]
+
+
+def test_no_room_for_a_consumer_for_longer_than_retry_timeout(server: NatsServer) -> None:
+    create(server.url, "ONE", max_consumers=1)
+    fill(server.url, "ONE", 300)
+    part = part_of(server.url, "ONE")
+    begun = pulls(server.url, part, replace(SETTINGS, batch=10))
+    found = some(begun)
+    began = time.monotonic()
+    with pytest.raises(ConsumerLimitReached, match="maximum consumers limit reached") as caught:
+        sequences(pulls(server.url, part, replace(SETTINGS, retry_timeout=1.0)))
+    assert 1.0 <= time.monotonic() - began < 5
+    assert (caught.value.code, caught.value.err_code) == (400, 10026)
+    for said in ("stream ONE", "within 1 s (option retryTimeout)", "maxMessagesPerPartition", "max_consumers"):
+        assert said in str(caught.value)
+    assert found + sequences(begun) == ALL[:300]
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,9 @@ FOREIGN = {
 
 #: Bytes, text and numbers in, the same out: neither these nor what they import know a connection, a clock or a log.
 PURE = {
-    "errors", "options", "schema", "wire", "jsapi", "columns",
+    "errors", "options", "schema", "wire", "jsapi", "columns", "streams",
     "source.offsets", "source.plan", "source.admission", "source.continuity", "source.probe",
+    "sink.rows", "sink.encode", "sink.identity", "sink.acks", "sink.refusals", "sink.deadletters", "sink.report",
 }  # fmt: skip
 IMPURE_LIBRARIES = {
     "asyncio",
@@ -54,10 +55,12 @@ IMPURE_LIBRARIES = {
     "time",
 }
 
+DEMO = {"demo_query", "demo_back", "demo_report"}
+
 #: The modules that may use a library; the demo is a program on top of the connector, as users write them.
 USERS_OF = {
-    "nats": {"connection", "demo"},
-    "pyspark": {"datasource", "source.reader", "sink.writer", "monitoring", "demo", "demo_report"},
+    "nats": {"connection", "client_parts", "demo"},
+    "pyspark": {"datasource", "files", "source.reader", "sink.writer", "monitoring", *DEMO},
 }
 
 #: Parts that know nothing of each other.

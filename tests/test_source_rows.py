@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_jetstream.connection import close_all
+from spark_jetstream.pool import close_all
 from spark_jetstream.source.reader import JetStreamBatchReader
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy

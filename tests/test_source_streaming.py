@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jetstream.connection import close_all, connect
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.pool import close_all, connect
 from spark_jetstream.source.driver import Driver
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.source.probe import StreamState
+from spark_jetstream.streams import StreamState
 
 _TAIL_CAUSE = "likely a power failure before the server flushed to disk, or a restore from a backup"
 

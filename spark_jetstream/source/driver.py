@@ -18,8 +18,6 @@ from spark_jetstream.options import SourceOptions
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.plan import (
     CachedProbe,
-    SequenceRange,
-    StreamState,
     admit,
     bytes_to_messages,
     check_continuity,
@@ -31,7 +29,8 @@ from spark_jetstream.source.plan import (
     share,
     split,
 )
-from spark_jetstream.source.streams import StreamView, refuse_work_queue, rfc3339
+from spark_jetstream.source.view import StreamView, refuse_work_queue
+from spark_jetstream.streams import SequenceRange, StreamState, rfc3339
 
 log = logging.getLogger(__name__)
 

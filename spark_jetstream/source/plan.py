@@ -5,12 +5,13 @@ on and before ``end``. Planned again, a batch may be cut at other places, and st
 
 The parts of planning live in `continuity` (is the stream still the one the offset speaks of), `admission`
 (how much goes into one batch) and `probe` (questions to the server); this module gives all of their names.
+The ranges themselves are `streams.SequenceRange`: whoever reads one need not know how it was planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,14 +24,13 @@ from spark_jetstream.source.continuity import (
     latest_position,
 )
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.probe import CachedProbe, Point, Probe, StreamState, find_cut
+from spark_jetstream.source.probe import CachedProbe, Point, Probe, find_cut
+from spark_jetstream.streams import SequenceRange
 
 __all__ = [
     "CachedProbe",
     "Cut",
     "Probe",
-    "SequenceRange",
-    "StreamState",
     "admit",
     "bytes_to_messages",
     "check_continuity",
@@ -54,34 +54,6 @@ _CUT_STEPS = 12
 
 # A side of so many pieces may be larger or smaller by an eighth: its pieces hardly differ from the others.
 _MANY = 6
-
-
-@dataclass(frozen=True)
-class SequenceRange:
-    """What one task reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
-
-    ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's
-    creation time as the server prints it, so that a task notices a stream that was created again.
-    ``subjects`` are the filters, empty for all. Plain data: it pickles, and crosses to the executors.
-
-    `ValueError`: ``first`` < 1, or ``end`` < ``first``.
-    """
-
-    stream: str
-    first: int
-    end: int
-    count: int | None
-    created: str
-    subjects: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.first < 1 or self.end < self.first:
-            raise ValueError(f"[{self.first}, {self.end}) is no range of sequences")
-
-    @property
-    def width(self) -> int:
-        """The number of sequences in the range: no more messages can be in it."""
-        return self.end - self.first
 
 
 def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> list[SequenceRange]:

@@ -1,4 +1,4 @@
-"""What planning knows of a stream: its state, and a few questions to the server.
+"""The few questions to the server that planning asks about a stream, and how to make do with them.
 
 Planning asks "where does the n-th matching message lie?" of a server that only answers "how many match from
 here on?". `find_cut` answers the first by a handful of the second.
@@ -7,46 +7,8 @@ here on?". `find_cut` answers the first by a handful of the second.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isqrt
 from typing import NamedTuple, Protocol
-
-
-@dataclass(frozen=True)
-class StreamState:
-    """What ``STREAM.INFO`` said of a stream. Sequences as the server gives them, times in ns since the epoch.
-
-    ``first_seq`` is 0 or 1 when nothing was ever stored (``last_seq`` is 0 then), and ``last_seq + 1`` when
-    everything was removed. ``num_deleted`` counts the messages missing between the two. ``last_timestamp``
-    belongs to ``last_seq`` (0 when nothing was ever stored). ``retention`` is ``limits``, ``interest`` or
-    ``workqueue``. ``max_msgs_per_subject`` <= 0 means no such limit; ``has_age_or_size_limit`` is true when
-    messages can also go by age, by their number, by the bytes of the stream, or by a TTL of their own.
-    ``server_time`` is the server's clock when it answered, 0 when it did not say.
-    """
-
-    name: str
-    created: str
-    first_seq: int
-    last_seq: int
-    messages: int
-    bytes: int
-    num_deleted: int
-    last_timestamp: int
-    retention: str
-    max_msgs_per_subject: int
-    has_age_or_size_limit: bool
-    allow_direct: bool
-    server_time: int = 0
-
-    @property
-    def first_kept(self) -> int:
-        """The first sequence that is, or could be next, in the stream; at least 1."""
-        return max(1, self.first_seq)
-
-    @property
-    def keyed(self) -> bool:
-        """True when a message only ever goes because a newer one on its subject took its place."""
-        return self.retention == "limits" and self.max_msgs_per_subject > 0 and not self.has_age_or_size_limit
 
 
 class Probe(Protocol):

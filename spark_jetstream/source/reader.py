@@ -7,22 +7,23 @@ an error in an option is raised where Spark reports it well (a failing construct
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_jetstream.columns import record_batch
-from spark_jetstream.connection import Connection, connect
+from spark_jetstream.connection import Connection
+from spark_jetstream.files import find_file
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.pulling import PullSettings, read_range
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.driver import Driver
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.plan import SequenceRange
-from spark_jetstream.source.pull import PullSettings, read_range
+from spark_jetstream.streams import SequenceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,20 +51,6 @@ class RangePartition(InputPartition):
     def __init__(self, part: SequenceRange) -> None:
         super().__init__(part)
         self.part = part
-
-
-def find_file(path: str) -> str:
-    """The place of a file on this node: as named, or as sent along with `--files` or `addArtifacts`."""
-    if os.path.exists(path):
-        return path
-    name = os.path.basename(path)
-    try:
-        sent = SparkFiles.get(name)
-    except (RuntimeError, AttributeError, AssertionError):  # outside a Spark process there are no such files
-        return path
-    # The driver of a streaming query is given a folder of its own, `streaming_job`, below the one with the files.
-    above = os.path.join(os.path.dirname(os.path.dirname(sent)), name)
-    return next((place for place in (sent, above) if os.path.exists(place)), path)
 
 
 class _Source:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spark_jetstream.connection import Connection, connect
+from spark_jetstream.connection import Connection
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.source.plan import SequenceRange
-from spark_jetstream.source.pull import Pulled, PullSettings, read_range
+from spark_jetstream.pool import connect
+from spark_jetstream.pulling import Pulled, PullSettings, read_range
+from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing.process import poll
 from tests.support.publish import Message, Publisher
 

@@ -7,23 +7,21 @@ single message delivered without its payload.
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_jetstream import jsapi
 from spark_jetstream.columns import Acks
-from spark_jetstream.connection import Connection, retrying
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError, ProtocolError
-from spark_jetstream.source.probe import StreamState
-from spark_jetstream.values import Time
+from spark_jetstream.connection import Connection
+from spark_jetstream.consumers import create_reader, delete_reader
+from spark_jetstream.deadline import Deadline
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.pool import retrying
+from spark_jetstream.streams import StreamState, rfc3339, stream_state
 from spark_jetstream.wire import Frames
 
-#: What a stream may want to decide itself: the server's refusal -> the setting to leave to it.
-_LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
 _PEEK_SECONDS = 2.0
-_SECOND = 1_000_000_000
 
 
 class StreamView:
@@ -86,13 +84,13 @@ class StreamView:
             self._filters,
             {"headers_only": True, **start},
             left_to_stream=self._left_to_stream,
+            patience=Deadline(self._patience()),
         )
         try:
             message = self._first_message(connection, name) if look and pending else None
             return _Answer(pending, message)
         finally:
-            subject = jsapi.consumer_delete(connection.prefix, self.stream, name)
-            connection.send(subject, b"", f"delete consumer {name}")
+            delete_reader(connection, self.stream, name)
 
     def _first_message(self, connection: Connection, name: str) -> tuple[int, int] | None:
         with connection.inbox() as inbox:
@@ -112,86 +110,6 @@ class _Answer:
     def __init__(self, pending: int, message: tuple[int, int] | None) -> None:
         self.pending = pending
         self.message = message
-
-
-def create_reader(
-    connection: Connection,
-    stream: str,
-    name: str,
-    filters: tuple[str, ...],
-    settings: Mapping[str, Any],
-    *,
-    left_to_stream: dict[str, Any],
-) -> int:
-    """Create a consumer by `jsapi.reader_config`; how many messages it has to deliver.
-
-    What the stream insists on deciding itself is added to `left_to_stream`, for the next consumer on it. Raises what
-    `Connection.api` raises.
-    """
-    context = f"create a consumer on stream {stream}"
-    subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
-    while True:
-        request = jsapi.create_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
-        try:
-            body = connection.api(subject, request, context=context)
-        except ApiError as error:
-            setting = _LEFT_TO_STREAM.get(error.err_code)
-            if setting is None or setting in left_to_stream:
-                raise
-            left_to_stream[setting] = None
-        else:
-            return int(jsapi.field(body, "num_pending", int, context))
-
-
-def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
-    """A `StreamState` from the reply of STREAM.INFO; `ProtocolError` when something in it is missing."""
-
-    def number(path: str, default: int | None = None) -> int:
-        try:
-            return int(jsapi.field(body, path, int, context))
-        except ProtocolError:
-            if default is None:
-                raise
-            return default
-
-    config = body.get("config")
-    limits = config if isinstance(config, Mapping) else {}
-    limited = any(number(f"config.{name}", 0) > 0 for name in ("max_age", "max_msgs", "max_bytes"))
-    return StreamState(
-        name=jsapi.field(body, "config.name", str, context),
-        created=jsapi.field(body, "created", str, context),
-        first_seq=number("state.first_seq"),
-        last_seq=number("state.last_seq"),
-        messages=number("state.messages"),
-        bytes=number("state.bytes"),
-        num_deleted=number("state.num_deleted", 0),
-        last_timestamp=parse_time(str(limits and _last_time(body))),
-        retention=jsapi.field(body, "config.retention", str, context),
-        max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
-        has_age_or_size_limit=limited or limits.get("allow_msg_ttl") is True,
-        allow_direct=limits.get("allow_direct") is True,
-        server_time=parse_time(str(body.get("ts", ""))),
-    )
-
-
-def _last_time(body: Mapping[str, Any]) -> object:
-    state = body.get("state")
-    return state.get("last_ts", "") if isinstance(state, Mapping) else ""
-
-
-def parse_time(text: str) -> int:
-    """A time as the server prints it, in ns since the epoch; 0 for its "never" (year 1) and for no time at all."""
-    try:
-        return Time().parse("last_ts", text)
-    except OptionError:
-        return 0
-
-
-def rfc3339(nanoseconds: int) -> str:
-    """A time in ns since the epoch as the server wants it, to the nanosecond."""
-    seconds, fraction = divmod(nanoseconds, _SECOND)
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def refuse_work_queue(state: StreamState) -> None:

@@ -9,13 +9,13 @@ happens to connections, servers and consumers in between. The rules:
   consumer is gone, silence instead of heartbeats: all lead to a new consumer at the next sequence not yet handed out.
 - The range ends when its last sequence was seen or passed, or when the server says that nothing more matches; never
   because of a time-out. What the plan promised and the server no longer has is data loss and is raised as such.
-- Outages may last `retryTimeout` each, counted from the last message that came.
+- Outages may last `retryTimeout` each, counted from the last message that came, and so may the wait for room on a
+  stream that has all the consumers it may have.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ from typing import Any
 from spark_jetstream import jsapi
 from spark_jetstream.columns import Acks
 from spark_jetstream.connection import Connection, Inbox
-from spark_jetstream.deadline import Deadline
+from spark_jetstream.consumers import create_reader, delete_reader
+from spark_jetstream.deadline import Backoff, Deadline
 from spark_jetstream.errors import (
     ConnectionFailed,
     ConsumerLost,
@@ -33,15 +34,13 @@ from spark_jetstream.errors import (
     OutageError,
     StreamNotFound,
 )
-from spark_jetstream.source.plan import SequenceRange
-from spark_jetstream.source.streams import create_reader
+from spark_jetstream.streams import SequenceRange
 from spark_jetstream.wire import MAX_FRAME, Frames, IntArray, Status
 
 log = logging.getLogger(__name__)
 
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 _QUIET_HEARTBEATS = 2
-_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -92,21 +91,24 @@ class _Range:
         self.next = part.first
         self.count = 0
         self.found_nothing = 0
+        self.confirming = Backoff(0.1)
         self.left_to_stream: dict[str, Any] = {}
 
     def read(self) -> Iterator[Pulled]:
         outage: Deadline | None = None
-        attempt = 0
+        backoff = Backoff(at_once=True)
         while self.next < self.part.end:
             before = self.next
             begun = Deadline(self.settings.retry_timeout)
             try:
-                for pulled in self._consume((outage or begun).left):
-                    outage, attempt = None, 0
+                for pulled in self._consume(outage or begun):
+                    outage = None
+                    backoff.reset()
                     yield pulled
-                outage, attempt = None, 0
+                outage = None
+                backoff.reset()
                 if self.next < self.part.end:
-                    _pause(_PAUSES[self.found_nothing])
+                    self.confirming.pause()
             except DataLossError as error:
                 if self.settings.fail_on_data_loss:
                     raise
@@ -116,7 +118,8 @@ class _Range:
                 if not error.retriable:
                     raise
                 if self.next > before:
-                    outage, attempt = Deadline(self.settings.retry_timeout), 0
+                    outage = Deadline(self.settings.retry_timeout)
+                    backoff.reset()
                 elif outage is None:
                     # Waiting for a connection is part of the outage; waiting for signs of life came before it.
                     waited = isinstance(error, ConnectionFailed)
@@ -127,38 +130,39 @@ class _Range:
                         f"{outage.seconds:g} s (option retryTimeout): {error}"
                     ) from error
                 log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
-                _pause(outage.within(_PAUSES[min(attempt, len(_PAUSES) - 1)]))
-                attempt += 1
+                backoff.pause(outage)
         self._check_count()
 
-    def _consume(self, patience: float) -> Iterator[Pulled]:
+    def _consume(self, patience: Deadline) -> Iterator[Pulled]:
         """Read on with one new consumer, until the range is done or nothing seems to be left of it.
 
         Raises `ConsumerLost` and the like.
         """
-        connection = self.connect(patience)
+        connection = self.connect(patience.left)
         name = f"{self.label}-{uuid.uuid4().hex[:8]}"
         with connection.inbox() as inbox:
             try:
-                pending = self._create(connection, name)
+                pending = self._create(connection, name, patience)
                 if pending == 0:
                     self._nothing_more()
                     return
                 yield from _Pulls(self, connection, inbox, name, pending).drain()
             finally:
-                connection.send(
-                    jsapi.consumer_delete(connection.prefix, self.part.stream, name),
-                    b"",
-                    f"delete consumer {name}",
-                )
+                delete_reader(connection, self.part.stream, name)
 
-    def _create(self, connection: Connection, name: str) -> int:
+    def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
         """Create the consumer; how many messages it has to deliver, those behind the range included."""
         part = self.part
         settings = {"start_sequence": self.next, "headers_only": self.settings.headers_only}
         try:
             pending = create_reader(
-                connection, part.stream, name, part.subjects, settings, left_to_stream=self.left_to_stream
+                connection,
+                part.stream,
+                name,
+                part.subjects,
+                settings,
+                left_to_stream=self.left_to_stream,
+                patience=patience,
             )
             # Only now: what the consumer reads must be the stream that was planned.
             self._check_stream(connection)
@@ -190,6 +194,7 @@ class _Range:
             inside = int(sequences.searchsorted(self.part.end))
         self.next = self.part.end if inside < len(frames) else int(sequences[-1]) + 1
         self.found_nothing = 0
+        self.confirming.reset()
         if not inside:
             return None
         self.count += inside
@@ -311,7 +316,3 @@ class _Pulls:
         self.outstanding = max(0, self.outstanding - len(frames))
         self.since_request += len(frames)
         self.pending = acks.pending()
-
-
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)

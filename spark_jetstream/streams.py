@@ -1,0 +1,178 @@
+"""What is known of a stream, as data: its state, and ranges of its sequences. Pure.
+
+`StreamState` is what ``STREAM.INFO`` said, with what planning and the checks before writing need of it.
+`SequenceRange` says what to read; planning makes it, and `pulling.read_range` reads it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream import jsapi
+from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.values import Time
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class SequenceRange:
+    """What one reader reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
+
+    ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's
+    creation time as the server prints it, so that a reader notices a stream that was created again.
+    ``subjects`` are the filters, empty for all. Plain data: it pickles, and crosses to the executors.
+
+    `ValueError`: ``first`` < 1, or ``end`` < ``first``.
+    """
+
+    stream: str
+    first: int
+    end: int
+    count: int | None
+    created: str
+    subjects: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or self.end < self.first:
+            raise ValueError(f"[{self.first}, {self.end}) is no range of sequences")
+
+    @property
+    def width(self) -> int:
+        """The number of sequences in the range: no more messages can be in it."""
+        return self.end - self.first
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What ``STREAM.INFO`` said of a stream. Sequences as the server gives them, times in ns since the epoch.
+
+    ``first_seq`` is 0 or 1 when nothing was ever stored (``last_seq`` is 0 then), and ``last_seq + 1`` when
+    everything was removed. ``num_deleted`` counts the messages missing between the two. ``last_timestamp``
+    belongs to ``last_seq`` (0 when nothing was ever stored). ``retention`` is ``limits``, ``interest`` or
+    ``workqueue``. ``max_msgs_per_subject`` <= 0 means no such limit; ``has_age_or_size_limit`` is true when
+    messages can also go by age, by their number, by the bytes of the stream, or by a TTL of their own.
+    ``server_time`` is the server's clock when it answered, 0 when it did not say.
+
+    ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
+    ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``max_msg_size`` < 0 means no limit
+    in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
+    nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
+    have a TTL of their own (server 2.11, ADR-43).
+    """
+
+    name: str
+    created: str
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    num_deleted: int
+    last_timestamp: int
+    retention: str
+    max_msgs_per_subject: int
+    has_age_or_size_limit: bool
+    allow_direct: bool
+    server_time: int = 0
+    duplicate_window: float = 0.0
+    subjects: tuple[str, ...] = ()
+    max_msg_size: int = -1
+    discard: str = "old"
+    storage: str = "file"
+    no_ack: bool = False
+    sealed: bool = False
+    mirror: bool = False
+    allow_msg_ttl: bool = False
+
+    @property
+    def first_kept(self) -> int:
+        """The first sequence that is, or could be next, in the stream; at least 1."""
+        return max(1, self.first_seq)
+
+    @property
+    def keyed(self) -> bool:
+        """True when a message only ever goes because a newer one on its subject took its place."""
+        return self.retention == "limits" and self.max_msgs_per_subject > 0 and not self.has_age_or_size_limit
+
+
+def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
+    """What matches the subjects that one of these filters (with ``*`` and ``>``) matches; nothing without a filter."""
+    each = []
+    for one in filters:
+        tokens = [{"*": r"[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in one.split(".")]
+        each.append(r"\.".join(tokens))
+    return re.compile("|".join(each) or "(?!)", re.DOTALL)
+
+
+def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
+    """A `StreamState` from the reply of STREAM.INFO.
+
+    `context` says what was asked, as an infinitive without "to". Raises `ProtocolError` when the name, the time of
+    creation, the retention, or a number of the state that everything depends on is missing; settings that a server
+    leaves out, or does not know yet, have the defaults of `StreamState`.
+    """
+
+    def number(path: str, default: int | None = None) -> int:
+        return int(_field(body, path, int, context, default))
+
+    def text(path: str, default: str | None = None) -> str:
+        return str(_field(body, path, str, context, default))
+
+    def flag(path: str) -> bool:
+        return _field(body, path, bool, context, False) is True
+
+    limited = any(number(f"config.{name}", 0) > 0 for name in ("max_age", "max_msgs", "max_bytes"))
+    ttl = flag("config.allow_msg_ttl")
+    return StreamState(
+        name=text("config.name"),
+        created=text("created"),
+        first_seq=number("state.first_seq"),
+        last_seq=number("state.last_seq"),
+        messages=number("state.messages"),
+        bytes=number("state.bytes"),
+        num_deleted=number("state.num_deleted", 0),
+        last_timestamp=parse_time(text("state.last_ts", "")),
+        retention=text("config.retention"),
+        max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
+        has_age_or_size_limit=limited or ttl,
+        allow_direct=flag("config.allow_direct"),
+        server_time=parse_time(text("ts", "")),
+        duplicate_window=number("config.duplicate_window", 0) / _SECOND,
+        subjects=tuple(str(each) for each in _field(body, "config.subjects", list, context, [])),
+        max_msg_size=number("config.max_msg_size", -1),
+        discard=text("config.discard", "old"),
+        storage=text("config.storage", "file"),
+        no_ack=flag("config.no_ack"),
+        sealed=flag("config.sealed"),
+        mirror=bool(_field(body, "config.mirror", dict, context, {})),
+        allow_msg_ttl=ttl,
+    )
+
+
+def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, default: Any) -> Any:
+    """`jsapi.field`, or the default, if there is one, where the field is missing or of another type."""
+    try:
+        return jsapi.field(body, path, kind, context)
+    except ProtocolError:
+        if default is None:
+            raise
+        return default
+
+
+def parse_time(text: str) -> int:
+    """A time as the server prints it, in ns since the epoch; 0 for its "never" (year 1) and for no time at all."""
+    try:
+        return Time().parse("last_ts", text)
+    except OptionError:
+        return 0
+
+
+def rfc3339(nanoseconds: int) -> str:
+    """A time in ns since the epoch as the server wants it, to the nanosecond."""
+    seconds, fraction = divmod(nanoseconds, _SECOND)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
