@@ -1,4 +1,4 @@
-"""What the text of an option names: servers, streams, subject filters, prefixes, positions in streams.
+"""What the text of an option names: servers, streams, subjects and filters of them, prefixes, positions, ids.
 
 The counterpart of `values` for names and lists of them; pure. Lists are separated by commas. The rules for
 stream names and subjects are the server's own (nats-server: server/stream.go, server/sublist.go), checked
@@ -22,6 +22,8 @@ from spark_jetstream.values import INT64_MAX, shown, wrong
 
 SCHEMES = ("nats", "tls", "ws", "wss")
 _NAME_BYTES = 255
+_SUBJECT_BYTES = 1024  # the control line, in which a reply subject and headers follow, has at most 4 KiB
+_OWN_SUBJECTS = ("$JS", "$SYS")
 _SERVER = re.compile(
     r"(?:(?P<scheme>[^:/@]*)://)?(?:(?P<login>[^/]*)@)?(?P<host>\[[^\]]*\]|[^:/]*)(?::(?P<port>[^/]*))?(?P<path>/.*)?",
     re.DOTALL,
@@ -152,16 +154,37 @@ class StreamNames:
             raise OptionError(f"option {option} must name at least one stream", option=option)
         names = _items(option, value, "stream names")
         for name in names:
-            if re.search(r"[\s.*>/\\]", name) or not name.isprintable():
-                fault = "a stream name has no blanks, dots, *, >, / or \\"
-                raise OptionError(f"option {option} holds {shown(name)}, but {fault}", option=option)
-            if len(name.encode()) > _NAME_BYTES:
-                raise OptionError(
-                    f"option {option} holds {shown(name)}, which is longer than {_NAME_BYTES} bytes",
-                    option=option,
-                )
+            _check_stream_name(option, name)
         _refuse_twice(option, names)
         return names
+
+
+@dataclass(frozen=True)
+class StreamName:
+    """The name of one stream -> str."""
+
+    @property
+    def expects(self) -> str:
+        return "the name of one stream"
+
+    def parse(self, option: str, value: object) -> str:
+        name = str(value).strip()
+        if not name:
+            raise OptionError(f"option {option} must name a stream", option=option)
+        if "," in name:
+            raise OptionError(f"option {option} must name one stream, not a list such as {shown(name)}", option=option)
+        _check_stream_name(option, name)
+        return name
+
+
+def _check_stream_name(option: str, name: str) -> None:
+    if re.search(r"[\s.*>/\\]", name) or not name.isprintable():
+        fault = "a stream name has no blanks, dots, *, >, / or \\"
+        raise OptionError(f"option {option} holds {shown(name)}, but {fault}", option=option)
+    if len(name.encode()) > _NAME_BYTES:
+        raise OptionError(
+            f"option {option} holds {shown(name)}, which is longer than {_NAME_BYTES} bytes", option=option
+        )
 
 
 @dataclass(frozen=True)
@@ -188,6 +211,43 @@ class SubjectFilters:
                         option=option,
                     )
         return filters
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A subject that one can publish to -> str.
+
+    The same rules as for the column ``subject`` of a sink. Only a whole token ``*`` or ``>`` is a wildcard;
+    unlike a filter, a subject may have these signs inside of a token, as the server allows it.
+    """
+
+    @property
+    def expects(self) -> str:
+        return "a subject without blanks and wildcards"
+
+    def parse(self, option: str, value: object) -> str:
+        subject = str(value).strip()
+        fault = _publishing_fault(subject)
+        if fault:
+            raise OptionError(
+                f"option {option} must be a subject to publish to, but in {shown(subject)} {fault}", option=option
+            )
+        return subject
+
+
+def _publishing_fault(subject: str) -> str:
+    tokens = subject.split(".")
+    # Halves of surrogate pairs cannot be encoded.
+    if re.search(r"[\x00-\x20\x7f\ud800-\udfff]", subject):
+        return "there are blanks or control characters"
+    if not all(tokens):
+        return "a token between the dots is empty"
+    if "*" in tokens or ">" in tokens:
+        return "there is a wildcard"
+    if tokens[0] in _OWN_SUBJECTS:
+        return f"everything below {tokens[0]} belongs to the server"
+    length = len(subject.encode())
+    return f"there are {length:,} bytes, more than {_SUBJECT_BYTES:,}" if length > _SUBJECT_BYTES else ""
 
 
 def subject_fault(subject: str) -> str:
@@ -232,6 +292,23 @@ class Prefix:
         if subject_fault(prefix) or re.search(r"[*>]", prefix) or (self.tokens and "." in prefix):
             raise wrong(option, self.expects, value)
         return prefix
+
+
+@dataclass(frozen=True)
+class Identifier:
+    """1 to ``most`` ASCII letters, digits, ``_`` and ``-`` -> str."""
+
+    most: int
+
+    @property
+    def expects(self) -> str:
+        return f"1 to {self.most} letters (a to z), digits, _ and -"
+
+    def parse(self, option: str, value: object) -> str:
+        text = str(value).strip()
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", text) or len(text) > self.most:
+            raise wrong(option, self.expects, value)
+        return text
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jetstream.option_table import CONNECTION_OPTIONS, EXCLUSIVE, LATER_OPTIONS, SOURCE_OPTIONS
+from spark_jetstream.option_table import CONNECTION_OPTIONS, EXCLUSIVE, LATER_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 
 _HEAD = """\
 # Options
@@ -32,7 +32,7 @@ Files may be local on every node, or sent along with `--files` or `spark.addArti
 
 ## Contexts
 
-`context` is read on the driver when the source is made; the executors need neither its file nor the
+`context` is read on the driver when the source or sink is made; the executors need neither its file nor the
 environment variables that it refers to. An option beside it wins over the same setting of the context. Any
 option for authentication replaces all authentication of the context; `domain` and `apiPrefix` replace each
 other, and so do `tlsCaFile` and `tlsCaPem`, and the options of the client's certificate and key. The context
@@ -45,17 +45,23 @@ secret fields.
 def options_markdown() -> str:
     """The reference of all options, docs/options.md."""
     lines = [_HEAD.rstrip()]
-    for title, specs in (("Connection", CONNECTION_OPTIONS), ("Source", SOURCE_OPTIONS)):
+    for title, specs, doing in (
+        ("Connection", CONNECTION_OPTIONS, ""),
+        ("Source", SOURCE_OPTIONS, "reading"),
+        ("Sink", SINK_OPTIONS, "writing"),
+    ):
         lines += ["", f"## {title}", "", "| option | meaning | value | default |", "|---|---|---|---|"]
         for spec in specs:
-            only = f"; only when reading a {spec.only}" if spec.only else ""
+            only = f"; only when {doing} a {spec.only}" if spec.only else ""
             default = f"`{spec.default}`" if spec.default else ""
             value = spec.kind.expects.partition(" such as")[0]
             lines.append(f"| `{spec.name}` | {spec.doc}{only} | {value} | {default} |")
     pairs = [f"`{one}` and `{other}`" for one, other in EXCLUSIVE]
     lines += ["", "## Which exclude each other", "", *(f"- {pair}" for pair in pairs)]
     lines += ["- different kinds of authentication: user and password, token, credentials, NKey"]
-    lines += ["", "## Not in this version", "", "| option | what it is for | accepted |", "|---|---|---|"]
+    lines += ["", "## Not in this version", ""]
+    lines += ["| option | for a source | for a sink | accepted by a source |", "|---|---|---|---|"]
     for later in LATER_OPTIONS:
-        lines.append(f"| `{later.name}` | {later.doc} | {f'`{later.accepted}`' if later.accepted else 'nothing'} |")
+        accepted = f"`{later.accepted}`" if later.accepted else "nothing"
+        lines.append(f"| `{later.name}` | {later.doc} | {later.sink or 'no meaning'} | {accepted} |")
     return "\n".join([*lines, "", _NOTES])

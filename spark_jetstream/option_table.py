@@ -9,14 +9,25 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.names import Positions, Prefix, Servers, StreamNames, SubjectFilters
-from spark_jetstream.values import Duration, Flag, Kind, Secret, Size, Text, Time, Whole, shown
+from spark_jetstream.names import (
+    Identifier,
+    Positions,
+    Prefix,
+    Servers,
+    StreamName,
+    StreamNames,
+    Subject,
+    SubjectFilters,
+)
+from spark_jetstream.values import Choice, Duration, Flag, Kind, Secret, Size, Text, Time, Whole, shown
+
+Side = Literal["source", "sink"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,9 @@ class OptionSpec:
 
     ``name`` is written as users write it, ``doc`` one line for them, ``default`` the text that would mean the
     same as leaving it out (None: there is none). ``only`` says where it is valid when not everywhere, and
-    ``instead`` what to use in the other place.
+    ``instead`` what to use in the other place. ``counterpart`` is the option of the source that somebody who
+    gives this one to a source means, and the other way round. ``field_name`` is the model's field, by default
+    the name in snake case; no two options share one.
     """
 
     name: str
@@ -34,11 +47,12 @@ class OptionSpec:
     default: str | None = None
     only: Literal["batch", "stream"] | None = None
     instead: str = ""
-    field_name: str = field(init=False)
+    counterpart: str = ""
+    field_name: str = ""
 
     def __post_init__(self) -> None:
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
-        object.__setattr__(self, "field_name", "streams" if self.name == "stream" else snake)
+        object.__setattr__(self, "field_name", self.field_name or snake)
 
     @property
     def secret(self) -> bool:
@@ -78,7 +92,7 @@ CONNECTION_OPTIONS: tuple[OptionSpec, ...] = (
 )
 
 SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("stream", "the streams to read; required", StreamNames()),
+    OptionSpec("stream", "the streams to read; required", StreamNames(), field_name="streams"),
     OptionSpec("subjects", "read only subjects that match one of these filters; the server filters", SubjectFilters()),
     OptionSpec(
         "startingOffsets",
@@ -149,6 +163,38 @@ SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec("includeHeaders", "`false` leaves `headers` null and skips decoding them", Flag(), "true"),
 )
 
+SINK_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec("subject", "where every row goes; wins over column `subject`", Subject(), counterpart="subjects"),
+    OptionSpec("stream", "the stream that must store the rows; no other one does", StreamName()),
+    OptionSpec(
+        "delivery",
+        "how often a row may be stored when something fails: at least once, once as long as the stream remembers "
+        "message ids, or once",
+        Choice(("at-least-once", "deduplicated", "exactly-once")),
+        "deduplicated",
+    ),
+    OptionSpec("maxInFlight", "most messages of one task that wait for the server's answer", Whole(1, 100_000), "4000"),
+    OptionSpec(
+        "ackTimeout",
+        "time for the server to answer a message before it is sent again",
+        Duration("100ms", "10m"),
+        "10s",
+    ),
+    OptionSpec("maxRetries", "how often a message is sent again before the task fails", Whole(0, 1000), "5"),
+    OptionSpec(
+        "deadLetterSubject",
+        "where rows go that the server refuses for good; without it they fail the task",
+        Subject(),
+    ),
+    OptionSpec(
+        "writeId",
+        "name of this write, of which message ids are made: one that failed can be run again under its name",
+        Identifier(100),
+        None,
+        "batch",
+        "the query's own id and its batch numbers are used",
+    ),
+)
 
 #: Ways to say who we are; only one of them at a time.
 AUTHENTICATION: Mapping[str, tuple[str, ...]] = {
@@ -172,35 +218,29 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class LaterOption:
-    """An option that this version does not have yet; ``accepted`` is the one value it may be given."""
+    """An option that this version does not have yet.
+
+    ``doc`` says what it is for at a source, ``sink`` at a sink ("": it belongs to the source). ``accepted`` is
+    the one value that a source may be given.
+    """
 
     name: str
     doc: str
     accepted: str | None = None
+    sink: str = ""
 
 
 LATER_OPTIONS: tuple[LaterOption, ...] = (
     LaterOption("readWith", "reading with batched Direct Get", "consumer"),
     LaterOption("durable", "keeping a query's progress on the server"),
-    LaterOption("bucket", "reading a Key-Value bucket"),
-    LaterOption("objectBucket", "reading an Object Store bucket"),
-    LaterOption("ensureStream", "creating a stream on demand"),
-    LaterOption("ensureStreamOnConflict", "creating a stream on demand"),
+    LaterOption("bucket", "reading a Key-Value bucket", sink="writing a Key-Value bucket"),
+    LaterOption("objectBucket", "reading an Object Store bucket", sink="writing an Object Store bucket"),
+    LaterOption("ensureStream", "creating a stream on demand", sink="creating a stream on demand"),
+    LaterOption("ensureStreamOnConflict", "creating a stream on demand", sink="creating a stream on demand"),
     LaterOption("filterPushdown", "pushing predicates to the server", "false"),
     LaterOption("history", "reading a Key-Value bucket"),
     LaterOption("contentOff", "reading an Object Store bucket"),
 )
-
-#: Options that only a sink has, each with the source's counterpart if there is one.
-SINK_OPTIONS: Mapping[str, str] = {
-    "subject": "subjects",
-    "delivery": "",
-    "maxInFlight": "",
-    "ackTimeout": "",
-    "maxRetries": "",
-    "deadLetterSubject": "",
-    "writeId": "",
-}
 
 #: Keys that Spark itself puts beside the user's options, in lower case, each with where it comes from.
 SPARK_KEYS: Mapping[str, str] = {
@@ -222,11 +262,18 @@ SPARK_KEYS: Mapping[str, str] = {
 #: CREATE TABLE hands each option over twice: as it is, and behind this prefix (TableCatalog.OPTION_PREFIX).
 _SPARK_PREFIX = "option."
 
-_SPECS = {spec.name.lower(): spec for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)}
+_SPECS = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS)
 _NAMES = {
-    **{key: spec.name for key, spec in _SPECS.items()},
+    **{spec.name.lower(): spec.name for spec in _SPECS},
     **{later.name.lower(): later.name for later in LATER_OPTIONS},
-    **{name.lower(): name for name in SINK_OPTIONS},
+}
+_BY_FIELD = {spec.field_name: spec for spec in _SPECS}
+_BY_SIDE: Mapping[Side, tuple[OptionSpec, ...]] = {"source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
+_COUNTERPARTS = {
+    one: other
+    for spec in _SPECS
+    if spec.counterpart
+    for one, other in ((spec.name, spec.counterpart), (spec.counterpart, spec.name))
 }
 
 
@@ -252,26 +299,36 @@ def given_options(mapping: Mapping[str, object], valid: Iterable[OptionSpec]) ->
     return given
 
 
-def refuse_elsewhere(given: Mapping[str, str], *, streaming: bool) -> None:
-    """Raise `OptionError` for an option that a source does not have, not yet, or not in this kind of read."""
-    for name, counterpart in SINK_OPTIONS.items():
-        if name in given:
-            hint = f"; did you mean {counterpart}" if counterpart else ""
-            raise OptionError(f"option {name} belongs to the sink and has no meaning for a source{hint}", option=name)
+def refuse_elsewhere(given: Mapping[str, str], side: Side, *, streaming: bool) -> None:
+    """Raise `OptionError` for an option that ``side`` does not have, not yet, or not in this kind of query."""
+    other: Side = "sink" if side == "source" else "source"
+    own = {spec.name for spec in _BY_SIDE[side]}
+    for name in (spec.name for spec in _BY_SIDE[other]):
+        if name in given and name not in own:
+            _refuse_other(name, other, side)
     for later in LATER_OPTIONS:
         if later.name in given:
-            _refuse_later(later, given[later.name])
+            _refuse_later(later, given[later.name], side)
     here, elsewhere = ("stream", "batch") if streaming else ("batch", "stream")
-    for spec in SOURCE_OPTIONS:
+    doing = "reading" if side == "source" else "writing"
+    for spec in _BY_SIDE[side]:
         if spec.name in given and spec.only == elsewhere:
             raise OptionError(
-                f"option {spec.name} has no meaning when reading a {here}: {spec.instead}", option=spec.name
+                f"option {spec.name} has no meaning when {doing} a {here}: {spec.instead}", option=spec.name
             )
 
 
-def _refuse_later(later: LaterOption, value: str) -> None:
-    fault = f"is not supported in this version ({later.doc})"
-    if later.accepted is not None:
+def _refuse_other(name: str, owner: Side, side: Side) -> None:
+    counterpart = _COUNTERPARTS.get(name)
+    hint = f"; did you mean {counterpart}" if counterpart else ""
+    raise OptionError(f"option {name} belongs to the {owner} and has no meaning for a {side}{hint}", option=name)
+
+
+def _refuse_later(later: LaterOption, value: str, side: Side) -> None:
+    if side == "sink" and not later.sink:
+        _refuse_other(later.name, "source", side)
+    fault = f"is not supported in this version ({later.doc if side == 'source' else later.sink})"
+    if side == "source" and later.accepted is not None:
         if value.strip().lower() == later.accepted:
             return
         fault = f"must be {later.accepted}, not {shown(value)}: {later.doc} is not supported in this version"
@@ -288,6 +345,3 @@ def option_name(field_name: str) -> str:
     """The option behind a model field: ``fetch_batch`` -> ``fetchBatch``."""
     spec = _BY_FIELD.get(field_name)
     return field_name if spec is None else spec.name
-
-
-_BY_FIELD = {spec.field_name: spec for spec in _SPECS.values()}

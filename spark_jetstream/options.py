@@ -1,8 +1,9 @@
 """Options, parsed once into frozen models.
 
-`ConnectionOptions` says how to reach JetStream, `SourceOptions` what to read and how. Both are made with
-``from_spark`` from what Spark hands over, on the driver; they are hashable, pickle to the executors, and hold
-Python values: durations in seconds (float), sizes in bytes, times in nanoseconds since the epoch.
+`ConnectionOptions` says how to reach JetStream, `SourceOptions` what to read and how, `SinkOptions` where to
+write and how. All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable,
+pickle to the executors, and hold Python values: durations in seconds (float), sizes in bytes, times in
+nanoseconds since the epoch.
 
 Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error (nor
 anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info of a URL.
@@ -35,16 +36,20 @@ from spark_jetstream.option_table import (
     AUTHENTICATION,
     CONNECTION_OPTIONS,
     EXCLUSIVE,
+    SINK_OPTIONS,
     SOURCE_OPTIONS,
+    OptionSpec,
     given_options,
     option_name,
     parse_field,
     refuse_elsewhere,
 )
+from spark_jetstream.values import shown
 
-__all__ = ["ConnectionOptions", "SourceOptions", "options_markdown"]
+__all__ = ["ConnectionOptions", "Delivery", "SinkOptions", "SourceOptions", "options_markdown"]
 
 Positions = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
+Delivery = Literal["at-least-once", "deduplicated", "exactly-once"]
 Model = TypeVar("Model", bound="_Options")
 
 # What replaces what when an option stands beside a context: one option of a group drops all of the context's.
@@ -54,11 +59,11 @@ _GROUPS = (
     frozenset({"tlsCaFile", "tlsCaPem"}),
     frozenset({"tlsCertFile", "tlsCertPem", "tlsKeyFile", "tlsKeySecret"}),
 )
-_FIELDS = {spec.name: spec.field_name for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)}
+_FIELDS = {spec.name: spec.field_name for spec in CONNECTION_OPTIONS}
 
 
-def _fields(given: Mapping[str, str]) -> dict[str, object]:
-    return {_FIELDS[name]: value for name, value in given.items()}
+def _fields(given: Mapping[str, str], specs: tuple[OptionSpec, ...]) -> dict[str, object]:
+    return {spec.field_name: given[spec.name] for spec in specs if spec.name in given}
 
 
 def _both(given: frozenset[str], some: tuple[str, ...], others: tuple[str, ...]) -> None:
@@ -152,10 +157,10 @@ class ConnectionOptions(_Options):
         own = {spec.name: given[spec.name] for spec in CONNECTION_OPTIONS if spec.name in given}
         context = own.pop("context", None)
         if context is None:
-            return _build(cls, _fields(own))
+            return _build(cls, _fields(own, CONNECTION_OPTIONS))
         inherited = _beside(own, context_options(context))
         try:
-            return _build(cls, _fields({**inherited, **own}))
+            return _build(cls, _fields({**inherited, **own}, CONNECTION_OPTIONS))
         except OptionError as error:
             if error.option not in inherited:
                 raise
@@ -270,12 +275,11 @@ class SourceOptions(_Options):
         Names match in any case. Raises `OptionError` for whatever is wrong, unknown names first.
         """
         given = given_options(mapping, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
-        refuse_elsewhere(given, streaming=streaming)
+        refuse_elsewhere(given, "source", streaming=streaming)
         if "stream" not in given:
             raise OptionError("option stream is required: the name of the stream to read", option="stream")
-        own = {spec.name: given[spec.name] for spec in SOURCE_OPTIONS if spec.name in given}
         connection = ConnectionOptions._from_given(given)
-        return _build(cls, {**_fields(own), "streaming": streaming, "connection": connection})
+        return _build(cls, {**_fields(given, SOURCE_OPTIONS), "streaming": streaming, "connection": connection})
 
     @model_validator(mode="after")
     def _check_positions(self) -> SourceOptions:
@@ -325,6 +329,50 @@ class SourceOptions(_Options):
             raise OptionError(
                 "option maxTriggerDelay has no meaning without minMessagesPerTrigger",
                 option="maxTriggerDelay",
+            )
+        return self
+
+
+class SinkOptions(_Options):
+    """Where rows go, how often at most, and what happens to those that are refused.
+
+    ``subject``, when set, wins over the column of that name. ``stream`` is the one that must store the rows.
+    ``max_retries`` counts the times a message is sent again. ``write_id`` is None on a stream.
+    """
+
+    connection: ConnectionOptions = Field(default_factory=ConnectionOptions)
+    streaming: bool
+    subject: str | None = None
+    stream: str | None = None
+    delivery: Delivery = "deduplicated"
+    max_in_flight: int = 4000
+    ack_timeout: float = 10.0
+    max_retries: int = 5
+    dead_letter_subject: str | None = None
+    write_id: str | None = None
+
+    @classmethod
+    def from_spark(cls, mapping: Mapping[str, object], *, streaming: bool) -> SinkOptions:
+        """The options of a sink, ``connection`` included, for a stream or for a batch.
+
+        Names match in any case. Raises `OptionError` for whatever is wrong, unknown names first.
+        """
+        given = given_options(mapping, (*CONNECTION_OPTIONS, *SINK_OPTIONS))
+        refuse_elsewhere(given, "sink", streaming=streaming)
+        connection = ConnectionOptions._from_given(given)
+        return _build(cls, {**_fields(given, SINK_OPTIONS), "streaming": streaming, "connection": connection})
+
+    @model_validator(mode="after")
+    def _check_together(self) -> SinkOptions:
+        if self.dead_letter_subject is not None and self.dead_letter_subject == self.subject:
+            raise OptionError(
+                f"option deadLetterSubject must differ from subject, and both are {shown(self.subject)}",
+                option="deadLetterSubject",
+            )
+        if self.write_id is not None and self.delivery == "at-least-once":
+            raise OptionError(
+                "option writeId has no meaning with delivery at-least-once, which gives messages no ids",
+                option="writeId",
             )
         return self
 

@@ -1,4 +1,4 @@
-"""What the text of an option means: numbers, durations, sizes, times, yes and no, secrets.
+"""What the text of an option means: numbers, durations, sizes, times, yes and no, choices, secrets.
 
 Spark hands every option over as text. Each class here is one kind of value: ``expects`` says in words what
 is allowed, and ``parse(option, value)`` turns text into a Python value or raises `OptionError` in one
@@ -10,6 +10,7 @@ Nothing here knows which options exist, and no arithmetic on times goes through 
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from datetime import date
@@ -92,6 +93,26 @@ class Flag:
         if text not in {"true", "false"}:
             raise wrong(option, self.expects, value)
         return text == "true"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of ``words``, in any case -> the word as it stands there. ``words`` are in lower case."""
+
+    words: tuple[str, ...]
+
+    @property
+    def expects(self) -> str:
+        return f"{', '.join(self.words[:-1])} or {self.words[-1]}"
+
+    def parse(self, option: str, value: object) -> str:
+        word = str(value).strip().lower()
+        if word in self.words:
+            return word
+        # Longer texts are no typing errors, and comparing them takes time that grows with their length.
+        closest = difflib.get_close_matches(word[:_SHOWN], self.words, n=1, cutoff=0.5)
+        hint = f"; did you mean {closest[0]}" if closest else ""
+        raise OptionError(f"{wrong(option, self.expects, value)}{hint}", option=option)
 
 
 @dataclass(frozen=True)

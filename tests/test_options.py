@@ -23,6 +23,8 @@ from spark_jetstream.option_table import (
     SOURCE_OPTIONS,
     SPARK_KEYS,
     OptionSpec,
+    option_name,
+    parse_field,
 )
 from spark_jetstream.options import ConnectionOptions, SourceOptions, options_markdown
 
@@ -124,6 +126,13 @@ def test_the_table_and_the_models_have_the_same_options() -> None:
     assert set(SAMPLES) == {spec.name for spec in ALL}
 
 
+def test_no_two_options_share_a_field() -> None:
+    fields = [spec.field_name for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS)]
+    assert len(set(fields)) == len(fields)
+    assert [option_name(field) for field in ("streams", "stream", "fetch_batch")] == ["stream", "stream", "fetchBatch"]
+    assert (parse_field("streams", "A,B"), parse_field("stream", "A")) == (("A", "B"), "A")
+
+
 def test_secret_options_have_names_that_spark_redacts() -> None:
     redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, Spark 4
     for spec in ALL:
@@ -213,7 +222,7 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"subject": "a"}, "subject", "belongs to the sink and has no meaning for a source; did you mean subjects"),
     *(
         (streaming, {name.lower(): "x"}, name, "belongs to the sink")
-        for name in SINK_OPTIONS
+        for name in (spec.name for spec in SINK_OPTIONS if spec.name != "stream")
         for streaming in (STREAM, BATCH)
     ),
     # later
@@ -439,7 +448,9 @@ def test_the_reference_is_up_to_date() -> None:
 
 def test_the_reference_names_every_option() -> None:
     text = options_markdown()
-    for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS):
+    for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS):
         assert f"| `{spec.name}` | {spec.doc}" in text
     for later in LATER_OPTIONS:
-        assert f"| `{later.name}` |" in text
+        assert f"| `{later.name}` | {later.doc} | {later.sink or 'no meaning'} |" in text
+    assert "; only when reading a stream |" in text
+    assert re.search(r"^\| `writeId` \|.*; only when writing a batch \|", text, re.MULTILINE)
