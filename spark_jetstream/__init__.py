@@ -1,4 +1,4 @@
-"""Read NATS JetStream from Apache Spark: `spark.readStream.format("jetstream")`.
+"""NATS JetStream for Apache Spark: `spark.readStream.format("jetstream")`, `df.writeStream.format("jetstream")`.
 
 Where this package is installed, Spark 4 finds the format by itself (through the module `pyspark_jetstream`);
 `register(spark)` makes it known by hand, over Spark Connect and on Databricks too.
@@ -14,7 +14,15 @@ __all__ = ["__version__", "register"]
 
 
 def register(spark: Any) -> None:
-    """Make `format("jetstream")` known to a session. `spark` is a `SparkSession`, classic or Spark Connect."""
+    """Make `format("jetstream")` known to a session. `spark` is a `SparkSession`, classic or Spark Connect.
+
+    Does nothing where Spark knows it already.
+    """
     from spark_jetstream.datasource import JetStreamDataSource  # noqa: PLC0415  # this package works without pyspark
 
-    spark.dataSource.register(JetStreamDataSource)
+    try:
+        spark.dataSource.register(JetStreamDataSource)
+    except Exception as error:
+        # Spark 4.0 does not register again what it has found by itself, and says so with an error of the JVM.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.schema import SOURCE_DDL
+from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
 
 
 class JetStreamDataSource(DataSource):
-    """NATS JetStream streams as rows. Options and columns: docs/options.md."""
+    """NATS JetStream streams as rows, and rows as messages. Options and columns: docs/options.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,3 +51,14 @@ class JetStreamDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of `spark.readStream`; its errors come with its first call, see `source/reader.py`."""
         return JetStreamStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of `df.write`. Raises `OptionError`, `SchemaError`, and what is wrong with the stream already."""
+        return JetStreamBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The writer of `df.writeStream`, built twice in every micro-batch; raises what `writer` raises.
+
+        ``overwrite`` is set in output mode "complete": every micro-batch then stores the whole result again.
+        """
+        return JetStreamStreamWriter(self.options, schema)

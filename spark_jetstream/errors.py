@@ -25,6 +25,8 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         ├── ConsumerLost *                    a pull consumer vanished, moved, or skipped a delivery
         ├── OutageError                       an outage lasted longer than ``retryTimeout``
         ├── DataLossError                     messages that should be read are gone
+        ├── RowRefused                        a row cannot be stored
+        ├── DeliveryError                     what the delivery level promises cannot be kept
         └── ServerStartError                  an embedded nats-server did not start
 
 Errors cross process borders in Spark: every class pickles, and the copy has the same type, message and
@@ -175,6 +177,26 @@ class OutageError(JetStreamError):
 
 class DataLossError(JetStreamError):
     """Messages that should be read are gone; the text names stream, sequences and ``failOnDataLoss``."""
+
+
+class RowRefused(JetStreamError):
+    """A row cannot be stored, and its task fails.
+
+    ``number`` counts the rows of the task from 1 (0: no single row is to blame), ``subject`` is where it should have
+    gone, ``err_code`` the server's reason (0 when it has none), and ``stored`` says how many rows of this attempt of
+    the task are stored already.
+    """
+
+    def __init__(self, message: str, *, number: int, subject: str, err_code: int = 0, stored: int = 0) -> None:
+        super().__init__(message)
+        self.number = number
+        self.subject = subject
+        self.err_code = err_code
+        self.stored = stored
+
+
+class DeliveryError(JetStreamError):
+    """What option ``delivery`` promises cannot be kept with this stream, or another attempt has taken over."""
 
 
 class ServerStartError(JetStreamError):

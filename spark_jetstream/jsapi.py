@@ -26,6 +26,46 @@ def stream_info(prefix: str, stream: str) -> str:
     return f"{prefix}.STREAM.INFO.{stream}"
 
 
+def stream_names(prefix: str) -> str:
+    """Subject that lists the names of streams."""
+    return f"{prefix}.STREAM.NAMES"
+
+
+def stream_names_request(subject: str) -> bytes:
+    """Body that asks for the streams that capture a subject."""
+    return json.dumps({"subject": subject}).encode()
+
+
+def stream_create(prefix: str, stream: str) -> str:
+    """Subject that creates a stream."""
+    return f"{prefix}.STREAM.CREATE.{stream}"
+
+
+def stream_create_request(config: Mapping[str, Any]) -> bytes:
+    """Body that creates a stream."""
+    return json.dumps(config).encode()
+
+
+def message_get(prefix: str, stream: str) -> str:
+    """Subject that returns one message, from the stream's leader."""
+    return f"{prefix}.STREAM.MSG.GET.{stream}"
+
+
+def message_request(sequence: int) -> bytes:
+    """Body that asks for the message with a stream sequence."""
+    return json.dumps({"seq": sequence}).encode()
+
+
+def last_message_request(subject: str) -> bytes:
+    """Body that asks for the last message on a subject."""
+    return json.dumps({"last_by_subj": subject}).encode()
+
+
+def next_message_request(subject: str, sequence: int) -> bytes:
+    """Body that asks for the first message on a subject that has this sequence or a later one."""
+    return json.dumps({"seq": sequence, "next_by_subj": subject}).encode()
+
+
 def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
     """Subject that creates a consumer; a single filter is part of it, so that permissions can name it."""
     base = f"{prefix}.CONSUMER.CREATE.{stream}.{name}"

@@ -1,0 +1,1 @@
+"""Rows to JetStream: frames in bulk, acknowledgements in bulk, and what each delivery level promises."""

@@ -1,0 +1,238 @@
+"""What can be known to be wrong before the first row is written. Runs on the driver."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_jetstream import jsapi
+from spark_jetstream.connection import Connection
+from spark_jetstream.errors import (
+    ApiError,
+    DeliveryError,
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    RequestTimeout,
+    StreamExists,
+    StreamNotFound,
+)
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.pool import retrying
+from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
+from spark_jetstream.sink.lookup import StoredMessage, message
+from spark_jetstream.streams import StreamState, stream_state, subject_pattern
+
+log = logging.getLogger(__name__)
+
+_VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
+_checked: dict[SinkOptions, float] = {}
+_windows: dict[tuple[SinkOptions, str], float] = {}
+_warned: set[tuple[str, str]] = set()
+
+
+def check_start(connect: Callable[[float], Connection], options: SinkOptions) -> None:
+    """Look at the streams that a write goes to, and make the ledger if it needs one.
+
+    What a publisher's permissions do not let it see is not checked, except for `exactly-once`, which needs it. Raises
+    `OptionError`, `DeliveryError`, `StreamNotFound`, and what `connect` raises.
+    """
+    checked = _checked.get(options)
+    if checked is not None and time.monotonic() - checked < _VALID:
+        return
+    # Where it was good a while ago an outage may pass; at a start it is better to hear of it soon.
+    patience = options.connection.connect_timeout if checked is None else options.connection.retry_timeout
+    connect(patience)
+    look = _Look(connect, options, patience)
+    stream, body = look.target()
+    if body is not None:
+        _check_stream(stream_state(body, f"read stream {stream}"), options)
+    if options.dead_letter_subject is not None:
+        look.dead_letters(options.dead_letter_subject)
+    if options.delivery == "exactly-once":
+        look.ledger(int((body or {}).get("config", {}).get("num_replicas", 1)))
+    _checked[options] = time.monotonic()
+
+
+def _check_stream(state: StreamState, options: SinkOptions) -> None:
+    name = state.name
+    if state.mirror:
+        raise OptionError(f"option stream: {name} is a mirror, which nobody can publish to", option="stream")
+    if state.sealed:
+        raise OptionError(f"option stream: {name} is sealed and takes no more messages", option="stream")
+    if state.no_ack:
+        raise OptionError(
+            f"option stream: {name} has no_ack set, so nothing says whether a row is stored", option="stream"
+        )
+    mapped = options.connection.api_prefix_resolved != jsapi.DEFAULT_PREFIX
+    if options.subject is not None and not mapped and not subject_pattern(state.subjects).fullmatch(options.subject):
+        raise OptionError(
+            f"option subject: stream {name} does not capture {options.subject} (its subjects: "
+            f"{', '.join(state.subjects)})",
+            option="subject",
+        )
+    if options.delivery == "exactly-once":
+        refuse_unfit(state)
+    if options.delivery == "at-least-once":
+        return
+    needed = max(options.connection.retry_timeout, options.ack_timeout)
+    if state.duplicate_window < needed and options.delivery == "deduplicated":
+        log.warning(
+            "stream %s remembers message ids for %g s (duplicate_window), less than the %g s for which a row may be "
+            "sent again (options retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window "
+            "longer or set delivery to exactly-once",
+            name,
+            state.duplicate_window,
+            needed,
+        )
+
+
+def check_interval(
+    connect: Callable[[float], Connection],
+    options: SinkOptions,
+    write: str,
+    batch: int,
+    streams: Mapping[str, tuple[int, int]],
+) -> None:
+    """Warn when the micro-batches of a query are further apart than a stream remembers message ids.
+
+    ``streams`` are the first and last sequences of ``batch``. What stands in front of the first, if it is of the batch
+    before, says how far apart they are: the process that commits may be a new one each time, and remembers nothing.
+    """
+    if options.delivery != "deduplicated" or not batch:
+        return
+    look = _Look(connect, options, options.connection.connect_timeout)
+    for name, (first, _) in streams.items():
+        if (write, name) in _warned or first < 2:
+            continue
+        try:
+            seconds = look.interval(name, first, f"{write}.{batch - 1}.".encode())
+            if seconds is None:
+                continue
+            window = _windows.get((options, name))
+            if window is None:
+                window = _windows[options, name] = look.state(name).duplicate_window
+        except JetStreamError as error:
+            log.info("cannot see how far apart the micro-batches in stream %s are: %s", name, error)
+            _warned.add((write, name))
+            continue
+        if seconds > window:
+            _warned.add((write, name))
+            log.warning(
+                "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s (duplicate_window): when "
+                "the query is restarted in the middle of one, rows may be stored twice; make the window longer than "
+                "the trigger interval or set delivery to exactly-once",
+                seconds,
+                name,
+                window,
+            )
+
+
+class _Look:
+    def __init__(self, connect: Callable[[float], Connection], options: SinkOptions, patience: float) -> None:
+        self.options = options
+        self.needed = options.delivery == "exactly-once"
+        self._connect = connect
+        self._patience = patience
+
+    def target(self) -> tuple[str, dict[str, Any] | None]:
+        """The one stream that the options name, directly or by the subject, and what STREAM.INFO says of it."""
+        stream = self.options.stream
+        if stream is None and self.options.subject is not None:
+            names = self._names(self.options.subject, "subject")
+            stream = names[0] if names and len(names) == 1 else None
+        if stream is None:
+            return "", None
+        try:
+            return stream, self._info(stream)
+        except StreamNotFound as error:
+            raise StreamNotFound(
+                f"there is no stream {stream} (option stream)",
+                code=error.code,
+                err_code=error.err_code,
+                description=error.description,
+            ) from None
+        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+            if self.needed:
+                raise DeliveryError(f"delivery exactly-once has to see the state of stream {stream}: {error}") from None
+            self._refuse_deaf(error)
+            log.info("cannot look at stream %s before writing: %s", stream, error)
+            return stream, None
+
+    def state(self, stream: str) -> StreamState:
+        return stream_state(self._info(stream), f"read stream {stream}")
+
+    def interval(self, stream: str, first: int, before: bytes) -> float | None:
+        """Seconds between message ``first`` and the one in front of it, if the id of that begins with ``before``."""
+
+        def get(sequence: int) -> StoredMessage | None:
+            return retrying(lambda: message(self._connect(self._patience), stream, sequence), self._patience)
+
+        earlier = get(first - 1)
+        if earlier is None or not earlier.message_id.startswith(before):
+            return None
+        here = get(first)
+        return None if here is None else (here.time - earlier.time) / 1e9
+
+    def dead_letters(self, subject: str) -> None:
+        self._names(subject, "deadLetterSubject")
+
+    def ledger(self, replicas: int) -> None:
+        """Make the ledger's bucket unless it exists."""
+        context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
+        try:
+            self._info(STREAM)
+        except StreamNotFound:
+            try:
+                self._ask(
+                    lambda connection: jsapi.stream_create(connection.prefix, STREAM),
+                    jsapi.stream_create_request(bucket_config(replicas)),
+                    context,
+                )
+            except StreamExists:
+                log.info("somebody else has made %s at the same moment", BUCKET)
+            except (ApiError, PermissionDenied) as error:
+                raise DeliveryError(f"{error}; make it beforehand, or set delivery to deduplicated") from None
+        except PermissionDenied as error:
+            raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
+
+    def _names(self, subject: str, option: str) -> list[str] | None:
+        """The streams that capture a subject; None when that cannot be known. None at all is an error."""
+        context = f"find the stream that captures {subject} (option {option})"
+        try:
+            body = self._ask(
+                lambda connection: jsapi.stream_names(connection.prefix), jsapi.stream_names_request(subject), context
+            )
+        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+            self._refuse_deaf(error)
+            log.info("cannot look before writing: %s", error)
+            return None
+        names = [str(name) for name in body.get("streams") or []]
+        if not names and self.options.connection.api_prefix_resolved == jsapi.DEFAULT_PREFIX:
+            raise OptionError(
+                f"option {option}: no stream captures {subject}, so nothing would be stored", option=option
+            )
+        return names
+
+    def _refuse_deaf(self, error: JetStreamError) -> None:
+        """Who may not hear answers hears none to what is published either."""
+        inboxes = f"{self.options.connection.inbox_prefix}."
+        if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
+            raise error
+
+    def _info(self, stream: str) -> dict[str, Any]:
+        return self._ask(
+            lambda connection: jsapi.stream_info(connection.prefix, stream),
+            b"",
+            f"read stream {stream} (option stream)",
+        )
+
+    def _ask(self, subject: Callable[[Connection], str], body: bytes, context: str) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            connection = self._connect(self._patience)
+            return connection.api(subject(connection), body, context=context)
+
+        return retrying(ask, self._patience)

@@ -1,0 +1,117 @@
+"""Rows to PUB and HPUB frames, in bulk. Pure: Arrow in, bytes out.
+
+::
+
+    PUB  <subject> <inbox>.<number> <size>\\r\\n<payload>\\r\\n
+    HPUB <subject> <inbox>.<number> <header size> <total size>\\r\\n<header><payload>\\r\\n
+
+    header: NATS/1.0\\r\\n<Name: value\\r\\n>*\\r\\n
+
+All frames of a portion are one Arrow join, whose value buffer is what goes to the server; its offsets say where each
+row's frame begins, so that a part of them can be sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream.sink.rows import NO_BYTES, IntArray, Rows, decimal, piece
+
+_CR_LF = b"\r\n"
+_VERSION = b"NATS/1.0\r\n"
+_PUB, _HPUB, _BLANK, _LINE_END, _NOTHING = (piece(part) for part in (b"PUB ", b"HPUB ", b" ", _CR_LF, NO_BYTES))
+_FRONT = piece(_CR_LF + _VERSION)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Frames of n rows, one after the other in ``data``; ``bounds`` (int64, length n + 1) says where each begins.
+
+    ``size`` is what counts against the server's `max_payload`: header and payload of each row, in bytes.
+    """
+
+    data: Any
+    bounds: IntArray
+    size: IntArray
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def frames(self, first: int, last: int) -> memoryview:
+        """The frames of rows first to last - 1."""
+        return memoryview(self.data)[int(self.bounds[first]) : int(self.bounds[last])]
+
+
+def tails(rows: Rows) -> pa.BinaryArray:
+    """Header lines, the empty line that ends them, and the payload of each row: what message ids are made of."""
+    return pc.binary_join_element_wise(rows.lines, _LINE_END, rows.data, _NOTHING)
+
+
+def own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
+    """The header lines of the sink itself: message ids (null for none), and the stream that must store the row.
+
+    Bytes when they are the same for every row, empty when there are none.
+    """
+    expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
+    if ids is None:
+        return expected
+    named = pc.binary_join_element_wise(piece(expected + b"Nats-Msg-Id: "), ids, _LINE_END, _NOTHING)
+    return pc.fill_null(named, expected) if named.null_count else named
+
+
+def encode(rows: Rows, own: pa.BinaryArray | bytes, *, inbox: str, first_number: int) -> Encoded:
+    """The frames of rows. Row i asks for its acknowledgement at ``<inbox>.<first_number + i>``.
+
+    ``own`` is what `own_lines` gives: header lines in front of the row's own.
+    """
+    count = len(rows)
+    line_size = _sizes(rows.lines)
+    own_size = len(own) if isinstance(own, bytes) else _sizes(own)
+    headed = own_size + line_size > 0
+    head_size = np.where(headed, len(_VERSION) + own_size + line_size + len(_CR_LF), 0)
+    size = head_size + _sizes(rows.data)
+    numbers = decimal(pa.array(np.arange(first_number, first_number + count, dtype=np.int64)))
+    parts: list[Any] = [rows.subject, piece(f" {inbox}.".encode()), numbers, _BLANK]
+    if not headed.any():
+        parts = [_PUB, *parts, _number(size), _LINE_END]
+    elif headed.all():
+        fixed = isinstance(own, bytes)
+        front = piece(_CR_LF + _VERSION + own) if isinstance(own, bytes) else _FRONT
+        parts = [_HPUB, *parts, _number(head_size), _BLANK, _number(size), front, *([] if fixed else [own])]
+        parts += [rows.lines, _LINE_END] if line_size.any() else [_LINE_END]
+    else:
+        has = pa.array(headed)
+
+        def where(part: Any) -> pa.BinaryArray:
+            return pc.if_else(has, part, _NOTHING)
+
+        parts = [
+            pc.if_else(has, _HPUB, _PUB),
+            *parts,
+            where(decimal(pa.array(head_size))),
+            where(_BLANK),
+            _number(size),
+        ]
+        parts += [_LINE_END, where(piece(_VERSION)), piece(own) if isinstance(own, bytes) else own]
+        parts += [rows.lines, where(_LINE_END)]
+    joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, _NOTHING)
+    _, offsets, data = joined.buffers()
+    bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64)
+    return Encoded(data or NO_BYTES, bounds, size)
+
+
+def _sizes(array: pa.BinaryArray) -> IntArray:
+    lengths: IntArray = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _number(values: IntArray) -> Any:
+    """Sizes as digits; one constant when they are all the same, as they often are."""
+    if len(values) and (values == values[0]).all():
+        return piece(b"%d" % values[0])
+    return decimal(pa.array(values))

@@ -1,0 +1,102 @@
+"""Rows under way: which of them have no answer yet, and what the answers add up to. No socket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_jetstream.sink.encode import Encoded
+from spark_jetstream.sink.rows import Rows
+
+
+@dataclass
+class Totals:
+    """What is stored: rows, how many of them had been stored before, and each stream's first and last sequence."""
+
+    stored: int = 0
+    duplicates: int = 0
+    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, stream: str, first: int, last: int) -> None:
+        """Sequences first to last of a stream are among those stored."""
+        known = self.streams.get(stream, (first, last))
+        self.streams[stream] = min(known[0], first), max(known[1], last)
+
+
+@dataclass(frozen=True)
+class RefusedRow:
+    """A row that can never be stored: row `index` of `rows`, with its message id if it has one."""
+
+    rows: Rows
+    index: int
+    message_id: bytes | None
+    reason: str
+    err_code: int
+
+    @property
+    def subject(self) -> str:
+        """Where it should have gone."""
+        return bytes(self.rows.subject[self.index].as_py()).decode("utf-8", "replace")
+
+    @property
+    def number(self) -> int:
+        """Which row of the task it is, from 1."""
+        return int(self.rows.number[self.index])
+
+
+class Flight:
+    """A portion of rows under way.
+
+    ``waiting`` says which have no answer yet, ``again`` which were sent more than once, ``tries`` how often each was
+    refused for the time being, and ``silences`` how often they got no answer in time. ``after`` maps streams to the
+    last sequence known when the rows were first sent: they can only be behind it.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        ids: pa.BinaryArray | None,
+        encoded: Encoded,
+        first: int,
+        counted: Totals,
+        after: Mapping[str, int],
+    ) -> None:
+        self.rows = rows
+        self.ids = ids
+        self.encoded = encoded
+        self.first = first
+        self.counted = counted
+        self.after = after
+        self.begun = time.monotonic()
+        self.waiting: npt.NDArray[np.bool_] = np.ones(len(rows), np.bool_)
+        self.left = len(rows)
+        self.again: npt.NDArray[np.bool_] = np.zeros(len(rows), np.bool_)
+        self.silences = 0
+        self.tries: npt.NDArray[np.int32] = np.zeros(len(rows), np.int32)
+        self.due: dict[int, float] = {}
+        self.sent = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.encoded.bounds[-1])
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """The rows without an answer, as ranges of neighbours."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], self.waiting, [False])).astype(np.int8)))
+        yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+    def settle(self, index: int) -> None:
+        """The row needs no answer any more."""
+        if self.waiting[index]:
+            self.waiting[index] = False
+            self.left -= 1
+            self.due.pop(index, None)
+
+    def refusal(self, index: int, why: str, err_code: int) -> RefusedRow:
+        message_id = None if self.ids is None else self.ids[index].as_py()
+        return RefusedRow(self.rows, index, message_id, why, err_code)

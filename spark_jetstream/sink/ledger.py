@@ -1,0 +1,438 @@
+"""What makes `exactly-once` outlive the duplicate window: a note of where each task began, and of what it finished.
+
+The ledger is the Key-Value bucket `spark_jetstream_ledger` (stream `KV_spark_jetstream_ledger`), with one key for each
+partition of a write: `<query id>.<partition>`, or `w-<writeId>.<partition>` for a batch write. Its value is JSON::
+
+    {"version": 1, "batch": 12, "attempt": "<random>", "lease": 2.0, "done": false,
+     "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
+
+- Before the first row goes to a stream, the task notes the stream's next sequence. An attempt that finds the note of
+  an earlier one reads the message ids stored from there on, and leaves those rows out.
+- An attempt that sends rows again after half a duplicate window reads what was stored meanwhile, for the same reason.
+- An attempt that finds the task done stores nothing and returns its report.
+- An attempt owns the entry as long as its name stands in it. It looks at least once in half a lease, and sends nothing
+  when it has not seen its name for a lease. One that takes over waits for a lease before it reads what is stored, so
+  that the other has fallen silent; what was under way even longer than that is looked for again, before a stream has
+  forgotten its ids. Writes are guarded by the entry's revision
+  (`Nats-Expected-Last-Subject-Sequence`).
+- The next batch of a query writes over the entry. Entries of batch writes expire.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream import jsapi
+from spark_jetstream.columns import headers
+from spark_jetstream.connection import Connection
+from spark_jetstream.deadline import Deadline
+from spark_jetstream.errors import ApiError, DeliveryError, OutageError, StreamNotFound
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.pool import retrying
+from spark_jetstream.pulling import PullSettings, read_range
+from spark_jetstream.sink.lookup import last_message, next_message, streams_of
+from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.streams import SequenceRange, StreamState, stream_state, subject_pattern
+
+log = logging.getLogger(__name__)
+
+BUCKET = "spark_jetstream_ledger"
+STREAM = f"KV_{BUCKET}"
+_VERSION = 1
+_LEASE = 2.0  # seconds
+_STRAGGLERS = 60.0  # seconds for which what an earlier attempt has sent may still come to be stored
+_WRONG_SEQUENCE = (10071, 10164)
+_TRIES = 20
+
+
+@dataclass
+class _Entry:
+    batch: int
+    attempt: str
+    lease: float
+    done: bool = False
+    streams: dict[str, dict[str, Any]] = field(default_factory=dict)
+    report: dict[str, Any] | None = None
+
+    def to_json(self) -> bytes:
+        return json.dumps({"version": _VERSION, **vars(self)}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> _Entry:
+        try:
+            content = json.loads(data)
+            if content.pop("version") != _VERSION:
+                raise DeliveryError(
+                    f"ledger entry {key} was written by a newer release of spark-jetstream: use that one"
+                )
+            entry = cls(**content)
+            entry.streams = {
+                name: {"created": str(at["created"]), "next": int(at["next"])} for name, at in entry.streams.items()
+            }
+            entry.batch, entry.lease = int(entry.batch), float(entry.lease)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DeliveryError(f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}") from None
+        return entry
+
+
+class Ledger:
+    """The entry of one task, seen by one attempt.
+
+    ``stored`` maps the message ids that earlier attempts have stored to stream and sequence. Methods raise
+    `DeliveryError` when the promise cannot be kept, and what `Connection.api` raises.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[float], Connection],
+        options: SinkOptions,
+        write: str,
+        batch: int,
+        partition: int,
+        expires: float | None,
+        prefix: str,
+    ) -> None:
+        self.stored: dict[bytes, tuple[str, int]] = {}
+        self._connect = connect
+        self._options = options
+        self._key = f"{write}.{partition}"
+        self._partition = partition
+        self._expires = expires
+        self._prefix = f"{prefix}.".encode()
+        self._attempt = secrets.token_hex(8)
+        self._entry = _Entry(batch, self._attempt, _LEASE)
+        self._revision = 0
+        self._seen = 0.0
+        self._window = float("inf")
+        self._own_ids = False
+        self._looked = self._taken_over = float("-inf")
+        self._scanned: dict[str, int] = {}
+        self._patterns: dict[str, re.Pattern[str]] = {}
+
+    def open(self, *, own_ids: bool) -> TaskReport | None:
+        """Take the task: its report if it is done, None when there is something to do.
+
+        With ``own_ids`` the rows may have message ids of the user's, so all that is stored is remembered.
+        """
+        self._own_ids = own_ids
+        for _ in range(_TRIES):
+            found, self._revision = self._read()
+            mine = _Entry(self._entry.batch, self._attempt, self._entry.lease)
+            if found is not None and found.batch > mine.batch:
+                raise DeliveryError(
+                    f"batch {mine.batch} of this query is written again, but batch {found.batch} was begun already: is "
+                    "the query running twice, or from an older copy of its checkpoint?"
+                )
+            taken = found if found is not None and found.batch == mine.batch else None
+            if taken is not None:
+                if taken.done and taken.report is not None:
+                    report = TaskReport.from_json(taken.report)
+                    return replace(report, duplicates=report.stored)
+                mine.streams, mine.lease = taken.streams, taken.lease
+            self._entry = mine
+            if self._write():
+                if taken is not None:
+                    self._take_over()
+                return None
+        raise DeliveryError(f"ledger entry {self._key} of bucket {BUCKET} is fought over: is the query running twice?")
+
+    def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:
+        """Note where a stream stands, or the streams that capture these subjects, those that are not noted yet.
+
+        Gives the subjects that no stream captures: what is stored there later could not be found again.
+        """
+        self._look_again()
+        if stream is not None:
+            if stream not in self._entry.streams:
+                self._note([stream])
+            return frozenset()
+        names: list[str] = []
+        lost: set[bytes] = set()
+        for raw in pc.unique(subjects).to_pylist():
+            subject = raw.decode("utf-8", "replace")
+            if not any(pattern.fullmatch(subject) for pattern in self._patterns.values()):
+                found = self._streams_of(subject)
+                names += found
+                if not found:
+                    lost.add(raw)
+        if names:
+            self._note(names)
+        return frozenset(lost)
+
+    def check(self) -> None:
+        """Return only if this attempt owns the task, and will for half a lease."""
+        lease = self._entry.lease
+        deadline = Deadline(self._patience)
+        while time.monotonic() - self._seen > lease / 2:
+            if deadline.expired:
+                raise OutageError(
+                    f"bucket {BUCKET} took longer than {lease / 2:g} s for each answer, for {self._patience:g} s "
+                    "(option retryTimeout): nothing is sent without knowing that no other attempt has taken over"
+                )
+            asked = time.monotonic()
+            found, revision = self._read()
+            if found is None or found.attempt != self._attempt:
+                raise self._superseded()
+            self._seen, self._revision = asked, revision
+
+    def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> dict[bytes, tuple[str, int]]:
+        """Which of these message ids are stored, and where: stream and sequence.
+
+        They were first sent ``age`` seconds ago and are behind the sequences ``after``. As long as the streams surely
+        remember them they need not be known here, and the answer is empty.
+        """
+        found: dict[bytes, tuple[str, int]] = {}
+        if age < self._window / 2:
+            return found
+        for name in self._entry.streams:
+            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, found)
+        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._key, len(found), len(ids))
+        return found
+
+    def finish(self, report: TaskReport) -> None:
+        """Note that the task is done."""
+        self._entry.done, self._entry.report = True, report.to_json()
+        if not self._write():
+            raise self._superseded()
+
+    # Taking over
+
+    def _take_over(self) -> None:
+        """Wait until the earlier attempt has fallen silent, then read what it has stored."""
+        log.info("ledger entry %s: another attempt has begun this task; waiting %g s", self._key, self._entry.lease)
+        threading.Event().wait(self._entry.lease)
+        self._looked = self._taken_over = time.monotonic()
+        for name in list(self._entry.streams):
+            try:
+                state, first = self._stored_since(name, 1, self._is_mine, self.stored)
+            except StreamNotFound:
+                log.warning("stream %s was deleted since, and what was stored in it is gone", name)
+                del self._entry.streams[name]
+                continue
+            self._entry.streams[name] = {"created": state.created, "next": first}
+            self._scanned[name] = state.last_seq
+            self._remember(state)
+        log.info("ledger entry %s: %d rows are stored already", self._key, len(self.stored))
+
+    def _look_again(self) -> None:
+        """Look for what the earlier attempt had under way, before the streams may have forgotten it."""
+        now = time.monotonic()
+        if now - self._looked < self._window / 2 or now - self._taken_over > self._window + _STRAGGLERS:
+            return
+        self._looked = now
+        for name, last in self._scanned.items():
+            state, _ = self._stored_since(name, last + 1, self._is_mine, self.stored)
+            self._scanned[name] = state.last_seq
+
+    def _is_mine(self, message_id: bytes) -> bool:
+        return self._own_ids or message_id.startswith(self._prefix)
+
+    def _stored_since(
+        self,
+        name: str,
+        first: int,
+        wanted: Callable[[bytes], bool],
+        found: dict[bytes, tuple[str, int]],
+    ) -> tuple[StreamState, int]:
+        """Add to ``found`` what is stored from the noted sequence on, or from ``first`` if that is later.
+
+        Gives the stream's state, and where reading began.
+        """
+        state = self._state(name)
+        noted = self._entry.streams[name]
+        first = max(first, int(noted["next"]))
+        if state.created != noted["created"]:
+            # The stream was deleted and made again: what was stored went with it.
+            first = 1
+        elif state.first_kept > first:
+            raise DeliveryError(
+                f"stream {name} has removed messages from sequence {first} to {state.first_kept - 1} since "
+                f"partition {self._partition} of batch {self._entry.batch} was begun, so nobody can tell which of "
+                "its rows are stored (option delivery): keep messages longer, or let this batch through with "
+                "deduplicated"
+            )
+        at = first
+        deadline = Deadline(self._patience)
+        while at <= state.last_seq:
+            part = SequenceRange(name, at, state.last_seq + 1, None, state.created)
+            at = self._scan(part, wanted, found) + 1
+            if at > state.last_seq:
+                break
+            # The last messages were removed, or a replica that lags behind served the reader: the leader knows.
+            left = self._first_from(name, at)
+            if left is None:
+                break
+            if deadline.expired:
+                raise OutageError(
+                    f"stream {name} cannot be read up to sequence {state.last_seq} within {self._patience:g} s (option "
+                    "retryTimeout): a replica lags behind"
+                )
+            at = left
+        return state, first
+
+    def _first_from(self, name: str, sequence: int) -> int | None:
+        """The first sequence from this one on that the stream has."""
+        message = retrying(lambda: next_message(self._connect(self._patience), name, ">", sequence), self._patience)
+        return None if message is None else message.sequence
+
+    def _scan(self, part: SequenceRange, wanted: Callable[[bytes], bool], stored: dict[bytes, tuple[str, int]]) -> int:
+        """The message ids of a range; gives the last sequence that was read, or the one before the range."""
+        last_seen = part.first - 1
+        settings = PullSettings(
+            batch=20_000,
+            max_bytes=8 * 1024 * 1024,
+            expires=30.0,
+            retry_timeout=self._options.connection.retry_timeout,
+            fail_on_data_loss=False,
+            headers_only=True,
+        )
+        for pulled in read_range(self._connect, part, settings, f"spark-ledger-{self._attempt}"):
+            last_seen = int(pulled.sequences[-1])
+            found = headers(pulled.frames)
+            parents = pc.list_parent_indices(_entries(found))
+            chosen = pc.indices_nonzero(pc.equal(found.keys, "Nats-Msg-Id"))
+            rows = parents.take(chosen).to_numpy()
+            for row, values in zip(rows.tolist(), found.items.take(chosen).to_pylist(), strict=True):
+                for value in values:
+                    message_id = value.encode()
+                    if wanted(message_id):
+                        stored[message_id] = part.stream, int(pulled.sequences[row])
+        return last_seen
+
+    # Streams
+
+    def _note(self, names: list[str]) -> None:
+        for name in names:
+            if name not in self._entry.streams:
+                state = self._state(name)
+                refuse_unfit(state)
+                self._entry.streams[name] = {"created": state.created, "next": state.last_seq + 1}
+                self._remember(state)
+        if not self._write():
+            raise self._superseded()
+
+    def _remember(self, state: StreamState) -> None:
+        self._window = min(self._window, state.duplicate_window)
+        self._patterns[state.name] = subject_pattern(state.subjects)
+
+    def _streams_of(self, subject: str) -> list[str]:
+        return retrying(lambda: streams_of(self._connect(self._patience), subject), self._patience)
+
+    def _state(self, name: str) -> StreamState:
+        context = f"read the state of stream {name}, which delivery exactly-once needs"
+
+        def ask() -> dict[str, Any]:
+            connection = self._connect(self._patience)
+            return connection.api(jsapi.stream_info(connection.prefix, name), b"", context=context)
+
+        return stream_state(retrying(ask, self._patience), context)
+
+    # The entry
+
+    @property
+    def _patience(self) -> float:
+        return self._options.connection.retry_timeout
+
+    def _read(self) -> tuple[_Entry | None, int]:
+        """The entry and its revision, 0 when there is none."""
+
+        def ask() -> tuple[_Entry | None, int]:
+            message = last_message(self._connect(self._patience), STREAM, f"$KV.{BUCKET}.{self._key}")
+            if message is None:
+                return None, 0
+            if b"KV-Operation:" in message.headers or not message.data:
+                return None, message.sequence
+            return _Entry.from_json(message.data, self._key), message.sequence
+
+        try:
+            return retrying(ask, self._patience)
+        except StreamNotFound:
+            raise missing_bucket() from None
+
+    def _write(self) -> bool:
+        """Write the entry over the revision that was read last; False when somebody else has written meanwhile."""
+        body = self._entry.to_json()
+        written = {"Nats-Expected-Last-Subject-Sequence": str(self._revision)}
+        if self._expires is not None:
+            written["Nats-TTL"] = f"{self._expires:.0f}s"
+        context = f"write ledger entry {self._key} of bucket {BUCKET}"
+
+        def put() -> int | None:
+            connection = self._connect(self._patience)
+            subject = f"$KV.{BUCKET}.{self._key}"
+            if connection.prefix != jsapi.DEFAULT_PREFIX:
+                subject = f"{connection.prefix}.{subject}"
+            try:
+                reply = jsapi.reply(connection.request(subject, body, headers=written, context=context), context)
+            except ApiError as error:
+                if error.err_code not in _WRONG_SEQUENCE:
+                    raise
+                # An earlier try of this write may have got through without its answer.
+                found, revision = self._read()
+                return revision if found is not None and vars(found) == vars(self._entry) else None
+            return int(jsapi.field(reply, "seq", int, context))
+
+        asked = time.monotonic()
+        revision = retrying(put, self._patience)
+        if revision is None:
+            return False
+        self._revision, self._seen = revision, asked
+        return True
+
+    def _superseded(self) -> DeliveryError:
+        return DeliveryError(
+            f"another attempt of partition {self._partition} of batch {self._entry.batch} has taken over; this one "
+            "stores nothing more"
+        )
+
+
+def refuse_unfit(state: StreamState) -> None:
+    """Raise `DeliveryError` for a stream in which stored rows can vanish before their batch is committed."""
+    why = None
+    if state.retention != "limits":
+        why = f"it has {state.retention} retention, and what was consumed can no longer be found"
+    elif state.max_msgs_per_subject > 0:
+        why = "it keeps few messages of each subject (max_msgs_per_subject), and older ones can no longer be found"
+    if why is not None:
+        raise DeliveryError(f"delivery exactly-once is not possible with stream {state.name}: {why}; use deduplicated")
+
+
+def missing_bucket() -> DeliveryError:
+    """The error for a ledger that does not exist and could not be made."""
+    return DeliveryError(
+        f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a query "
+        f"starts, if the account may publish to $JS.API.STREAM.CREATE.{STREAM}"
+    )
+
+
+def bucket_config(replicas: int) -> Mapping[str, Any]:
+    """Configuration of the ledger's stream (ADR-8): one revision of each key, no expiry but that of an entry itself."""
+    return {
+        "name": STREAM,
+        "description": "spark-jetstream: which tasks of delivery exactly-once have begun, and where",
+        "subjects": [f"$KV.{BUCKET}.>"],
+        "max_msgs_per_subject": 1,
+        "num_replicas": replicas,
+        "storage": "file",
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+        "allow_msg_ttl": True,
+    }
+
+
+def _entries(found: pa.MapArray) -> pa.ListArray:
+    """The map as a list of its keys: which row each of them belongs to."""
+    return pa.ListArray.from_arrays(found.offsets, found.keys)

@@ -1,0 +1,114 @@
+"""Single messages of a stream, asked for at its leader (STREAM.MSG.GET).
+
+The leader never answers with an older state than what it has acknowledged, as a replica that serves Direct Get may.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+import time
+from dataclasses import dataclass
+
+from spark_jetstream import jsapi
+from spark_jetstream.connection import Connection
+from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
+from spark_jetstream.streams import parse_time
+
+log = logging.getLogger(__name__)
+
+_VALID = 1.0  # seconds for which an answer about a subject holds, or that nobody could be asked
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as it is stored: its stream sequence, its header block (empty without one), its payload.
+
+    ``time`` is when the server stored it, in nanoseconds since the epoch.
+    """
+
+    sequence: int
+    headers: bytes
+    data: bytes
+    time: int
+
+    @property
+    def message_id(self) -> bytes:
+        """Its `Nats-Msg-Id`, empty without one."""
+        found = re.search(rb"^Nats-Msg-Id: ([^\r\n]*)\r$", self.headers, re.MULTILINE)
+        return found[1] if found is not None else b""
+
+
+def last_message(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
+    """The last message of a stream on a subject, or None. Raises what `Connection.api` raises."""
+    context = f"get the last message of stream {stream} on {subject}"
+    return _message(connection, stream, jsapi.last_message_request(subject), context)
+
+
+def next_message(connection: Connection, stream: str, subject: str, sequence: int) -> StoredMessage | None:
+    """The first message of a stream on a subject (wildcards allowed) from a sequence on, or None.
+
+    Raises what `Connection.api` raises.
+    """
+    context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
+    return _message(connection, stream, jsapi.next_message_request(subject, sequence), context)
+
+
+def message(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
+    """One message of a stream, or None when it is gone. Raises what `Connection.api` raises."""
+    context = f"get message {sequence} of stream {stream}"
+    return _message(connection, stream, jsapi.message_request(sequence), context)
+
+
+def _message(connection: Connection, stream: str, request: bytes, context: str) -> StoredMessage | None:
+    try:
+        body = connection.api(jsapi.message_get(connection.prefix, stream), request, context=context)
+    except MessageNotFound:
+        return None
+    sequence = jsapi.field(body, "message.seq", int, context)
+    found = body["message"]
+    try:
+        headers, data = (base64.b64decode(found.get(name) or "", validate=True) for name in ("hdrs", "data"))
+    except (ValueError, TypeError):
+        raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
+    return StoredMessage(sequence, headers, data, parse_time(str(found.get("time", ""))))
+
+
+def streams_of(connection: Connection, subject: str) -> list[str]:
+    """The streams that capture a subject (STREAM.NAMES). Raises what `Connection.api` raises."""
+    context = f"find the stream that captures {subject}; option stream would name it"
+    api = jsapi.stream_names(connection.prefix)
+    body = connection.api(api, jsapi.stream_names_request(subject), context=context)
+    return [str(name) for name in body.get("streams") or []]
+
+
+class Listeners:
+    """Whether any stream listens on a subject; asks no more than once a second about each.
+
+    ``may_ask`` is false when the account was not allowed to ask the last time.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.may_ask = True
+        self._connection = connection
+        self._heard: dict[str, float] = {}
+        self._failed = float("-inf")
+
+    def nobody(self, subject: str) -> bool:
+        """Whether the JetStream API says that no stream captures a subject; False when it cannot be asked."""
+        now = time.monotonic()
+        if now - self._failed < _VALID or now - self._heard.get(subject, float("-inf")) < _VALID:
+            return False
+        try:
+            found = streams_of(self._connection, subject)
+        except JetStreamError as error:
+            # An election, most likely: the API has no leader either.
+            log.info("%s", error)
+            self._failed = time.monotonic()
+            self.may_ask = not isinstance(error, PermissionDenied)
+            return False
+        self._heard = {each: at for each, at in self._heard.items() if now - at < _VALID}
+        if found:
+            self._heard[subject] = time.monotonic()
+        return not found

@@ -1,0 +1,92 @@
+"""What a task, and a batch of tasks, has stored. Plain data and words; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_jetstream.errors import ProtocolError
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What one task has stored.
+
+    ``rows`` were handed to the task: each of them is in ``stored`` or in ``dead_letters``. ``duplicates`` of the stored
+    ones had been stored before, by an earlier attempt. ``streams`` maps each stream to the first and the last sequence
+    among them (inclusive; other publishers' messages may lie in between). ``seconds`` is how long the task wrote.
+    """
+
+    partition: int
+    rows: int = 0
+    stored: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON, for the ledger."""
+        return {
+            "partition": self.partition,
+            "rows": self.rows,
+            "stored": self.stored,
+            "duplicates": self.duplicates,
+            "dead_letters": self.dead_letters,
+            "streams": {name: list(ends) for name, ends in self.streams.items()},
+            "seconds": round(self.seconds, 3),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TaskReport:
+        """The report that `to_json` wrote; `ProtocolError` when it is not one."""
+        try:
+            streams = {str(name): (int(first), int(last)) for name, (first, last) in content["streams"].items()}
+            numbers = {
+                name: int(content[name]) for name in ("partition", "rows", "stored", "duplicates", "dead_letters")
+            }
+            return cls(**numbers, streams=streams, seconds=float(content["seconds"]))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise ProtocolError("the ledger holds a report that cannot be read") from None
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """The reports of all tasks of a batch, added up; ``seconds`` is the time of the longest."""
+
+    tasks: int
+    rows: int
+    stored: int
+    duplicates: int
+    dead_letters: int
+    streams: Mapping[str, tuple[int, int]]
+    seconds: float
+
+    @classmethod
+    def of(cls, reports: Iterable[TaskReport]) -> BatchReport:
+        """Add reports up."""
+        found = list(reports)
+        streams: dict[str, tuple[int, int]] = {}
+        for report in found:
+            for name, (first, last) in report.streams.items():
+                known = streams.get(name, (first, last))
+                streams[name] = min(known[0], first), max(known[1], last)
+        return cls(
+            tasks=len(found),
+            rows=sum(report.rows for report in found),
+            stored=sum(report.stored for report in found),
+            duplicates=sum(report.duplicates for report in found),
+            dead_letters=sum(report.dead_letters for report in found),
+            streams=streams,
+            seconds=max((report.seconds for report in found), default=0.0),
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{self.stored:,} of {self.rows:,} rows stored"]
+        if self.duplicates:
+            parts.append(f"{self.duplicates:,} of them before this attempt")
+        if self.dead_letters:
+            parts.append(f"{self.dead_letters:,} dead letter{'s' if self.dead_letters != 1 else ''}")
+        parts += [f"{name} {first} to {last}" for name, (first, last) in sorted(self.streams.items())]
+        return f"{', '.join(parts)}; {self.tasks} task{'s' if self.tasks != 1 else ''}, {self.seconds:.1f} s"

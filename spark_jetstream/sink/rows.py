@@ -1,0 +1,295 @@
+"""Rows of a DataFrame as what a message is made of: subject, header lines, payload. Pure: Arrow in, Arrow out.
+
+A row that can never be stored as it is (no payload, a subject nobody can publish to, a header that would break the
+frame) is set apart here with its reason, before anything of it is sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream.errors import SchemaError
+
+IntArray = npt.NDArray[np.int64]
+
+_TEXT = ("string",)
+_ACCEPTED: Mapping[str, tuple[str, ...]] = {
+    "data": ("binary", "string"),
+    "subject": _TEXT,
+    "headers": ("map<string,array<string>>", "map<string,string>"),
+    "msg_id": _TEXT,
+    "ttl": _TEXT,
+    "expected_last_subject_sequence": ("bigint",),
+}
+#: What the source adds to a message; ignored, so that rows can be written back as they were read.
+_PASSED_OVER: Mapping[str, tuple[str, ...]] = {"stream": _TEXT, "sequence": ("bigint",), "timestamp": ("timestamp",)}
+
+#: Headers that a server acts on, refuses, or adds by itself; a copy of one in a row is left out (JETSTREAM section 6).
+_SERVER_HEADERS = re.compile(
+    rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
+    rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
+    rb"|Trace-.*)|Status|Description"
+)
+_HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
+_CR_OR_LF = r"[\r\n]"
+_BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
+_BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
+_MAX_SUBJECT = 1024  # bytes; the control line with the reply subject has to stay below 4 KiB
+
+NO_BYTES = b""
+
+
+@dataclass(frozen=True)
+class SinkColumns:
+    """Which columns a DataFrame has for the sink, checked.
+
+    ``fields`` are (name, Spark ``simpleString`` type) pairs; ``subject`` is the option's, which wins over the column.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+    subject: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(name for name, _ in self.fields)
+
+    @classmethod
+    def check(cls, fields: Sequence[tuple[str, str]], subject: str | None) -> SinkColumns:
+        """From (name, Spark ``simpleString`` type) pairs. Raises `SchemaError` for whatever cannot be published."""
+        known = {**_ACCEPTED, **_PASSED_OVER}
+        names: list[str] = []
+        for name, kind in fields:
+            if name not in known:
+                closest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+                hint = f'; did you mean "{closest[0]}"' if closest else ""
+                raise SchemaError(
+                    f'the sink knows no column "{name}"{hint} (columns: {", ".join(_ACCEPTED)}): drop it, or make it '
+                    "part of data"
+                )
+            if kind not in known[name]:
+                raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
+            if name in names:
+                raise SchemaError(f'the DataFrame has column "{name}" twice')
+            names.append(name)
+        if "data" not in names:
+            raise SchemaError('the DataFrame has no column "data", which holds the payload (binary or string)')
+        if subject is None and "subject" not in names:
+            raise SchemaError('the DataFrame has no column "subject": add it, or set option subject')
+        return cls(tuple(fields), subject)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows, ready to be framed.
+
+    ``subject``, ``data`` and ``lines`` are Arrow binary arrays of length n without nulls; ``lines`` holds the header
+    lines of each row (``Name: value`` CR LF ..., empty for a row without any), without the version line. ``msg_id`` is
+    a binary array with nulls for rows without one, or None. ``number`` counts the rows of the task from 1 (int64).
+    ``faults`` says for some indices why the row can never be stored. Such a row has its subject as it was given; what
+    else it has can be sent: headers and ids that cannot are left out, and null is empty.
+    """
+
+    number: IntArray
+    subject: pa.BinaryArray
+    data: pa.BinaryArray
+    lines: pa.BinaryArray
+    msg_id: pa.BinaryArray | None
+    faults: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def take(self, indices: IntArray) -> Rows:
+        """These rows alone; no index twice."""
+        pick = pa.array(indices)
+        kept = {int(old): new for new, old in enumerate(indices)} if self.faults else {}
+        return Rows(
+            self.number[indices],
+            self.subject.take(pick),
+            self.data.take(pick),
+            self.lines.take(pick),
+            None if self.msg_id is None else self.msg_id.take(pick),
+            {kept[index]: reason for index, reason in self.faults.items() if index in kept},
+        )
+
+
+def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> Rows:
+    """The rows of a record batch whose columns were checked by `SinkColumns.check`."""
+    count = batch.num_rows
+    faults: dict[int, str] = {}
+    found = {name: batch.column(index) for index, name in enumerate(columns.names)}
+    data = _bytes(found["data"])
+    _note(faults, pc.is_null(data), "column data is null")
+    if columns.subject is not None:
+        subject = _repeated(columns.subject.encode(), count)
+    else:
+        subject = _bytes(found["subject"])
+        _check_subjects(subject, faults)
+    lines = _repeated(NO_BYTES, count)
+    if "headers" in found:
+        lines = header_lines(found["headers"], faults)
+    if "ttl" in found:
+        lines = _with_header(lines, b"Nats-TTL", _words(found["ttl"], "ttl", faults))
+    if "expected_last_subject_sequence" in found:
+        expected = found["expected_last_subject_sequence"]
+        bad = _note(faults, pc.less(expected, 0), "column expected_last_subject_sequence is negative")
+        lines = _with_header(lines, b"Nats-Expected-Last-Subject-Sequence", decimal(_without(expected, bad)))
+    msg_id = _words(found["msg_id"], "msg_id", faults) if "msg_id" in found else None
+    return Rows(
+        np.arange(first_number, first_number + count, dtype=np.int64),
+        pc.fill_null(subject, NO_BYTES),
+        pc.fill_null(data, NO_BYTES),
+        lines,
+        msg_id,
+        faults,
+    )
+
+
+def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
+    """The header lines of each row of a map column, without those that are the server's business.
+
+    Values of a repeated name follow each other in their order. What cannot be written as a header (a null, a name with
+    a colon, a line end in a value) is left out and noted in ``faults``, by row.
+    """
+    count = len(headers)
+    if headers.null_count:
+        # A null map may have entries behind it all the same.
+        headers = pc.if_else(pc.is_valid(headers), headers, pa.scalar([], headers.type))
+    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    base = int(offsets[0]) if count else 0
+    sizes = np.diff(offsets)
+    total = int(sizes.sum())
+    names = _bytes(headers.keys.slice(base, total))
+    values = headers.items.slice(base, total)
+    row = np.repeat(np.arange(count), sizes)
+    allowed = _allowed(names, row, faults)
+    if not allowed.all():
+        names, values, row = names.filter(pa.array(allowed)), values.filter(pa.array(allowed)), row[allowed]
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        _note(faults, pc.is_null(values), "column headers holds a null list of values", row)
+        each = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        parents = np.repeat(np.arange(len(row)), each)
+        names, row = names.take(pa.array(parents)), row[parents]
+        values = pc.list_flatten(values)
+    values = _bytes(values)
+    bad = _note(faults, pc.is_null(values), "column headers holds a null value", row)
+    bad |= _note(faults, pc.match_substring_regex(values, _CR_OR_LF), "a value in column headers holds a line end", row)
+    if bad.any():
+        good = pa.array(~bad)
+        names, values, row = names.filter(good), values.filter(good), row[~bad]
+    lines = pc.binary_join_element_wise(names, piece(b": "), values, piece(b"\r\n"), piece(NO_BYTES))
+    return _grouped(lines, np.searchsorted(row, np.arange(count + 1)))
+
+
+def _allowed(names: pa.BinaryArray, row: IntArray, faults: dict[int, str]) -> npt.NDArray[np.bool_]:
+    """Which headers may be written; names that are none are noted. Looks at each distinct name once."""
+    coded = names.dictionary_encode()
+    distinct: list[bytes] = coded.dictionary.to_pylist()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    bad = np.array([not _HEADER_NAME.fullmatch(name) for name in distinct], np.bool_)
+    drop = np.array([bool(_SERVER_HEADERS.fullmatch(name)) for name in distinct], np.bool_)
+    if bad.any():
+        for at in np.flatnonzero(bad[codes]):
+            reason = f"column headers holds the name {_shown(distinct[codes[at]])}, which is not possible"
+            faults.setdefault(int(row[at]), reason)
+    allowed: npt.NDArray[np.bool_] = ~(bad | drop)[codes]
+    return allowed
+
+
+def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
+    """Neighbouring elements put together: the result's element i is lines[bounds[i]:bounds[i+1]], without a copy."""
+    _, offsets, content = lines.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(lines) + 1) if len(lines) else np.zeros(1, np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(ends[bounds]), content or pa.py_buffer(NO_BYTES)]
+    )
+
+
+def _words(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
+    """The values of a column that becomes a header; those that cannot be one are noted, and null in the result."""
+    values = _bytes(values)
+    broken = pc.or_(pc.equal(pc.binary_length(values), 0), pc.match_substring_regex(values, _BLANK_OR_CONTROL))
+    bad = _note(faults, broken, f"column {column} is empty or holds a blank or a control character")
+    return _without(values, bad)
+
+
+def _without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
+    return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+
+
+def _with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
+    """One more header line for the rows whose value is not null."""
+    added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), piece(NO_BYTES))
+    return pc.binary_join_element_wise(lines, pc.fill_null(added, NO_BYTES), piece(NO_BYTES))
+
+
+def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
+    """Note the rows that have a subject nobody can publish to; looks at each distinct subject once."""
+    _note(faults, pc.is_null(subject), "column subject is null")
+    coded = subject.dictionary_encode()
+    reasons = [subject_fault(value) for value in coded.dictionary.to_pylist()]
+    if not any(reasons):
+        return
+    # Null rows have the first free code.
+    codes = pc.fill_null(coded.indices, len(reasons)).to_numpy(zero_copy_only=False)
+    bad = np.array([reason is not None for reason in [*reasons, None]])
+    for index in np.flatnonzero(bad[codes]):
+        faults.setdefault(int(index), str(reasons[codes[index]]))
+
+
+def subject_fault(subject: bytes) -> str | None:
+    """Why nobody can publish to a subject, or None."""
+    if not subject:
+        return "its subject is empty"
+    if len(subject) > _MAX_SUBJECT:
+        return f"its subject has {len(subject)} bytes, more than {_MAX_SUBJECT}"
+    if _BLANK_OR_CONTROL_BYTE.search(subject):
+        return f"its subject {_shown(subject)} holds a blank or a control character"
+    tokens = subject.split(b".")
+    if b"" in tokens:
+        return f"its subject {_shown(subject)} has an empty token"
+    if b"*" in tokens or b">" in tokens:
+        return f"its subject {_shown(subject)} has a wildcard"
+    if tokens[0] in (b"$JS", b"$SYS"):
+        return f"its subject {_shown(subject)} is one of the server's own"
+    return None
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:80].decode("utf-8", "replace"))
+
+
+def _note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> npt.NDArray[np.bool_]:
+    """Note a reason for the rows of which something is bad, unless they have one already; which ones are bad."""
+    flags: npt.NDArray[np.bool_] = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
+    for at in np.flatnonzero(flags):
+        faults.setdefault(int(at if row is None else row[at]), reason)
+    return flags
+
+
+def decimal(values: pa.Array) -> pa.BinaryArray:
+    """Integers as decimal digits; null stays null."""
+    return values.cast(pa.string()).cast(pa.binary())
+
+
+def piece(value: bytes) -> pa.Scalar:
+    """A constant part of a joined array."""
+    return pa.scalar(value, pa.binary())
+
+
+def _bytes(array: pa.Array) -> pa.BinaryArray:
+    return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def _repeated(value: bytes, count: int) -> pa.BinaryArray:
+    offsets = np.arange(0, (count + 1) * len(value), len(value), dtype=np.int32) if value else np.zeros(count + 1, "i4")
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(value * count)])

@@ -1,0 +1,198 @@
+"""What Spark calls: the writers of the data source, for batches and for streams (pyspark.sql.datasource).
+
+Rows come as Arrow record batches where Spark has Arrow writers: for batches everywhere, for streams since 4.1. Before
+that a stream's rows come as Python rows, which are put into record batches here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_jetstream.connection import Connection
+from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.files import find_file
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.sink.checks import check_interval, check_start
+from spark_jetstream.sink.report import BatchReport, TaskReport
+from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.task import WriteTask, write_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    ARROW_STREAMS = True
+except ImportError:  # Spark 4.0
+    ARROW_STREAMS = False
+
+log = logging.getLogger(__name__)
+
+_ROWS = 2000  # of a record batch that is made from Python rows
+_REMEMBERED = 30 * 86400.0  # seconds for which the ledger remembers a batch write with a writeId
+_FORGOTTEN = 86400.0  # and one without, which nobody can run again
+
+
+@dataclass
+class Committed(WriterCommitMessage):
+    """What a task tells the driver: its `TaskReport`, and which write it belongs to."""
+
+    report: TaskReport
+    write: str
+
+
+class _Sink:
+    """Options, columns and writing, the same for batch and stream."""
+
+    streaming: bool
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.options = SinkOptions.from_spark(dict(options), streaming=self.streaming)
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self.columns = SinkColumns.check(fields, self.options.subject)
+        # Built on the driver, once for a batch write: its tasks and their retries share what it is called.
+        self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
+        check_start(self._connect, self.options)
+
+    def _connect(self, patience: float) -> Connection:
+        return connect(self.options.connection, patience=patience, find_file=find_file)
+
+    def _task(self) -> WriteTask:
+        context = TaskContext.get()
+        if context is None:
+            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
+        if not self.streaming:
+            kept = _REMEMBERED if self.options.write_id else _FORGOTTEN
+            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), kept)
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise JetStreamError("Spark does not say which query and batch the rows belong to")
+        return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId())
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> Committed:
+        task = self._task()
+        return Committed(write_task(batches, self._connect, self.options, self.columns, task), task.write)
+
+    def _committed(self, messages: Sequence[WriterCommitMessage | None], what: str, batch: int = 0) -> None:
+        found = [message for message in messages if isinstance(message, Committed)]
+        report = BatchReport.of(message.report for message in found)
+        _driver_log().info("jetstream sink, %s: %s", what, report)
+        if found and self.streaming:
+            check_interval(self._connect, self.options, found[0].write, batch, report.streams)
+
+    def _aborted(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+        found = [message.report for message in messages if isinstance(message, Committed)]
+        _driver_log().warning(
+            "jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, BatchReport.of(found)
+        )
+
+
+class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
+    """`df.write.format("jetstream")`."""
+
+    streaming = False
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the '
+                "stream yourself if its messages shall go",
+                option="mode",
+            )
+        super().__init__(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        """Store the rows of one task. Runs on an executor."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Every row is stored since its task ended: log what there is."""
+        self._committed(messages, f"write {self.write_name}")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task failed. What others have stored stays."""
+        self._aborted(messages, f"write {self.write_name}")
+
+
+class _StreamSink(_Sink):
+    streaming = True
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Every row is stored since its task ended: log what there is."""
+        self._committed(messages, f"batch {batchId} of query {self._query(messages)}", batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A task failed, and Spark will write the batch again. What others have stored stays."""
+        self._aborted(messages, f"batch {batchId} of query {self._query(messages)}")
+
+    @staticmethod
+    def _query(messages: Sequence[WriterCommitMessage | None]) -> str:
+        return next((message.write for message in messages if isinstance(message, Committed)), "?")
+
+
+if ARROW_STREAMS:
+
+    class JetStreamStreamWriter(_StreamSink, DataSourceStreamArrowWriter):
+        """`df.writeStream.format("jetstream")`, on Arrow batches (Spark 4.1 and newer)."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+            """Store the rows of one task. Runs on an executor."""
+            return self._write(iterator)
+
+else:
+
+    class JetStreamStreamWriter(_StreamSink, DataSourceStreamWriter):  # type: ignore[no-redef]
+        """`df.writeStream.format("jetstream")` on Spark 4.0, which hands over Python rows."""
+
+        def write(self, iterator: Iterator[Any]) -> Committed:
+            """Store the rows of one task. Runs on an executor."""
+            return self._write(record_batches(iterator, self.columns.fields))
+
+
+def record_batches(rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+    """Python rows as record batches of at most 2,000; ``fields`` are (name, Spark ``simpleString`` type) pairs."""
+    import pyarrow as pa  # noqa: PLC0415  # not needed where Spark hands over Arrow
+
+    texts = pa.list_(pa.string())
+    types = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us"),
+        "map<string,array<string>>": pa.map_(pa.string(), texts),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    remaining = iter(rows)
+    while some := list(itertools.islice(remaining, _ROWS)):
+        arrays = []
+        for index, (_, kind) in enumerate(fields):
+            values = [row[index] for row in some]
+            if kind.startswith("map"):
+                values = [None if value is None else list(value.items()) for value in values]
+            arrays.append(pa.array(values, types[kind]))
+        yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
+
+
+@functools.cache
+def _driver_log() -> logging.Logger:
+    """The log of the driver's side. Where nobody has set up logging its lines go to standard error, as Spark's do."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%y/%m/%d %H:%M:%S"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    return log

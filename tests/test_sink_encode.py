@@ -1,0 +1,186 @@
+"""Rows to frames, read back by a plain parser that takes them apart as a server does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jetstream.sink.encode import Encoded, encode, own_lines
+from spark_jetstream.sink.rows import Rows
+from tests.support.sink_rows import rows
+
+INBOX = "_INBOX.abcdef.7"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a server understands of one frame; ``headers`` is None for PUB."""
+
+    subject: bytes
+    reply: bytes
+    headers: list[tuple[bytes, bytes]] | None
+    payload: bytes
+    size: int
+
+
+def parsed(data: bytes) -> list[Published]:
+    """Frames as the client protocol describes them; fails on anything else."""
+    found = []
+    while data:
+        line, end, data = data.partition(b"\r\n")
+        assert end
+        verb, subject, reply, *sizes = line.split(b" ")
+        assert len(sizes) == {b"PUB": 1, b"HPUB": 2}[verb]
+        assert [b"%d" % int(size) for size in sizes] == sizes
+        head, total = int(sizes[0]) if verb == b"HPUB" else 0, int(sizes[-1])
+        block, payload = data[:head], data[head:total]
+        assert len(block) + len(payload) == total
+        assert data[total : total + 2] == b"\r\n"
+        data = data[total + 2 :]
+        headers = None
+        if verb == b"HPUB":
+            version, *lines, last, nothing = block.split(b"\r\n")
+            assert (version, last, nothing) == (b"NATS/1.0", b"", b"")
+            headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        found.append(Published(subject, reply, headers, payload, total))
+    return found
+
+
+def encoded(some: Rows, ids: list[bytes | None] | None = None, stream: str | None = None, first: int = 1) -> Encoded:
+    own = own_lines(None if ids is None else pa.array(ids, pa.binary()), stream)
+    return encode(some, own, inbox=INBOX, first_number=first)
+
+
+def expected(
+    some: list[tuple[str, list[tuple[str, str]], bytes]], ids: list[bytes | None] | None, stream: str | None, first: int
+) -> list[Published]:
+    found = []
+    for index, (subject, headers, payload) in enumerate(some):
+        lines = [] if stream is None else [(b"Nats-Expected-Stream", stream.encode())]
+        message_id = None if ids is None else ids[index]
+        lines += [] if message_id is None else [(b"Nats-Msg-Id", message_id)]
+        lines += [(name.encode(), value.encode()) for name, value in headers]
+        block = b"NATS/1.0\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % line for line in lines) if lines else b""
+        reply = f"{INBOX}.{first + index}".encode()
+        found.append(Published(subject.encode(), reply, lines or None, payload, len(block) + len(payload)))
+    return found
+
+
+def made(some: list[tuple[str, list[tuple[str, str]], bytes]]) -> Rows:
+    maps = [None if not headers else [(name, [value]) for name, value in headers] for _, headers, _ in some]
+    return rows(subject=[row[0] for row in some], headers=maps, data=[row[2] for row in some])
+
+
+# -- the exact bytes --
+
+
+def test_a_row_without_headers_is_a_pub() -> None:
+    frames = encoded(rows(subject=["a.b", "c"], data=[b"hello", b""]), first=9)
+    assert bytes(frames.data) == b"PUB a.b _INBOX.abcdef.7.9 5\r\nhello\r\nPUB c _INBOX.abcdef.7.10 0\r\n\r\n"
+    assert frames.size.tolist() == [5, 0]
+
+
+def test_a_row_with_headers_is_an_hpub() -> None:
+    some = rows(subject=["a"], data=[b"hello"], headers=[[("A", ["1", "2"])]], ttl=["5s"])
+    assert bytes(encoded(some, [b"id"], "S").data) == (
+        b"HPUB a _INBOX.abcdef.7.1 80 85\r\n"
+        b"NATS/1.0\r\nNats-Expected-Stream: S\r\nNats-Msg-Id: id\r\nA: 1\r\nA: 2\r\nNats-TTL: 5s\r\n\r\n"
+        b"hello\r\n"
+    )
+
+
+def test_rows_with_and_without_headers_stand_side_by_side() -> None:
+    some = made([("a", [], b"1"), ("b", [("X", "y")], b"2"), ("c", [], b"3"), ("d", [], b"4")])
+    assert [row.headers for row in parsed(bytes(encoded(some).data))] == [None, [(b"X", b"y")], None, None]
+    assert [row.headers for row in parsed(bytes(encoded(some, [None, None, b"i", None]).data))] == [
+        None,
+        [(b"X", b"y")],
+        [(b"Nats-Msg-Id", b"i")],
+        None,
+    ]
+
+
+def test_own_lines() -> None:
+    ids = pa.array([b"i", None], pa.binary())
+    assert own_lines(None, None) == b""
+    assert own_lines(None, "S") == b"Nats-Expected-Stream: S\r\n"
+    for given_ids, stream, lines in (
+        (ids, None, [b"Nats-Msg-Id: i\r\n", b""]),
+        (ids, "S", [b"Nats-Expected-Stream: S\r\nNats-Msg-Id: i\r\n", b"Nats-Expected-Stream: S\r\n"]),
+    ):
+        found = own_lines(given_ids, stream)
+        assert not isinstance(found, bytes)
+        assert found.to_pylist() == lines
+
+
+@pytest.mark.parametrize("ids", [None, []])
+def test_no_rows_are_no_frames(ids: list[bytes | None] | None) -> None:
+    frames = encoded(rows(subject=[], data=[]), ids)
+    assert len(frames) == 0
+    assert bytes(frames.frames(0, 0)) == b""
+
+
+def test_a_part_of_the_frames_is_a_view() -> None:
+    frames = encoded(made([("a", [], b"x" * n) for n in range(10)]))
+    part = frames.frames(3, 7)
+    assert isinstance(part, memoryview)
+    assert [row.payload for row in parsed(bytes(part))] == [b"x" * n for n in range(3, 7)]
+
+
+# -- properties --
+
+HOSTILE = st.sampled_from(
+    [
+        b"PUB a b 5\r\nhello\r\n",
+        b"HPUB a b 12 12\r\n",
+        b"NATS/1.0\r\n\r\n",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b" ",
+        b"\x00",
+        b"-ERR",
+    ]
+)
+PAYLOAD = st.lists(HOSTILE | st.binary(max_size=12), max_size=5).map(b"".join)
+SUBJECT = st.sampled_from(["a", "orders.new", "a*b.c>", "größe.日本.🙂", "x" * 1024, "PUB", "$KV.b.k", "1.2.3"])
+NAME = st.sampled_from(["A", "a", "X-Y", "größe", "Nats-Foo", "PUB", "a b"])
+VALUE = st.sampled_from(["", "1", "a: b", "::", " x ", "日本", "PUB a b 5", "NATS/1.0", "x" * 300])
+ROW = st.tuples(SUBJECT, st.lists(st.tuples(NAME, VALUE), max_size=3), PAYLOAD)
+IDS = st.none() | st.just(b"query.7.0.abc") | st.binary(min_size=1, max_size=9).map(lambda raw: raw.hex().encode())
+STREAM = st.sampled_from([None, "ORDERS", "Straße"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.lists(ROW, min_size=1, max_size=12), STREAM, st.integers(1, 2**40), st.booleans())
+def test_a_server_reads_what_the_rows_hold(
+    data: st.DataObject,
+    some: list[tuple[str, list[tuple[str, str]], bytes]],
+    stream: str | None,
+    first: int,
+    with_ids: bool,
+) -> None:
+    ids = data.draw(st.lists(IDS, min_size=len(some), max_size=len(some))) if with_ids else None
+    frames = encoded(made(some), ids, stream, first)
+    wanted = expected(some, ids, stream, first)
+    assert parsed(bytes(frames.data)) == wanted
+    assert frames.size.tolist() == [row.size for row in wanted]
+    assert frames.bounds.tolist()[0] == 0
+    assert frames.bounds.tolist()[-1] == len(bytes(frames.data))
+    begin = data.draw(st.integers(0, len(some)))
+    end = data.draw(st.integers(begin, len(some)))
+    assert parsed(bytes(frames.frames(begin, end))) == wanted[begin:end]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(ROW, min_size=1, max_size=8), st.data())
+def test_rows_taken_from_others_are_framed_alike(some: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    picked = data.draw(st.lists(st.sampled_from(range(len(some))), unique=True, min_size=1))
+    part = made(some).take(np.array(picked))
+    assert parsed(bytes(encoded(part).data)) == expected([some[index] for index in picked], None, None, 1)
