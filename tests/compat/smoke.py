@@ -1,8 +1,10 @@
-"""Read a stream in every basic way on whichever Spark the environment holds, and print what was read as JSON.
+"""Read and write in every basic way on whichever Spark the environment holds, and print what was read as JSON.
 
-    python smoke.py URL STREAM FOLDER MESSAGES_PER_TRIGGER
+    python smoke.py URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET
 
-Nothing registers the data source here: Spark finds it by the module `pyspark_jetstream`.
+What is written goes to subjects that begin with the name of the stream TARGET in lower case.
+
+Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm.
 """
 
 from __future__ import annotations
@@ -10,9 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jetstream import register
 
 
 def describe(rows: DataFrame) -> dict[str, Any]:
@@ -49,8 +57,47 @@ def run_available(spark: SparkSession, url: str, stream: str, folder: str, limit
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
-def main(url: str, stream: str, folder: str, limit: int) -> dict[str, Any]:
-    """Batch, stream into files, and the same query started again when there is nothing new."""
+def said(work: Callable[[], Any]) -> str:
+    """The text of the error that `work` raises, "" when there is none."""
+    try:
+        work()
+    except (PySparkException, Py4JJavaError) as error:
+        return str(error)
+    return ""
+
+
+def write(spark: SparkSession, url: str, stream: str, folder: str, target: str) -> dict[str, Any]:
+    """The stream written to another one: as a batch twice under one name, and by a query of two runs."""
+    prefix = target.lower()
+    subject = F.concat(F.lit(f"{prefix}.batch."), "subject").alias("subject")
+    table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
+    for _ in range(2):
+        rows = table.select("data", "headers", "stream", "sequence", "timestamp", subject)
+        writer = rows.write.format("jetstream").option("servers", url).option("stream", target).mode("append")
+        writer.option("writeId", f"once-{prefix}").save()
+
+    def run(**options: str) -> None:
+        source = spark.readStream.format("jetstream").option("servers", url).option("stream", stream).load()
+        single = F.map_from_arrays(F.array(F.lit("Single")), F.array(F.col("sequence").cast("string"))).alias("headers")
+        names = F.concat(F.lit("id-"), "sequence").alias("msg_id")
+        rows = source.select(F.col("data").cast("string").alias("data"), single, names)
+        rows = rows if "subject" in options else rows.withColumn("subject", F.lit("nowhere.x"))
+        query = (
+            rows.writeStream.format("jetstream")
+            .options(servers=url, maxRetries="1", **options)
+            .option("checkpointLocation", f"{folder}/written-{options.get('subject')}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for _ in range(2):
+        run(subject=f"{prefix}.stream.x", delivery="exactly-once")
+    return {"refused": said(run), "overwrite": said(lambda: writer.mode("overwrite").save())}
+
+
+def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[str, Any]:
+    """Batch, stream into files, the same query started again when there is nothing new, and what `write` does."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -76,10 +123,12 @@ def main(url: str, stream: str, folder: str, limit: int) -> dict[str, Any]:
             "micro_batches": run_available(spark, url, stream, folder, limit),
             "again": run_available(spark, url, stream, folder, limit),
             "streamed": describe(spark.read.parquet(f"{folder}/rows")),
+            "written": write(spark, url, stream, folder, target),
+            "registered": said(lambda: register(spark)),
         }
     finally:
         spark.stop()
 
 
 if __name__ == "__main__":
-    print("RESULT " + json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+    print("RESULT " + json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])))

@@ -1,4 +1,4 @@
-"""The newest patch of Spark 4.0, 4.1 and 4.2 reads what was published, row for row."""
+"""The newest patch of Spark 4.0, 4.1 and 4.2 reads what was published, row for row, and writes it again."""
 
 from __future__ import annotations
 
@@ -57,6 +57,28 @@ async def fill(url: str) -> str:
     return digest.hexdigest()
 
 
+async def fetch(url: str, target: str) -> list[tuple[str, dict[str, str] | None, bytes]]:
+    """Subject, headers and payload of all messages of a stream."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        count = (await jetstream.stream_info(target)).state.messages
+        subscription = await jetstream.subscribe(f"{target.lower()}.>", stream=target, ordered_consumer=True)
+        messages = [await subscription.next_msg(10) for _ in range(count)]
+        return [(message.subject, message.headers, message.data) for message in messages]
+    finally:
+        await client.close()
+
+
+async def add_stream(url: str, target: str) -> None:
+    """Make a stream for what is written."""
+    client = await nats.connect(url)
+    try:
+        await client.jetstream().add_stream(StreamConfig(name=target, subjects=[f"{target.lower()}.>"]))
+    finally:
+        await client.close()
+
+
 @pytest.fixture(scope="module")
 def filled() -> Iterator[tuple[str, str]]:
     """The URL of a server with the filled stream, and the digest of its rows."""
@@ -65,8 +87,12 @@ def filled() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("version", "limits"), VERSIONS)
-def test_older_spark_reads_every_message(filled: tuple[str, str], version: str, limits: bool, tmp_path: Path) -> None:
+def test_older_spark_reads_and_writes_every_message(
+    filled: tuple[str, str], version: str, limits: bool, tmp_path: Path
+) -> None:
     url, digest = filled
+    target = "WRITTEN_" + version.replace(".", "_")
+    asyncio.run(add_stream(url, target))
     home = ROOT / ".spark" / version
     assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
     # Only a Java that all of these start on will do, whatever JAVA_HOME says.
@@ -82,7 +108,7 @@ def test_older_spark_reads_every_message(filled: tuple[str, str], version: str, 
     limit = COUNT * 3 // 10
     smoke = Path(__file__).with_name("smoke.py")
     ran = subprocess.run(
-        [sys.executable, smoke, url, STREAM, tmp_path / "out", str(limit)],
+        [sys.executable, smoke, url, STREAM, tmp_path / "out", str(limit), target],
         env=environ,
         cwd=tmp_path,
         capture_output=True,
@@ -104,3 +130,27 @@ def test_older_spark_reads_every_message(filled: tuple[str, str], version: str, 
     # A Spark that cannot ask for a part of what is available reads all of it at once, and leaves nothing out.
     assert result["micro_batches"] == ([limit, limit, limit, COUNT - 3 * limit] if limits else [COUNT])
     assert result["again"] == []
+    assert result["registered"] == ""
+    check_written(result["written"], asyncio.run(fetch(url, target)), target)
+
+
+def check_written(said: dict[str, str], messages: list[tuple[str, dict[str, str] | None, bytes]], target: str) -> None:
+    """Each message is there once by the batch writes and once by the query, byte for byte."""
+    assert "row 1 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this" in said["refused"]
+    assert 'mode "overwrite" is not possible' in said["overwrite"]
+    prefix = target.lower()
+    published = [message(number) for number in range(1, COUNT + 1)]
+    batch = [each for each in messages if each[0].startswith(f"{prefix}.batch.")]
+    assert [(subject, data) for subject, _, data in batch] == [
+        (f"{prefix}.batch.{subject}", data) for subject, _, data in published
+    ]
+    own = ("Nats-Msg-Id", "Nats-Expected-Stream")
+    assert [{k: v for k, v in (found or {}).items() if k not in own} for _, found, _ in batch] == [
+        headers or {} for _, headers, _ in published
+    ]
+    streamed = [each for each in messages if each[0] == f"{prefix}.stream.x"]
+    assert [(headers, data) for _, headers, data in streamed] == [
+        ({"Nats-Msg-Id": f"id-{number}", "Single": str(number)}, data)
+        for number, (_, _, data) in enumerate(published, start=1)
+    ]
+    assert len(messages) == 2 * COUNT

@@ -1,4 +1,4 @@
-"""Jobs that a test starts, watches and kills: `stream_job` in a session of processes of its own."""
+"""Jobs that a test starts, watches and kills: `stream_job` or `sink_job` in a session of processes of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
-from tests.support import stream_job
+from tests.support import sink_job, stream_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,10 +31,12 @@ BRISK = {
 class Job:
     """One run of `stream_job`; what it says goes to `folder/log`. Leaving it ends whatever is still running."""
 
+    script = stream_job.__file__
+
     def __init__(
         self,
         folder: Path,
-        options: dict[str, str],
+        options: Mapping[str, Any],
         *,
         format: str = "parquet",
         trigger: dict[str, Any] | None = None,
@@ -49,7 +51,7 @@ class Job:
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         work = {
             "folder": str(folder),
-            "options": options,
+            "options": dict(options),
             "format": format,
             "trigger": trigger or {"availableNow": True},
             "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
@@ -65,7 +67,7 @@ class Job:
         }
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, stream_job.__file__, json.dumps(work)],
+                [sys.executable, self.script, json.dumps(work)],
                 cwd=folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -150,6 +152,20 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+class SinkJob(Job):
+    """One run of `sink_job`; its logs are ``<query>/offsets`` and ``<query>/commits``."""
+
+    script = sink_job.__file__
+
+    def __enter__(self) -> SinkJob:
+        return self
+
+    def workers(self) -> list[int]:
+        """The Python workers of executors only: what the driver has Python do is left out."""
+        daemons = [pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command]
+        return [pid for pid in daemons if _parent(pid) in daemons]
 
 
 def _parent(pid: int) -> int:

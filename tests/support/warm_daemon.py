@@ -1,0 +1,18 @@
+"""Spark's daemon for Python workers, with what they need imported before it forks them.
+
+A job that is killed again and again, or whose workers are, spends most of its time on these imports otherwise.
+Named by `spark.python.daemon.module`.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.worker.write_into_data_source
+from pyspark import daemon
+
+import spark_jetstream.sink.writer
+
+#: What must not look unused.
+IMPORTED = (pyspark.sql.worker.write_into_data_source, spark_jetstream.sink.writer)
+
+if __name__ == "__main__":
+    daemon.manager()

@@ -1,0 +1,175 @@
+"""Tasks of a write that die in the middle: `write_task` without Spark, in processes of their own.
+
+    python write_job.py '{"options": {...}, "write_name": "w1"}'
+
+writes the task of partition 1 until its first moment and is killed there (SIGKILL), partition 2 until its second, and
+so on until one gets to its end. Moments are those right before and after whatever goes out to the server, and the one
+when the server has got what was published. Prints the names of the moments as JSON.
+
+    python write_job.py '{"options": {...}, "write_name": "w1", "count": 8000, "jumps": [7, 120, ...]}'
+
+writes partition 0 again and again, and kills it each time when so many more rows are stored than before.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from spark_jetstream.connection import Connection
+from spark_jetstream.inbox import Inbox
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.task import WriteTask, write_task
+from spark_jetstream.testing.process import poll
+from tests.support.publish import Message, Publisher
+
+COUNT = 60
+_ROWS = 10  # of a record batch
+_BATCH = 7
+
+
+def values(partition: int, count: int = COUNT) -> list[str]:
+    """The payloads of a task's rows: no two of all tasks are the same."""
+    return [f"{partition}.{index}" for index in range(count)]
+
+
+def batches(partition: int, count: int = COUNT) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in small record batches."""
+    everything = values(partition, count)
+    for at in range(0, count, _ROWS):
+        yield pa.record_batch({"data": pa.array(everything[at : at + _ROWS], pa.binary())})
+
+
+def write(
+    given: dict[str, str],
+    write: str,
+    partition: int,
+    count: int = COUNT,
+    rows: Iterator[pa.RecordBatch] | None = None,
+) -> TaskReport:
+    """One attempt of a task, on the connection that this process has for its options."""
+    options = SinkOptions.from_spark(given, streaming=True)
+    columns = SinkColumns.check([("data", "binary")], options.subject)
+
+    def to_server(patience: float) -> Connection:
+        return connect(options.connection, patience=patience)
+
+    task = WriteTask(write, _BATCH, partition)
+    return write_task(batches(partition, count) if rows is None else rows, to_server, options, columns, task)
+
+
+class _Death:
+    """Counts moments, and ends the process at one of them."""
+
+    def __init__(self, moment: int, tell: int) -> None:
+        self._left = moment
+        self._tell = tell
+
+    def at(self, moment: str) -> None:
+        """This is a moment."""
+        self._left -= 1
+        if self._left == 0:
+            os.write(self._tell, moment.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, function: Callable[..., Any], name: Callable[..., str], received: bool) -> Callable[..., Any]:
+        """The function with a moment before it and one after it."""
+
+        @functools.wraps(function)
+        def watched(instance: Any, *args: Any, **named: Any) -> Any:
+            what = name(*args)
+            self.at(f"before {what}")
+            result = function(instance, *args, **named)
+            self.at(f"after {what}")
+            if received:
+                # The server answers the ping when it has got all that was sent before.
+                instance._connection.check(5.0)
+                self.at(f"received {what}")
+            return result
+
+        return watched
+
+
+def _die(death: _Death) -> None:
+    """Make every request and every publish of this process a moment."""
+    numbers = itertools.count(1)
+    setattr(Connection, "request", death.around(Connection.request, lambda subject, *_: str(subject), False))  # noqa: B010
+    setattr(Inbox, "send", death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True))  # noqa: B010
+
+
+def die_everywhere(options: dict[str, str], write_name: str) -> list[str]:
+    """Kill one task after the other, each a moment later; the names of the moments."""
+    moments: list[str] = []
+    while True:
+        partition = len(moments) + 1
+        told, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            _die(_Death(partition, tell))
+            write(options, write_name, partition)
+            os._exit(0)
+        os.close(tell)
+        with os.fdopen(told) as pipe:
+            moment = pipe.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0:
+            return moments
+        assert (status, bool(moment)) == (-signal.SIGKILL, True)
+        moments.append(moment)
+
+
+def die_again_and_again(options: dict[str, str], write_name: str, count: int, jumps: list[int]) -> None:
+    """Kill one task many times, from outside, wherever it is when the stream has grown by so much."""
+    with Publisher(options["servers"]) as publisher:
+        for jump in jumps:
+            before = stored(publisher, options["stream"])
+            child = os.fork()
+            if not child:
+                write(options, write_name, 0, count)
+                os._exit(0)
+            while stored(publisher, options["stream"]) < before + jump:
+                assert os.waitpid(child, os.WNOHANG) == (0, 0), "the task was too quick for this"
+            os.kill(child, signal.SIGKILL)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+            if options["delivery"] == "exactly-once":
+                forget(publisher, options["stream"])
+
+
+def stored(publisher: Publisher, stream: str) -> int:
+    """How many messages the stream holds."""
+    return int(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"])
+
+
+def forget(publisher: Publisher, stream: str) -> None:
+    """Wait until the stream has forgotten all message ids that it has met so far; leaves two probes behind."""
+    probe = Message(f"{stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8))])
+    (first,) = publisher.publish([probe])
+    poll(
+        lambda: publisher.publish([probe]) != [first] or None,
+        30,
+        lambda: TimeoutError(f"{stream} remembers a message id for too long"),
+    )
+
+
+def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
+    """Do one of the two things."""
+    if jumps is None:
+        json.dump(die_everywhere(options, write_name), sys.stdout)
+    else:
+        die_again_and_again(options, write_name, count, jumps)
+
+
+if __name__ == "__main__":
+    run(**json.loads(sys.argv[1]))

@@ -1,0 +1,667 @@
+"""What is written is what another client reads, and writing is what Spark's users expect of it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from nats.js.api import ConsumerConfig
+from nats.js.client import JetStreamContext
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jetstream.java import ensure_java
+from spark_jetstream.sink.writer import record_batches
+from spark_jetstream.testing import NatsServer
+from tests.conftest import SparkLog
+from tests.support import write_script
+from tests.support.client import ask
+from tests.support.publish import Message, Publisher
+from tests.support.queries import batch, refusal, stored, streaming, wait_until
+from tests.support.streams import Stream
+
+MakeStream = Callable[..., Stream]
+
+MAX_PAYLOAD = 1024 * 1024
+PAYLOADS = (
+    b"MSG a 1 5\r\nhello\r\n",
+    b"\r\nHPUB a 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    b"PUB a 0\r\n\r\n",
+    b"NATS/1.0 503\r\n\r\n",
+    b'{"stream":"T","seq":1}',
+    b"-ERR 'Authorization Violation'\r\n",
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b"",
+    b"\0",
+    b"\xff\xfe",
+    bytes(range(256)),
+    "Ключ 鍵 🔑".encode(),
+)
+
+
+OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+\.\d+\.[0-9a-f]{24}(\.\d+)?|Nats-Expected-Stream: \w+")
+
+
+class Seen(NamedTuple):
+    """A message as the server keeps it: its header block and its payload, byte for byte."""
+
+    subject: str
+    block: bytes
+    data: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        """The header lines but those that the sink makes itself: its message id, and what option `stream` asks for."""
+        return [each for each in self.block.decode().split("\r\n")[1:-2] if not OWN_LINE.fullmatch(each)]
+
+    @property
+    def headers(self) -> dict[str, list[str]]:
+        """The same, each name with its values in their order."""
+        found: dict[str, list[str]] = {}
+        for name, _, value in (each.partition(": ") for each in self.lines):
+            found.setdefault(name, []).append(value)
+        return found
+
+
+def seen(s: Stream) -> list[Seen]:
+    """All messages of a stream, by STREAM.MSG.GET."""
+    state = s.state()
+    found = []
+    for sequence in range(max(1, state["first_seq"]), state["last_seq"] + 1):
+        message = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": sequence})["message"]
+        block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
+        found.append(Seen(message["subject"], block, data))
+    return found
+
+
+def heard(s: Stream) -> list[tuple[str, dict[str, str] | None, bytes]]:
+    """Subject, headers and payload of all messages of a stream, as a push consumer of nats-py gets them."""
+
+    async def work(js: JetStreamContext) -> list[tuple[str, dict[str, str] | None, bytes]]:
+        count = (await js.stream_info(s.name)).state.messages
+        subscription = await js.subscribe(
+            f"{s.subject}.>", stream=s.name, ordered_consumer=True, config=ConsumerConfig()
+        )
+        messages = [await subscription.next_msg(10) for _ in range(count)]
+        return [(message.subject, message.headers, message.data) for message in messages]
+
+    return ask(s.url, work)
+
+
+def write(frame: DataFrame, s: Stream, mode: str = "append", **options: object) -> None:
+    """A batch write."""
+    given = {name: str(value) for name, value in options.items()}
+    frame.write.format("jetstream").options(servers=s.url, **given).mode(mode).save()
+
+
+def write_stream(
+    frame: DataFrame, s: Stream, folder: Path, mode: str = "append", **options: object
+) -> list[dict[str, Any]]:
+    """One run of a streaming query with `availableNow`; its progress."""
+    given = {name: str(value) for name, value in options.items()}
+    writer = frame.writeStream.format("jetstream").options(servers=s.url, **given).outputMode(mode)
+    query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120), "the query did not end"
+    return [json.loads(progress.json) for progress in query.recentProgress]
+
+
+def rows(spark: SparkSession, s: Stream, count: int, partitions: int = 1) -> DataFrame:
+    """Rows that all differ."""
+    ids = spark.range(0, count, 1, partitions)
+    return ids.selectExpr(f"concat('{s.subject}.', id % 3) as subject", "concat('row ', id) as data")
+
+
+def line(spark_log: SparkLog, pattern: str) -> re.Match[str]:
+    """Wait for a line of the log; what a Python process says takes a moment through the JVM."""
+    found: list[re.Match[str]] = []
+
+    def look() -> bool:
+        found.extend(re.finditer(pattern, spark_log.text))
+        return bool(found)
+
+    wait_until(look, pattern)
+    return found[0]
+
+
+# Rows.
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated", "exactly-once"])
+def test_payloads_arrive_byte_for_byte(spark: SparkSession, stream: MakeStream, delivery: str) -> None:
+    s = stream()
+    large = bytes(range(256)) * (MAX_PAYLOAD // 256)
+    # A message id and its name take less than 200 bytes.
+    most = large if delivery == "at-least-once" else large[:-200]
+    content = [(f"{s.subject}.{number}", data) for number, data in enumerate((*PAYLOADS, most))]
+    content += [(f"{s.subject}.again", data) for data in PAYLOADS for _ in range(2)]
+    frame = spark.createDataFrame(
+        [(subject, bytearray(data)) for subject, data in content], "subject string, data binary"
+    )
+    write(frame.coalesce(1), s, delivery=delivery)
+    found = seen(s)
+    assert [(message.subject, message.data) for message in found] == content
+    assert all(message.lines == [] for message in found)
+    assert [(subject, data) for subject, _, data in heard(s)] == content
+    ids = [message.block for message in found]
+    assert ids == [b""] * len(content) if delivery == "at-least-once" else len(set(ids)) == len(content)
+
+
+def test_text_is_written_as_utf8(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    texts = ["", "plain", "Ключ 鍵 🔑", "line\r\nend", "\0"]
+    frame = spark.createDataFrame([(text,) for text in texts], "data string").coalesce(1)
+    write(frame, s, subject=f"{s.subject}.a")
+    assert [message.data.decode() for message in seen(s)] == texts
+
+
+LISTS: tuple[dict[str, list[str]] | None, ...] = (
+    None,
+    {},
+    {"A": ["1"]},
+    {"A": ["1", "2", "1"], "B": ["x"]},
+    {"Empty": ["", ""]},
+    {"None": []},
+    {"Url": ["http://host:80/a?b=c:d"], "Spaces in": ["  kept at the end  "]},
+    {"case": ["1"], "Case": ["2"], "CASE": ["3"]},
+    {"Ключ": ["значение"], "鍵": ["値", "🔑"]},
+    {f"K{number}": [f"v{number}"] for number in range(40)},
+)
+
+
+def test_headers_of_lists_arrive_as_they_are(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    content = [(f"{s.subject}.h", bytearray(b"%d" % number), headers) for number, headers in enumerate(LISTS)]
+    frame = spark.createDataFrame(content, "subject string, data binary, headers map<string,array<string>>")
+    write(frame.coalesce(1), s)
+    found = seen(s)
+    assert [message.data for message in found] == [b"%d" % number for number in range(len(LISTS))]
+    # A map has no order; the values of a name have.
+    expected = [{name: values for name, values in (headers or {}).items() if values} for headers in LISTS]
+    assert [message.headers for message in found] == expected
+    bare = stream()
+    write(frame.withColumn("subject", F.lit(f"{bare.subject}.h")).coalesce(1), bare, delivery="at-least-once")
+    messages = seen(bare)
+    assert [message.headers for message in messages] == expected
+    assert [message.block == b"" for message in messages] == [not each for each in expected]
+    assert messages[3].block in (
+        b"NATS/1.0\r\nA: 1\r\nA: 2\r\nA: 1\r\nB: x\r\n\r\n",
+        b"NATS/1.0\r\nB: x\r\nA: 1\r\nA: 2\r\nA: 1\r\n\r\n",
+    )
+
+
+def test_headers_of_single_values_arrive_as_they_are(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    maps: list[dict[str, str] | None] = [None, {}, {"A": "1", "B": ""}, {"Ключ": "値"}, {"A-b": "x: y"}]
+    content = [(f"{s.subject}.h", bytearray(b"x"), headers) for headers in maps]
+    frame = spark.createDataFrame(content, "subject string, data binary, headers map<string,string>")
+    write(frame.coalesce(1), s, delivery="at-least-once")
+    assert [message.headers for message in seen(s)] == [{k: [v] for k, v in (each or {}).items()} for each in maps]
+    assert heard(s)[2][1] == {"A": "1", "B": ""}
+    assert [row.headers for row in stored(batch(spark, s.url, s.name))] == [
+        {name: [value] for name, value in each.items()} if each else None for each in maps
+    ]
+
+
+def test_the_option_subject_wins_over_the_column(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    frame = rows(spark, s, 5)
+    write(frame, s)
+    write(frame, s, subject=f"{s.subject}.option")
+    write(frame.withColumn("subject", F.lit("not a subject")), s, subject=f"{s.subject}.option")
+    write(frame.drop("subject"), s, subject=f"{s.subject}.option", stream=s.name)
+    expected = [f"{s.subject}.{number % 3}" for number in range(5)] + [f"{s.subject}.option"] * 15
+    assert [message.subject for message in seen(s)] == expected
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated", "exactly-once"])
+def test_message_ids_of_ones_own(spark: SparkSession, stream: MakeStream, spark_log: SparkLog, delivery: str) -> None:
+    s = stream()
+    content: list[tuple[str, bytearray, str | None]]
+    content = [(f"{s.subject}.a", bytearray(b"1"), "id-1"), (f"{s.subject}.a", bytearray(b"2"), "id-2")]
+    content += [(f"{s.subject}.b", bytearray(b"3"), "id-1"), (f"{s.subject}.b", bytearray(b"4"), None)]
+    frame = spark.createDataFrame(content, "subject string, data binary, msg_id string").coalesce(1)
+    write(frame, s, delivery=delivery)
+    found = seen(s)
+    assert [message.data for message in found] == [b"1", b"2", b"4"]
+    assert [message.lines for message in found] == [["Nats-Msg-Id: id-1"], ["Nats-Msg-Id: id-2"], []]
+    assert (found[2].block == b"") == (delivery == "at-least-once")
+    line(spark_log, rf"4 of 4 rows stored, 1 of them before this attempt, {s.name} 1 to 3; 1 task, ")
+    # Another write, the same ids: only the row without one is stored.
+    write(frame, s, delivery=delivery)
+    assert [message.data for message in seen(s)] == [b"1", b"2", b"4", b"4"]
+
+
+def test_a_time_to_live_per_row(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream(allow_msg_ttl=True)
+    content = [(b"short", "1s"), (b"long", "1h"), (b"for good", None), (b"never", "never")]
+    frame = spark.createDataFrame([(bytearray(data), ttl) for data, ttl in content], "data binary, ttl string")
+    write(frame.coalesce(1), s, subject=f"{s.subject}.a")
+    lines = [message.lines for message in seen(s)] if s.state()["messages"] == 4 else None
+    assert lines in (None, [["Nats-TTL: 1s"], ["Nats-TTL: 1h"], [], ["Nats-TTL: never"]])
+    s.wait_for(3)
+    assert [row.data for row in stored(batch(spark, s.url, s.name))] == [b"long", b"for good", b"never"]
+
+
+def test_an_expected_sequence_per_row(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    schema = "subject string, data string, expected_last_subject_sequence bigint"
+    first = [(f"{s.subject}.a", "1", 0), (f"{s.subject}.b", "2", None), (f"{s.subject}.c", "3", 0)]
+    write(spark.createDataFrame(first, schema).coalesce(1), s)
+    second = [(f"{s.subject}.a", "4", 1), (f"{s.subject}.b", "5", 2), (f"{s.subject}.c", "6", 3)]
+    write(spark.createDataFrame(second, schema).coalesce(1), s, stream=s.name)
+    assert [message.data for message in seen(s)] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+SERVERS_OWN = {"Nats-Msg-Id", "Nats-TTL", "Nats-Rollup", "Nats-Stream-Source", "Nats-Expected-Stream"}
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+@pytest.mark.parametrize("way", ["batch", "stream"])
+def test_rows_are_written_back_as_they_were_read(
+    spark: SparkSession,
+    stream: MakeStream,
+    nats_server_factory: Callable[..., NatsServer],
+    tmp_path: Path,
+    delivery: str,
+    way: str,
+) -> None:
+    first = stream(allow_msg_ttl=True, allow_rollup_hdrs=True)
+    sourced = stream(subjects=[], sources=[{"name": first.name}], allow_msg_ttl=True, allow_rollup_hdrs=True)
+    first.fill(3)
+    first.send(
+        Message(f"{first.subject}.r", b"rolled up", [("Nats-Rollup", "sub"), ("A", "1"), ("A", "2")]),
+        Message(f"{first.subject}.id", b"named", [("Nats-Msg-Id", "mine"), ("B", "")]),
+        Message(f"{first.subject}.ttl", b"mortal", [("Nats-TTL", "1h")]),
+        Message(f"{first.subject}.ttl", b"", [("Nats-Expected-Last-Subject-Sequence", "6"), ("Ключ", "値")]),
+        *(Message(f"{first.subject}.p", data) for data in PAYLOADS),
+    )
+    sourced.wait_for(first.state()["messages"])
+    # The same stream on a server of its own: the rows go there just as they are.
+    other = nats_server_factory()
+    for origin in (first, sourced):
+        before = stored(batch(spark, origin.url, origin.name))
+        assert any("Nats-Stream-Source" in (row.headers or {}) for row in before) == (origin is sourced)
+        with Publisher(other.url) as publisher:
+            target = Stream(other.url, origin.name, publisher, subjects=[f"{first.subject}.>"])
+            if way == "batch":
+                write(batch(spark, origin.url, origin.name).coalesce(1), target, delivery=delivery, stream=origin.name)
+            else:
+                frame = streaming(spark, origin.url, origin.name)
+                write_stream(frame, target, tmp_path / origin.name, delivery=delivery, stream=origin.name)
+            after = stored(batch(spark, other.url, origin.name))
+            target.delete()
+        own = SERVERS_OWN | {"Nats-Expected-Last-Subject-Sequence"}
+        kept = [{k: v for k, v in (row.headers or {}).items() if k not in own} for row in before]
+        found = [{k: v for k, v in (row.headers or {}).items() if k not in SERVERS_OWN} for row in after]
+        assert found == kept
+        plain = [row._replace(headers=None, micros=0, sequence=0) for row in before]
+        assert [row._replace(headers=None, micros=0, sequence=0) for row in after] == plain
+        if delivery == "deduplicated":
+            ids = [(row.headers or {})["Nats-Msg-Id"] for row in after]
+            assert all(len(each) == 1 for each in ids)
+            assert ["mine"] not in ids
+
+
+# A million.
+
+
+class Fetcher(Publisher):
+    """Reads a stream by pull requests over a socket of its own, frame by frame."""
+
+    def numbers(self, stream: str) -> Iterator[tuple[int, bytes]]:
+        """Sequence and payload of each message of a stream."""
+        left = int(self.api(f"STREAM.INFO.{stream}")["state"]["messages"])
+        config = {"name": "fetcher", "ack_policy": "none", "mem_storage": True}
+        self.api(f"CONSUMER.CREATE.{stream}.fetcher", {"stream_name": stream, "config": config})
+        request = json.dumps({"batch": 5000, "expires": 20_000_000_000}).encode()
+        while left:
+            self._send(Message(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.fetcher", request).frame(f"{self._inbox}.0"))
+            for _ in range(min(left, 5000)):
+                words = self._line().split()
+                while words == [b"PING"]:
+                    words = self._line().split()
+                assert words[0] in (b"MSG", b"HMSG"), words
+                body = self._file.read(int(words[-1]) + 2)
+                head = int(words[-2]) if words[0] == b"HMSG" else 0
+                # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>...
+                yield int(words[3].split(b".")[5]), body[head:-2]
+                left -= 1
+
+
+def check_million(s: Stream, count: int) -> None:
+    """Every number below `count` is there once, and no sequence is missing."""
+    found = np.zeros(count, np.uint8)
+    last = 0
+    with contextlib.closing(Fetcher(s.url)) as fetcher:
+        for sequence, data in fetcher.numbers(s.name):
+            assert sequence == last + 1
+            last = sequence
+            found[int(data)] += 1
+    assert last == count
+    assert (found == 1).all()
+
+
+def test_a_million_rows_and_none_missing(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    count = 1_000_000
+    table, target = stream(), stream()
+    frame = spark.range(0, count, 1, 4).selectExpr("cast(id as string) as data")
+    write(frame, table, subject=f"{table.subject}.a", stream=table.name)
+    check_million(table, count)
+    source = streaming(spark, table.url, table.name, "data binary", maxMessagesPerTrigger=600_000)
+    progress = write_stream(source, target, tmp_path, subject=f"{target.subject}.a")
+    assert [each["numInputRows"] for each in progress if each["numInputRows"]] == [600_000, 400_000]
+    check_million(target, count)
+
+
+# Running a write again.
+
+
+def test_a_write_with_an_id_stores_nothing_twice(spark: SparkSession, stream: MakeStream, spark_log: SparkLog) -> None:
+    s = stream()
+    for _ in range(2):
+        write(rows(spark, s, 30, partitions=3), s, writeId=f"load-{s.name}")
+    assert s.state()["messages"] == 30
+    found = line(
+        spark_log, rf"write load-{s.name}: 30 of 30 rows stored, 30 of them before this attempt, (.*); 3 tasks"
+    )
+    assert found[1] == f"{s.name} 1 to 30"
+    write(rows(spark, s, 30), s, writeId=f"other-{s.name}")
+    assert s.state()["messages"] == 60
+    for _ in range(2):
+        write(rows(spark, s, 30), s)
+    assert s.state()["messages"] == 120
+
+
+def forgotten(s: Stream, suffix: str = "probe") -> Callable[[], bool]:
+    """Publish a message with an id; a function that says whether the stream has forgotten it, and so older ones."""
+    probe = Message(f"{s.subject}.{suffix}", b"probe", [("Nats-Msg-Id", f"probe-{suffix}")])
+    (first,) = s.publisher.publish([probe])
+    return lambda: s.publisher.publish([probe]) != [first]
+
+
+def test_exactly_once_outlives_the_duplicate_window(
+    spark: SparkSession, stream: MakeStream, spark_log: SparkLog
+) -> None:
+    s = stream(duplicate_window=1_000_000_000)
+    options: dict[str, Any] = {"delivery": "exactly-once", "writeId": f"once-{s.name}"}
+    write(rows(spark, s, 30, partitions=2), s, **options)
+    wait_until(forgotten(s), "the message ids are forgotten")
+    write(rows(spark, s, 30, partitions=2), s, **options)
+    data = [message.data for message in seen(s)]
+    assert len(data) == 32
+    assert sorted(set(data)) == sorted([b"probe", *(b"row %d" % number for number in range(30))])
+    line(spark_log, rf"write once-{s.name}: 30 of 30 rows stored, 30 of them before this attempt, {s.name} 1 to 30; 2 ")
+
+
+def test_exactly_once_finishes_what_has_failed(spark: SparkSession, stream: MakeStream, spark_log: SparkLog) -> None:
+    s = stream(duplicate_window=1_000_000_000, max_msg_size=1000)
+    frame = rows(spark, s, 20).withColumn("data", F.expr("if(data = 'row 13', repeat('x', 2000), data)"))
+    options: dict[str, Any] = {"delivery": "exactly-once", "writeId": f"twice-{s.name}"}
+    with pytest.raises(PythonException) as caught:
+        write(frame, s, **options)
+    kind, said = refusal(caught.value)
+    assert kind == "RowRefused"
+    assert said.startswith(f"row 14 of partition 0 cannot be stored at subject '{s.subject}.1': message size exceeds")
+    assert said.endswith("; 19 rows of it are stored already")
+    assert s.state()["messages"] == 19
+    wait_until(forgotten(s), "the message ids are forgotten")
+    s.update(max_msg_size=10_000)
+    write(frame, s, **options)
+    line(
+        spark_log, rf"write twice-{s.name}: 20 of 20 rows stored, 19 of them before this attempt, {s.name} 1 to 2\d; 1 "
+    )
+    data = [message.data for message in seen(s) if message.data != b"probe"]
+    assert len(data) == 20
+    assert set(data) == {b"x" * 2000, *(b"row %d" % number for number in range(20) if number != 13)}
+
+
+# Spark's ways to write.
+
+
+def test_modes_of_a_batch(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    write(rows(spark, s, 3), s, mode="append")
+    write(rows(spark, s, 3), s, mode="APPEND")
+    rows(spark, s, 3).write.options(servers=s.url).save(format="jetstream", mode="append")
+    rows(spark, s, 3).write.format("JetStream").options(SERVERS=s.url, STREAM=s.name).mode("append").save("/ignored")
+    assert s.state()["messages"] == 12
+
+
+def test_an_empty_frame_stores_nothing(spark: SparkSession, stream: MakeStream, spark_log: SparkLog) -> None:
+    s = stream()
+    write(rows(spark, s, 3).filter("data = 'none'"), s)
+    line(spark_log, r"jetstream sink, write [0-9a-f]{16}: 0 of 0 rows stored; 1 task, \d+\.\d s")
+    assert s.state()["messages"] == 0
+
+
+def test_sql_inserts_into_a_table(spark: SparkSession, stream: MakeStream) -> None:
+    """As for reading, Spark hands on the options of the statement, not those that the table was made with."""
+    s = stream()
+    table = f"sink_{s.subject}"
+    options = f"'servers' = '{s.url}', 'stream' = '{s.name}'"
+    spark.sql(f"CREATE TABLE {table} USING jetstream OPTIONS ({options})")
+    try:
+        insert = f"INSERT INTO {table} WITH ({options})"
+        spark.sql(f"{insert} BY NAME SELECT '{s.subject}.a' AS subject, X'00FF' AS data")
+        spark.sql(f"{insert} SELECT 'any', '{s.subject}.b', 7L, now(), map('A', array('1', '2')), CAST('x' AS BINARY)")
+        frame = spark.createDataFrame([(f"{s.subject}.c", bytearray(b"y"))], "subject string, data binary")
+        frame.writeTo(table).options(servers=s.url, stream=s.name).append()
+        with pytest.raises(AnalysisException, match='mode "overwrite" is not possible') as caught:
+            spark.sql(
+                f"INSERT OVERWRITE {table} WITH ({options}) BY NAME SELECT '{s.subject}.a' AS subject, X'00' AS data"
+            )
+        assert refusal(caught.value)[0] == "OptionError"
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+    assert [(m.subject, m.lines, m.data) for m in seen(s)] == [
+        (f"{s.subject}.a", [], b"\x00\xff"),
+        (f"{s.subject}.b", ["A: 1", "A: 2"], b"x"),
+        (f"{s.subject}.c", [], b"y"),
+    ]
+
+
+def test_sql_inserts_into_a_temporary_view(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    view = f"sink_view_{s.subject}"
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING jetstream OPTIONS (servers '{s.url}', stream '{s.name}')")
+    try:
+        spark.sql(f"INSERT INTO {view} BY NAME SELECT '{s.subject}.a' AS subject, X'00FF' AS data")
+        spark.sql(
+            f"INSERT INTO {view} SELECT 'any', concat('{s.subject}.', subject), 1L, now(), headers, data FROM {view}"
+        )
+    finally:
+        spark.catalog.dropTempView(view)
+    assert [(m.subject, m.data) for m in seen(s)] == [
+        (f"{s.subject}.a", b"\x00\xff"),
+        (f"{s.subject}.{s.subject}.a", b"\x00\xff"),
+    ]
+
+
+# Streaming queries.
+
+
+def test_a_stream_says_what_it_has_stored(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, spark_log: SparkLog
+) -> None:
+    source, one, two = stream(), stream(), stream()
+    source.fill(10)
+    frame = streaming(spark, source.url, source.name, maxMessagesPerTrigger=6).selectExpr(
+        "data", f"if(sequence % 2 = 0, '{one.subject}.x', '{two.subject}.x') as subject"
+    )
+    progress = write_stream(frame, one, tmp_path)
+    assert [each["sink"]["numOutputRows"] for each in progress] == [6, 4]
+    query = progress[0]["id"].replace("-", "")[:16]
+    for number, count, last in ((0, 6, 3), (1, 4, 5)):
+        first = 1 if number == 0 else 4
+        line(
+            spark_log,
+            rf"INFO jetstream sink, batch {number} of query {query}: {count} of {count} rows stored, {one.name} "
+            rf"{first} to {last}, {two.name} {first} to {last}; 1 task, \d+\.\d s",
+        )
+    assert "before this attempt" not in spark_log.text
+    source.fill(2)
+    assert [each["sink"]["numOutputRows"] for each in write_stream(frame, one, tmp_path)] == [2]
+    assert [message.data for message in seen(one)] == [f"{source.name} a {n}".encode() for n in range(2, 13, 2)]
+    assert [message.data for message in seen(two)] == [f"{source.name} a {n}".encode() for n in range(1, 12, 2)]
+
+
+@pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])
+def test_a_batch_that_was_not_committed_is_not_stored_twice(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, spark_log: SparkLog, delivery: str
+) -> None:
+    """As after a crash between the last acknowledgement and Spark's own note that the batch is done."""
+    source, target = stream(), stream(duplicate_window=1_000_000_000 if delivery == "exactly-once" else 120_000_000_000)
+    source.fill(10)
+    frame = streaming(spark, source.url, source.name).selectExpr("data", f"'{target.subject}.x' as subject")
+    write_stream(frame, target, tmp_path, delivery=delivery)
+    if delivery == "exactly-once":
+        wait_until(forgotten(target), "the message ids are forgotten")
+    expected = target.state()["messages"]
+    for name in ("0", ".0.crc"):
+        (tmp_path / "commits" / name).unlink(missing_ok=True)
+    write_stream(frame, target, tmp_path, delivery=delivery)
+    assert target.state()["messages"] == expected
+    line(spark_log, rf"10 of 10 rows stored, 10 of them before this attempt, {target.name} 1 to 10; 1 task")
+
+
+def test_output_modes_of_an_aggregation(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    source, target = stream(), stream()
+    times = ["2026-01-01T00:00:01", "2026-01-01T00:00:02", "2026-01-01T00:01:01", "2026-01-01T00:02:01"]
+    source.send(*(Message(f"{source.subject}.t", text.encode()) for text in times))
+    events = streaming(spark, source.url, source.name, maxMessagesPerTrigger=2).selectExpr(
+        "to_timestamp(cast(data as string)) as time"
+    )
+    counts = events.withWatermark("time", "1 second").groupBy(F.window("time", "1 minute")).count()
+    told = counts.selectExpr(
+        f"'{target.subject}.x' as subject", "concat(date_format(window.start, 'HH:mm'), ' ', count) as data"
+    )
+
+    write_stream(told, target, tmp_path / "append", mode="append")
+    assert sorted(message.data for message in seen(target)) == [b"00:00 2", b"00:01 1"]
+
+    target.purge()
+    write_stream(told, target, tmp_path / "complete", mode="complete")
+    # Each micro-batch stores the whole result once more.
+    data = [message.data for message in seen(target)[-3:]]
+    assert sorted(data) == [b"00:00 2", b"00:01 1", b"00:02 1"]
+    assert seen(target)[0].data == b"00:00 2"
+
+    before = target.state()["last_seq"]
+    with pytest.raises(StreamingQueryException, match="jetstream does not support Update mode"):
+        write_stream(told, target, tmp_path / "update", mode="update")
+    assert target.state()["last_seq"] == before
+
+
+def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing is stored twice."""
+    source, target = stream(), stream()
+    source.fill_in_turn(6, ["a", "b", "c"])
+    counts = streaming(spark, source.url, source.name, maxMessagesPerTrigger=4).groupBy("subject").count()
+
+    def take(frame: DataFrame, number: int) -> None:
+        told = frame.selectExpr(f"'{target.subject}.x' as subject", "concat(subject, ' ', count) as data").coalesce(1)
+        for _ in range(2):
+            write(told, target, writeId=f"{target.name}-{number}")
+
+    writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path)).foreachBatch(take)
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    data = [message.data.decode().removeprefix(f"{source.subject}.") for message in seen(target)]
+    assert sorted(data[:3]) == ["a 2", "b 1", "c 1"]
+    assert sorted(data[3:]) == ["b 2", "c 2"]
+
+
+def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
+    source, target = stream(), stream()
+    source.send(*(Message(f"{source.subject}.h", data, [("A", "1"), ("A", "2")]) for data in PAYLOADS))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))}
+    environ |= {
+        "JAVA_HOME": ensure_java(),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # A Spark Connect server of a test listens on a free port.
+        "SPARK_TESTING": "1",
+    }
+    ran = subprocess.run(
+        [sys.executable, write_script.__file__, source.url, source.name, target.name, str(tmp_path)],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    result = tmp_path / "result.json"
+    assert result.is_file(), f"{ran.stdout}\n{ran.stderr}"
+    found = json.loads(result.read_text())
+    assert found["session"] == "pyspark.sql.connect.session"
+    assert found["rows"] == len(PAYLOADS)
+    assert 'mode "overwrite" is not possible' in found["overwrite"]
+    assert "row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this" in found["refused"]
+    messages = [message for message in seen(target) if not message.subject.endswith(".refused")]
+    assert [message.subject for message in messages] == [f"{target.subject}.batch"] * len(PAYLOADS) + [
+        f"{target.subject}.stream"
+    ] * len(PAYLOADS)
+    assert [message.data for message in messages] == [*PAYLOADS, *PAYLOADS]
+    assert all(message.lines == ["A: 1", "A: 2"] for message in messages)
+
+
+# Rows instead of Arrow, as Spark 4.0 hands them to the writer of a stream.
+
+FIELDS = [
+    ("stream", "string"),
+    ("subject", "string"),
+    ("sequence", "bigint"),
+    ("timestamp", "timestamp"),
+    ("headers", "map<string,array<string>>"),
+    ("data", "binary"),
+]
+
+
+def test_rows_become_record_batches() -> None:
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+    full = Row(stream="S", subject="a", sequence=7, timestamp=now, headers={"A": ["1", "2"]}, data=bytearray(b"\0\xff"))
+    empty = Row(stream=None, subject=None, sequence=None, timestamp=None, headers=None, data=None)
+    (found,) = record_batches([full, empty], FIELDS)
+    assert found.schema.names == [name for name, _ in FIELDS]
+    assert found.schema.types == [
+        pa.string(),
+        pa.string(),
+        pa.int64(),
+        pa.timestamp("us"),
+        pa.map_(pa.string(), pa.list_(pa.string())),
+        pa.binary(),
+    ]
+    assert [column.to_pylist() for column in found.columns] == [
+        ["S", None],
+        ["a", None],
+        [7, None],
+        [now, None],
+        [[("A", ["1", "2"])], None],
+        [b"\0\xff", None],
+    ]
+
+
+def test_rows_become_record_batches_of_a_bounded_size() -> None:
+    fields = [("data", "string"), ("headers", "map<string,string>")]
+    made = ((f"row {number}", {"N": str(number)} if number % 2 else {}) for number in range(4500))
+    found = list(record_batches(made, fields))
+    assert [each.num_rows for each in found] == [2000, 2000, 500]
+    assert [text for each in found for text in each.column(0).to_pylist()] == [f"row {n}" for n in range(4500)]
+    assert found[2].column(1).to_pylist()[-2:] == [[], [("N", "4499")]]
+    assert list(record_batches([], fields)) == []
