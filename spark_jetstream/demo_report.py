@@ -6,8 +6,9 @@ Nothing here talks to a server or to Spark.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -20,6 +21,12 @@ import spark_jetstream
 
 #: Scheduled hours of departure, as columns of the printed table.
 PARTS_OF_DAY = (("0-9h", 0, 9), ("9-13h", 9, 13), ("13-17h", 13, 17), ("17-21h", 17, 21), ("21-24h", 21, 24))
+
+#: Minutes after its time from which on an arrival is late.
+LATE = 15
+
+#: Subjects of the second stream that are printed.
+BUSIEST = 3
 
 
 class Delays(NamedTuple):
@@ -64,25 +71,108 @@ class Load:
     seconds: float
 
 
-@dataclass
-class QueryRun:
-    """What the streaming query counted, and one entry per micro-batch that had rows."""
+@dataclass(frozen=True)
+class Batches:
+    """The micro-batches of a query that had rows: the rows they read, and the seconds they took."""
 
-    delays: DelaysByHour
-    batch_rows: list[int] = field(default_factory=list)
-    batch_seconds: list[float] = field(default_factory=list)
-    watermark: str = ""
+    rows: Sequence[int]
+    seconds: Sequence[float]
+
+    @property
+    def total_rows(self) -> int:
+        """Rows read by all of them."""
+        return sum(self.rows)
+
+    @property
+    def total_seconds(self) -> float:
+        """Of all of them, planning and commits included."""
+        return sum(self.seconds)
 
     @property
     def rows_per_second(self) -> float:
         """Over all micro-batches, planning and commits included."""
-        return sum(self.batch_rows) / max(sum(self.batch_seconds), 1e-9)
+        return self.total_rows / max(self.total_seconds, 1e-9)
 
     @property
     def warm_rows_per_second(self) -> float:
         """Without the first micro-batch, which pays for compiling and for starting Python workers, if it can."""
-        first = 1 if len(self.batch_rows) > 1 else 0
-        return sum(self.batch_rows[first:]) / max(sum(self.batch_seconds[first:]), 1e-9)
+        first = 1 if len(self.rows) > 1 else 0
+        return sum(self.rows[first:]) / max(sum(self.seconds[first:]), 1e-9)
+
+    def __str__(self) -> str:
+        """For people."""
+        number = len(self.rows)
+        return f"{number} micro-{'batch' if number == 1 else 'batches'} and {self.total_seconds:.1f} s"
+
+
+@dataclass(frozen=True)
+class QueryRun:
+    """What the first query counted, and what it took."""
+
+    delays: DelaysByHour
+    batches: Batches
+    watermark: str = ""
+
+
+class Late(NamedTuple):
+    """Late flights: messages about them, different flights among those, sums of whole minutes."""
+
+    messages: int
+    flights: int
+    minutes: int
+    lost: int
+
+    def __str__(self) -> str:
+        """For people."""
+        return (
+            f"{self.messages} messages about {self.flights} flights, {self.minutes} minutes late, "
+            f"{self.lost} of them lost on the way"
+        )
+
+    def plus(self, other: Late) -> Late:
+        """Both together."""
+        return Late(
+            self.messages + other.messages,
+            self.flights + other.flights,
+            self.minutes + other.minutes,
+            self.lost + other.lost,
+        )
+
+
+#: By subject.
+LateBySubject = Mapping[str, Late]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the second stream holds, the first payload of each subject, and the seconds it took to read it back."""
+
+    late: LateBySubject
+    examples: Mapping[str, str]
+    seconds: float
+
+    @property
+    def total(self) -> Late:
+        """Of all subjects."""
+        return reduce(Late.plus, self.late.values(), Late(0, 0, 0, 0))
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What the second query took, and what is stored since."""
+
+    batches: Batches
+    stored: Stored
+
+    @property
+    def stored_per_second(self) -> float:
+        """Messages stored in each second of the query, which reads every flight to find the late ones."""
+        return self.stored.total.messages / max(self.batches.total_seconds, 1e-9)
+
+    @property
+    def read_back_per_second(self) -> float:
+        """Messages read in each second of the batch that adds them up."""
+        return self.stored.total.messages / max(self.stored.seconds, 1e-9)
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
@@ -100,6 +190,21 @@ def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
     }
 
 
+def late_by_pandas(flights: pd.DataFrame) -> LateBySubject:
+    """What the second stream must hold."""
+    late = flights[flights["arr_delay"] >= LATE]
+    sums = (
+        late.assign(subject="delays." + late["origin"] + "." + late["carrier"])
+        .assign(lost=late["arr_delay"] - late["dep_delay"])
+        .groupby("subject")
+        .agg(messages=("subject", "size"), minutes=("arr_delay", "sum"), lost=("lost", "sum"))
+    )
+    return {
+        str(subject): Late(int(messages), int(messages), int(minutes), int(lost))
+        for subject, messages, minutes, lost in sums.itertuples(name=None)
+    }
+
+
 def differences(spark: DelaysByHour, pandas: DelaysByHour) -> list[str]:
     """One sentence for every carrier and hour whose sums differ. Sums of whole numbers are exact."""
     return [
@@ -110,14 +215,21 @@ def differences(spark: DelaysByHour, pandas: DelaysByHour) -> list[str]:
     ]
 
 
+def late_differences(stored: LateBySubject, pandas: LateBySubject) -> list[str]:
+    """One sentence for every subject of the second stream that holds something else than it must."""
+    return [
+        f"{subject}: the stream holds {stored.get(subject, 'nothing')}; pandas has {pandas.get(subject, 'nothing')}."
+        for subject in sorted(stored.keys() | pandas.keys())
+        if stored.get(subject) != pandas.get(subject)
+    ]
+
+
 def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, str]) -> None:
     """Print the delays by carrier and part of the day, and what it took to get them.
 
     ``names`` are those of the carriers.
     """
-    table = Table(
-        title="Flights from New York in 2013: minutes late", box=SIMPLE, pad_edge=False, collapse_padding=True
-    )
+    table = _table("Flights from New York in 2013: minutes late")
     table.add_column("airline", no_wrap=True, max_width=20)
     for heading in ("flights", "dep.", "arr.", *(name for name, _, _ in PARTS_OF_DAY)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
@@ -135,34 +247,69 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
             ),
         )
     console.print(table)
-    console.print("dep. and arr. are means over the flights that were flown; the columns of hours are means of dep.")
+    console.print("dep. and arr. are means over the flights that were flown; the hours are of dep.")
     console.print(
         f"JetStream acknowledged {load.messages:,} messages ({load.payload_bytes / 1e6:.0f} MB) "
         f"in {load.seconds:.1f} s: {load.messages / max(load.seconds, 1e-9):,.0f} messages/s."
     )
-    batches = _count(len(result.batch_rows), "micro-batch", "micro-batches")
-    warm = f", and {result.warm_rows_per_second:,.0f} rows/s after the first one" if len(result.batch_rows) > 1 else ""
-    console.print(
-        f"Spark read {sum(result.batch_rows):,} rows in {batches} and {sum(result.batch_seconds):.1f} s: "
-        f"{result.rows_per_second:,.0f} rows/s{warm}."
-    )
+    batches = result.batches
+    warm = f", and {batches.warm_rows_per_second:,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
+    console.print(f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rows_per_second:,.0f} rows/s{warm}.")
     console.print(f"Watermark on the time of the messages: {result.watermark}.")
 
 
-def summary(load: Load, result: QueryRun, problems: list[str], spark_version: str) -> dict[str, Any]:
+def report_back(console: Console, back: WayBack) -> None:
+    """Print what the second stream holds: its busiest subjects, a message, and what it took."""
+    late = back.stored.late
+    busiest = sorted(late, key=lambda subject: -late[subject].messages)[:BUSIEST]
+    table = _table(f"Flights {LATE} minutes late or more: stream DELAYS")
+    table.add_column(f"subject ({len(busiest)} of {len(late)})", no_wrap=True)
+    for heading in ("messages", "minutes late", "lost on the way"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for subject in busiest:
+        sums = late[subject]
+        table.add_row(
+            subject, f"{sums.messages:,}", f"{sums.minutes / sums.messages:.1f}", f"{sums.lost / sums.messages:.1f}"
+        )
+    console.print()
+    console.print(table)
+    if busiest:
+        console.print(
+            f"The first one on {busiest[0]}:\n{back.stored.examples[busiest[0]]}", highlight=False, markup=False
+        )
+    stored = back.stored.total.messages
+    console.print(
+        f"Of {back.batches.total_rows:,} rows read Spark stored {stored:,}, exactly once, in {back.batches}: "
+        f"{back.stored_per_second:,.0f} rows/s; and read them back in {back.stored.seconds:.1f} s: "
+        f"{back.read_back_per_second:,.0f} rows/s."
+    )
+
+
+def summary(load: Load, result: QueryRun, back: WayBack, problems: list[str], spark_version: str) -> dict[str, Any]:
     """What ``--json`` prints. Times are seconds."""
     carriers = sorted({carrier for carrier, _ in result.delays})
+    batches = result.batches
     return {
         "messages": load.messages,
         "payload_bytes": load.payload_bytes,
         "publish_seconds": round(load.seconds, 3),
-        "rows": sum(result.batch_rows),
-        "batches": len(result.batch_rows),
-        "query_seconds": round(sum(result.batch_seconds), 3),
-        "rows_per_second": round(result.rows_per_second),
-        "warm_rows_per_second": round(result.warm_rows_per_second),
+        "rows": batches.total_rows,
+        "batches": len(batches.rows),
+        "query_seconds": round(batches.total_seconds, 3),
+        "rows_per_second": round(batches.rows_per_second),
+        "warm_rows_per_second": round(batches.warm_rows_per_second),
         "watermark": result.watermark,
         "carriers": {carrier: _total(result, carrier)._asdict() for carrier in carriers},
+        "way_back": {
+            "rows_read": back.batches.total_rows,
+            "batches": len(back.batches.rows),
+            "query_seconds": round(back.batches.total_seconds, 3),
+            "rows_stored": back.stored.total.messages,
+            "rows_stored_per_second": round(back.stored_per_second),
+            "read_back_seconds": round(back.stored.seconds, 3),
+            "read_back_rows_per_second": round(back.read_back_per_second),
+            "subjects": {subject: late._asdict() for subject, late in sorted(back.stored.late.items())},
+        },
         "agrees_with_pandas": not problems,
         "differences": problems,
         "versions": {
@@ -172,6 +319,10 @@ def summary(load: Load, result: QueryRun, problems: list[str], spark_version: st
             "python": sys.version.split()[0],
         },
     }
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, box=SIMPLE, show_edge=False, pad_edge=False, collapse_padding=True)
 
 
 def _total(result: QueryRun, carrier: str, first_hour: int = 0, end_hour: int = 24) -> Delays:
@@ -188,7 +339,3 @@ def _mean(minutes: float, flights: int) -> str:
     mean = minutes / flights
     colour = "green" if mean < 5 else "yellow" if mean < 20 else "red"
     return f"[{colour}]{mean:.1f}[/]"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
