@@ -8,6 +8,8 @@ import sys
 
 from spark_jetstream.java import ensure_java
 
+PARTS = ("source", "sink", "publishing")
+
 
 def main() -> None:
     """Read the arguments and measure."""
@@ -16,12 +18,19 @@ def main() -> None:
     parser.add_argument(
         "--long", type=int, default=5_000_000, help="messages of the long partition (default 5,000,000)"
     )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure only these (default all)")
     arguments = parser.parse_args()
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from benchmarks import source  # noqa: PLC0415  # Spark reads the environment when it is imported
+    from benchmarks import publishing, sink, source  # noqa: PLC0415  # Spark reads the environment when it is imported
 
-    source.run(arguments.rounds, arguments.long)
+    if "publishing" in arguments.only:
+        publishing.compare(arguments.rounds)
+    with source.session() as spark:
+        if "source" in arguments.only:
+            source.run(spark, arguments.rounds, arguments.long)
+        if "sink" in arguments.only:
+            sink.run(spark, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import tempfile
 import threading
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -16,11 +18,12 @@ from benchmarks import references
 from benchmarks.load import fill
 from benchmarks.processes import children, command, cpu_seconds, peak_megabytes, python_workers
 from benchmarks.ready_made import ROWS, ReadyMade
-from spark_jetstream.connection import Connection, connect
+from spark_jetstream.connection import Connection
 from spark_jetstream.options import ConnectionOptions, SourceOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.pulling import PullSettings, read_range
 from spark_jetstream.source.driver import Driver
-from spark_jetstream.source.plan import SequenceRange
-from spark_jetstream.source.pull import PullSettings, read_range
+from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing import NatsServer
 
 MESSAGES = 1_000_000
@@ -28,8 +31,16 @@ PARTITION = 100_000
 WARM_UP = 3  # rounds until the compilers of the JVM have seen what there is to see
 
 
-def _run(spark: SparkSession, name: str, options: dict[str, str]) -> tuple[float, float]:
-    """One query over everything there is into the noop sink: seconds in all, seconds of its data batches."""
+class _Seconds(NamedTuple):
+    """What one query took: all of it, its micro-batches with rows, and the tasks of those (`addBatch`)."""
+
+    query: float
+    batches: float
+    tasks: float
+
+
+def _run(spark: SparkSession, name: str, options: dict[str, str]) -> _Seconds:
+    """One query over everything there is into the noop sink."""
     with tempfile.TemporaryDirectory() as checkpoint:
         began = time.perf_counter()
         source = spark.readStream.format(name).options(**options).load()
@@ -41,43 +52,65 @@ def _run(spark: SparkSession, name: str, options: dict[str, str]) -> tuple[float
         rows = sum(each["numInputRows"] for each in batches)
         if rows != MESSAGES:
             raise RuntimeError(f"{rows} rows came of {MESSAGES}")
-        return elapsed, sum(each["durationMs"]["triggerExecution"] for each in batches) / 1000
+        triggers, tasks = (
+            sum(each["durationMs"][name] for each in batches) / 1000 for name in ("triggerExecution", "addBatch")
+        )
+        return _Seconds(elapsed, triggers, tasks)
 
 
 def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     """1,000,000 messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by round."""
     jetstream = {"servers": server.url, "stream": "BENCH"}
+    steady = {**jetstream, "maxMessagesPerPartition": str(MESSAGES // 2)}
     ready = {"partitions": str(MESSAGES // PARTITION), "batches": str(PARTITION // ROWS)}
     jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
     print(f"\n1,000,000 messages of 200 B into noop, {rounds} rounds after {WARM_UP} that warm up; rows a second")
-    columns = ("round", "source", "whole query", "(a) bytes", "(c) ready", "source/(a)", "source/(c)")
+    columns = (
+        "round",
+        "tasks",
+        "micro-batch",
+        "query",
+        "two tasks",
+        "(a) bytes",
+        "(c) ready",
+        "tasks/(a)",
+        "tasks/(c)",
+    )
     print("".join(f"{column:>12}" for column in columns))
     ratios: list[float] = []
     rates: list[float] = []
+    long: list[float] = []
     cost: dict[str, list[float]] = {"server": [], "Spark": [], "Python": []}
     for number in range(1 - WARM_UP, rounds + 1):
         workers = python_workers(jvm)
         before = {pid: cpu_seconds(pid) for pid in {server.pid, jvm, *workers}}
-        whole, batches = _run(spark, "jetstream", jetstream)
+        took = _run(spark, "jetstream", jetstream)
         if number > 0 and set(workers) <= set(python_workers(jvm)):
             used = {pid: cpu_seconds(pid) - since for pid, since in before.items()}
             cost["server"].append(used[server.pid])
             cost["Spark"].append(used[jvm])
             cost["Python"].append(sum(used[pid] for pid in workers))
+        two = MESSAGES / _run(spark, "jetstream", steady).tasks
         raw = references.count_bytes(server.url, "BENCH", MESSAGES)
-        made = MESSAGES / _run(spark, "readymade", ready)[1]
-        rate = MESSAGES / batches
+        made = MESSAGES / _run(spark, "readymade", ready).tasks
+        rate = MESSAGES / took.tasks
         label = str(number) if number > 0 else "warm-up"
-        print(f"{label:>12}" + "".join(f"{each:12,.0f}" for each in (rate, MESSAGES / whole, raw, made)), end="")
+        shown = (rate, MESSAGES / took.batches, MESSAGES / took.query, two, raw, made)
+        print(f"{label:>12}" + "".join(f"{each:12,.0f}" for each in shown), end="")
         print(f"{rate / raw:12.2f}{rate / made:12.2f}", flush=True)
         if number > 0:
             ratios.append(rate / raw)
             rates.append(rate)
+            long.append(two)
     plain = references.fetch(server.url, "BENCH", MESSAGES // 20)
     print(f"(b) nats-py's fetch: {plain:,.0f} messages a second")
     print(
         f"median: {statistics.median(rates):,.0f} rows/s, {statistics.median(ratios):.2f} of (a), "
         f"{statistics.median(rates) / plain:.1f} times (b)"
+    )
+    print(
+        f"median of two tasks of {MESSAGES // 2:,}: {statistics.median(long):,.0f} rows/s, "
+        f"{statistics.median(long) / plain:.1f} times (b)"
     )
     if cost["server"]:
         words = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in cost.items())
@@ -153,25 +186,25 @@ def latency(server: NatsServer, rounds: int) -> None:
         print(f"{stream:>8} of {state.next - 1:>9,}: {statistics.median(taken):.1f}")
 
 
-def session() -> SparkSession:
+@contextlib.contextmanager
+def session() -> Iterator[SparkSession]:
     """A session on two cores, as the figures say."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark_jetstream.register(spark)
     spark.dataSource.register(ReadyMade)
-    return spark
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
-def run(rounds: int, long: int) -> None:
+def run(spark: SparkSession, rounds: int, long: int) -> None:
     """All figures of the source."""
     with NatsServer() as server:
         fill(server.url, "BENCH", MESSAGES)
-        spark = session()
-        try:
-            throughput(spark, server, rounds)
-            without_spark(server, rounds)
-            memory(spark, server, long)
-            latency(server, 5 * rounds)
-        finally:
-            spark.stop()
+        throughput(spark, server, rounds)
+        without_spark(server, rounds)
+        memory(spark, server, long)
+        latency(server, 5 * rounds)
