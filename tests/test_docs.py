@@ -81,6 +81,8 @@ def shop() -> Iterator[NatsServer]:
     with NatsServer() as server, Publisher(server.url) as publisher:
         add_orders(server.url, publisher)
         Stream(server.url, "RETURNS", publisher).fill(20)
+        Stream(server.url, "PICKED", publisher)
+        Stream(server.url, "TOTALS", publisher)
         Stream(server.url, "PRICES", publisher, max_msgs_per_subject=1).fill_in_turn(40, ["tea", "milk", "bread"])
         publisher.api(
             "STREAM.CREATE.ORDERS_MIRROR", {"name": "ORDERS_MIRROR", "storage": "file", "mirror": {"name": "ORDERS"}}
@@ -125,7 +127,9 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
     spark.catalog.dropTempView("orders")
 
 
-def test_examples_of_the_readme(spark: SparkSession, run_page: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
+def test_examples_of_the_readme(
+    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
     names = run_page("README.md")
     copied = spark.read.parquet(str(tmp_path / "orders"))
     assert copied.columns == ["subject", "sequence", "timestamp", "body"]
@@ -133,6 +137,33 @@ def test_examples_of_the_readme(spark: SparkSession, run_page: Callable[[str], d
     assert names["orders"].count() == MESSAGES - 100
     assert names["payloads"].columns == ["sequence", "data"]
     assert names["payloads"].count() == MESSAGES
+    picked = batch(spark, shop.url, "PICKED")
+    assert picked.count() == MESSAGES // 100
+    assert {row.subject for row in picked.select("subject").collect()} == {"picked.orders.eu.de"}
+
+
+def test_examples_of_the_writing_guide(
+    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
+) -> None:
+    run_page("docs/writing.md")
+    stored = {row.subject: row for row in batch(spark, shop.url, "TOTALS").collect()}
+    sums = {subject: json.loads(row.data)["amount"] for subject, row in stored.items() if ".orders." in subject}
+    assert sums == {f"totals.orders.{place}": MESSAGES / 5 * 12.5 for place in ("eu.fr", "us.ny", "eu.it")} | {
+        "totals.orders.eu.de": MESSAGES / 5 * 2 * 12.5
+    }
+    assert bytes(stored["totals.checked"].data) == b"yes"
+    assert bytes(stored["totals.good"].data) == b"1"
+    assert stored["totals.dead"].headers["Dead-Letter-Subject"] == ["totals..bad"]
+    assert bytes(stored["totals.2026-02-03"].data) == b"17"
+
+
+def test_a_write_with_an_id_stores_nothing_when_it_is_run_again(
+    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
+) -> None:
+    run_page("docs/writing.md")
+    run_page("docs/writing.md")
+    found = batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03")
+    assert found.count() == 1
 
 
 def test_examples_of_the_guide(run_page: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
