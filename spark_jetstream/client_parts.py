@@ -47,7 +47,7 @@ _PARSER = "_ps"  # the attribute that holds the parser; replaced by ours
 _TRANSPORT = "_transport"  # and the one that holds the transport, filled in before it would do so itself
 _SUBSCRIPTION_ID = "_id"  # and the number of a subscription on the wire
 _READ_SIZE = 1 << 19
-_PACE = 0.001  # seconds: the least that an event loop waits, and a hundred acknowledgements at full speed
+_PACE = 0.004  # seconds: some five hundred acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
@@ -194,8 +194,8 @@ class BulkTransport(TcpTransport):
     With `requires_tls` it says nothing of us before the connection is encrypted: nats-py goes on in plain text,
     credentials included, when a `tls://` server does not ask for TLS.
 
-    While it is `paced`, as it should be when acknowledgements of a few bytes each come in thousands, it waits about a
-    millisecond between two reads: each of them costs the same, be it for one message or for a hundred.
+    While it is `paced`, as it should be when acknowledgements of a few bytes each come in thousands, it waits a few
+    milliseconds between two reads: each of them costs the same, be it for one message or for a hundred.
     """
 
     def __init__(self, requires_tls: bool) -> None:

@@ -173,7 +173,7 @@ SINK_OPTIONS: tuple[OptionSpec, ...] = (
         Choice(("at-least-once", "deduplicated", "exactly-once")),
         "deduplicated",
     ),
-    OptionSpec("maxInFlight", "most messages of one task that wait for the server's answer", Whole(1, 100_000), "4000"),
+    OptionSpec("maxInFlight", "most messages of one task that wait for the server's answer", Whole(1, 100_000), "8000"),
     OptionSpec(
         "ackTimeout",
         "time for the server to answer a message before it is sent again",

@@ -345,7 +345,7 @@ class SinkOptions(_Options):
     subject: str | None = None
     stream: str | None = None
     delivery: Delivery = "deduplicated"
-    max_in_flight: int = 4000
+    max_in_flight: int = 8000
     ack_timeout: float = 10.0
     max_retries: int = 5
     dead_letter_subject: str | None = None

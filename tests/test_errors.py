@@ -30,6 +30,8 @@ VALUES: dict[str, Any] = {
     "subject": "$JS.API.INFO",
     "code": 503,
     "err_code": 10008,
+    "number": 17,
+    "stored": 16,
     "description": "JetStream system temporarily unavailable",
 }
 RETRIABLE = {"ConnectionFailed", "RequestTimeout", "NoResponders", "ServerBusy", "ConsumerLost"}

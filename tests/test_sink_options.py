@@ -88,7 +88,7 @@ def test_defaults(streaming: bool) -> None:
     assert options == SinkOptions(streaming=streaming)
     assert options.connection == ConnectionOptions()
     assert (options.streaming, options.subject, options.stream) == (streaming, None, None)
-    assert (options.delivery, options.max_in_flight) == ("deduplicated", 4000)
+    assert (options.delivery, options.max_in_flight) == ("deduplicated", 8000)
     assert (options.ack_timeout, options.max_retries) == (10.0, 5)
     assert (options.dead_letter_subject, options.write_id) == (None, None)
 

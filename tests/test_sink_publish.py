@@ -16,6 +16,7 @@ import pytest
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.pool import close_all
+from spark_jetstream.sink.ledger import bucket_config
 from spark_jetstream.sink.publish import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -29,12 +30,7 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 IDS = ["deduplicated", "exactly-once"]
 LEVELS = ["at-least-once", *IDS]
-LEDGER = {
-    "name": "KV_spark_jetstream_ledger",
-    "subjects": ["$KV.spark_jetstream_ledger.>"],
-    "max_msgs_per_subject": 1,
-    "allow_msg_ttl": True,
-}
+LEDGER = bucket_config(1)
 SECOND = 1_000_000_000
 
 
@@ -296,7 +292,8 @@ class TestCut:
                 close_all()
             threads[0].result(30)
         assert proxy.connections > 3
-        assert counted(raised.value) == 10
+        # An answer that a cut overtakes is not counted: never more than what is stored.
+        assert counted(raised.value) in (0, 10)
 
     def test_by_a_server_that_takes_less_than_before(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         server = nats_server_factory()
@@ -500,10 +497,33 @@ class TestRefusals:
         assert numbers(target.url, target.name) == list(range(100))
 
     def test_that_do_not_pass_in_time(self, proxy: WireProxy, target: Stream) -> None:
-        proxy.drop(lambda frame: answer(frame, error(10167, 429)) if is_answer(frame) else frame)
+        proxy.drop(lambda frame: answer(frame, error(10023, 503)) if is_answer(frame) else frame)
         with pytest.raises(RowRefused, match=r"also after 2 retries \(option maxRetries\); 0 rows") as raised:
             Sink(proxy.url, maxRetries=2).write([rows(f"{target.subject}.a", 0, 100)])
-        assert raised.value.err_code == 10167
+        assert raised.value.err_code == 10023
+
+    @pytest.mark.parametrize("reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")])
+    def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
+        self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
+    ) -> None:
+        left = [20]
+
+        def refuse(frame: bytes) -> bytes:
+            if is_answer(frame) and left[0] and b".1 " in frame.partition(b"\r\n")[0]:
+                left[0] -= 1
+                return answer(frame, *reply)
+            return frame
+
+        proxy.drop(refuse)
+        sink = Sink(proxy.url, maxRetries=0, retryTimeout="60s")
+        report = sink.write([rows(f"{target.subject}.a", 0, 100)])
+        assert (report.stored, left) == (100, [0])
+        assert numbers(target.url, target.name) == list(range(100))
+
+    def test_of_a_full_queue_may_last_as_long_as_an_outage(self, proxy: WireProxy, target: Stream) -> None:
+        proxy.drop(lambda frame: answer(frame, error(10167, 429)) if is_answer(frame) else frame)
+        with pytest.raises(OutageError, match=r"error 10167.* for 1 s \(option retryTimeout\); 0 rows"):
+            Sink(proxy.url, maxRetries=2, retryTimeout="1s").write([rows(f"{target.subject}.a", 0, 100)])
 
     @pytest.mark.parametrize("reply", [(error(19999), b""), (b"", b"NATS/1.0 418 Teapot\r\n\r\n")])
     def test_that_nobody_knows_fail(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:

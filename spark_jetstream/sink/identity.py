@@ -105,7 +105,8 @@ class _Keys:
         while 2 * (self._count + len(keys)) > len(self._table):
             old = self._table[self._table != 0]
             self._table = np.zeros(2 * len(self._table), np.uint64)
-            self._insert(old)
+            for first in range(0, len(old), _FIRST_SLOTS):  # in portions: what inserting needs besides stays small
+                self._insert(old[first : first + _FIRST_SLOTS])
         known = self._insert(keys)
         self._count += len(keys) - int(known.sum())
         return known

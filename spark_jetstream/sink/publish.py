@@ -35,7 +35,7 @@ from spark_jetstream.sink.acks import NO_STREAM, AckReader, Refusal, Stored
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.flight import Flight, RefusedRow, Totals
 from spark_jetstream.sink.lookup import Listeners, next_message, streams_of
-from spark_jetstream.sink.refusals import Outcome, outcome, reason
+from spark_jetstream.sink.refusals import Outcome, outcome, queue_is_full, reason
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.wire import Frames
 
@@ -316,18 +316,22 @@ class Publisher:
             self._try_again(flight, index, refusal)
 
     def _try_again(self, flight: Flight, index: int, refusal: Refusal) -> None:
-        """Send the row again after a pause; give up after `maxRetries`, unless it is the stream's leader that lacks."""
+        """Send the row again after a pause; give up after `maxRetries`.
+
+        A stream that lacks its leader, or has others' rows to store first, may take `retryTimeout` without an answer.
+        """
         tries = int(flight.tries[index])
         if tries >= self.settings.max_retries:
-            if refusal.code != NO_STREAM or refusal.err_code:
+            too_long = time.monotonic() - self._answered > self.settings.retry_timeout
+            if refusal.code == NO_STREAM and not refusal.err_code:
+                rejected = flight.refusal(index, "no stream captures this subject", NO_STREAM)
+                if self._listeners.nobody(rejected.subject) or (too_long and not self._listeners.may_ask):
+                    flight.settle(index)
+                    self._rejected.append(rejected)
+                    return
+            elif not queue_is_full(refusal):
                 why = f"{reason(refusal)}, also after {tries} retries (option maxRetries)"
                 self._fail(flight, index, why, refusal.err_code)
-            too_long = time.monotonic() - self._answered > self.settings.retry_timeout
-            rejected = flight.refusal(index, "no stream captures this subject", NO_STREAM)
-            if self._listeners.nobody(rejected.subject) or (too_long and not self._listeners.may_ask):
-                flight.settle(index)
-                self._rejected.append(rejected)
-                return
             if too_long:
                 raise OutageError(
                     f"row {int(flight.rows.number[index])} of {self.settings.where} cannot be stored: "

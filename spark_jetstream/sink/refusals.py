@@ -54,6 +54,11 @@ _ADVICE: Mapping[int, str] = {
 }
 
 
+def queue_is_full(refusal: Refusal) -> bool:
+    """Whether the stream has more waiting than it can hold: it stores rows all the same, so this one has its turn."""
+    return refusal.err_code == 10167 or (refusal.err_code == 0 and refusal.code == 429)
+
+
 def outcome(refusal: Refusal) -> Outcome:
     """What an answer means for its row."""
     if refusal.err_code == 0:
