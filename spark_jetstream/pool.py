@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import itertools
 import logging
 import os
 import threading
@@ -18,15 +17,13 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from spark_jetstream.connection import Connection
-from spark_jetstream.deadline import Deadline
+from spark_jetstream.deadline import Backoff, Deadline
 from spark_jetstream.errors import ConnectionFailed, JetStreamError
 from spark_jetstream.options import ConnectionOptions
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_RETRY_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}
@@ -117,7 +114,7 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
     when they have passed; others at once.
     """
     deadline = Deadline(seconds)
-    pauses = itertools.chain(_RETRY_PAUSES, itertools.repeat(_RETRY_PAUSES[-1]))
+    backoff = Backoff()
     while True:
         try:
             return work()
@@ -125,7 +122,7 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
             if not error.retriable or deadline.expired:
                 raise
             log.info("trying again: %s", error)
-            threading.Event().wait(deadline.within(next(pauses)))
+            backoff.pause(deadline)
 
 
 __all__ = ["close_all", "connect", "retrying"]
