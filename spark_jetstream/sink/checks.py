@@ -23,7 +23,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import retrying
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
-from spark_jetstream.sink.lookup import StoredMessage, message
+from spark_jetstream.sink.lookup import StoredMessage, message, streams_of
 from spark_jetstream.streams import StreamState, stream_state, subject_pattern
 
 log = logging.getLogger(__name__)
@@ -201,16 +201,14 @@ class _Look:
 
     def _names(self, subject: str, option: str) -> list[str] | None:
         """The streams that capture a subject; None when that cannot be known. None at all is an error."""
-        context = f"find the stream that captures {subject} (option {option})"
         try:
-            body = self._ask(
-                lambda connection: jsapi.stream_names(connection.prefix), jsapi.stream_names_request(subject), context
+            names = retrying(
+                lambda: streams_of(self._connect(self._patience), subject, f" (option {option})"), self._patience
             )
         except (PermissionDenied, NoResponders, RequestTimeout) as error:
             self._refuse_deaf(error)
             log.info("cannot look before writing: %s", error)
             return None
-        names = [str(name) for name in body.get("streams") or []]
         if not names and self.options.connection.api_prefix_resolved == jsapi.DEFAULT_PREFIX:
             raise OptionError(
                 f"option {option}: no stream captures {subject}, so nothing would be stored", option=option

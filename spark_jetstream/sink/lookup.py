@@ -75,9 +75,12 @@ def _message(connection: Connection, stream: str, request: bytes, context: str) 
     return StoredMessage(sequence, headers, data, parse_time(str(found.get("time", ""))))
 
 
-def streams_of(connection: Connection, subject: str) -> list[str]:
-    """The streams that capture a subject (STREAM.NAMES). Raises what `Connection.api` raises."""
-    context = f"find the stream that captures {subject}; option stream would name it"
+def streams_of(connection: Connection, subject: str, hint: str = "; option stream would name it") -> list[str]:
+    """The streams that capture a subject (STREAM.NAMES); errors end with ``hint``.
+
+    Raises what `Connection.api` raises.
+    """
+    context = f"find the stream that captures {subject}{hint}"
     api = jsapi.stream_names(connection.prefix)
     body = connection.api(api, jsapi.stream_names_request(subject), context=context)
     return [str(name) for name in body.get("streams") or []]
