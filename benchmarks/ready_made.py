@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jetstream.columns import Acks, record_batch
+from spark_jetstream.columns import Acks, Delivered, record_batch
 from spark_jetstream.schema import COLUMN_NAMES, SOURCE_DDL
 from spark_jetstream.wire import Frames, Scanner
 
@@ -28,7 +28,7 @@ def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
     if not isinstance(frames, Frames):
         raise RuntimeError("these bytes are messages")
     acks = Acks(frames)
-    return record_batch(frames, acks, acks.sequences(), stream="BENCH", columns=COLUMN_NAMES)
+    return record_batch(Delivered(frames, acks, acks.sequences()), stream="BENCH", columns=COLUMN_NAMES)
 
 
 class _Reader(DataSourceStreamReader):

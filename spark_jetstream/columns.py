@@ -7,6 +7,8 @@ the reply subject (`$JS.ACK...`, in one of two forms, JETSTREAM ADR-15), header 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +68,56 @@ class Acks:
         return int(self._token(_PENDING, slice(-1, None))[0])
 
 
+class Messages(Protocol):
+    """A run of n >= 1 messages of one stream, in stream order, however they were read; each column when asked for."""
+
+    @property
+    def sequences(self) -> IntArray:
+        """Stream sequences, ascending, int64, length n."""
+
+    def __len__(self) -> int: ...
+
+    def timestamps(self) -> IntArray:
+        """When the server stored the messages, nanoseconds since the epoch, int64, length n."""
+
+    def subjects(self) -> pa.StringArray:
+        """The subjects the messages were stored under; bytes that are not UTF-8 become U+FFFD."""
+
+    def headers(self) -> pa.MapArray:
+        """The headers as map<string, list<string>>, null for a message without any."""
+
+    def payloads(self) -> pa.BinaryArray:
+        """The payloads, byte for byte."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a pull consumer delivered; implements `Messages`."""
+
+    frames: Frames
+    acks: Acks
+    sequences: IntArray
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def timestamps(self) -> IntArray:
+        """As `Messages` has it."""
+        return self.acks.timestamps()
+
+    def subjects(self) -> pa.StringArray:
+        """As `Messages` has it."""
+        return subjects(self.frames)
+
+    def headers(self) -> pa.MapArray:
+        """As `Messages` has it."""
+        return headers(self.frames)
+
+    def payloads(self) -> pa.BinaryArray:
+        """As `Messages` has it."""
+        return payloads(self.frames)
+
+
 def subjects(frames: Frames) -> pa.StringArray:
     """The subjects the messages were stored under; bytes that are not UTF-8 become U+FFFD."""
     return to_text(gather(frames.lines, frames.subject_start, frames.subject_end))
@@ -88,6 +140,11 @@ def repeated(text: str, count: int) -> pa.StringArray:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)])
 
 
+def integers(values: IntArray) -> pa.Int64Array:
+    """The same numbers as an Arrow array, not copied."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
 def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
     """Times in whole microseconds, rounded down, in UTC."""
     return pa.Array.from_buffers(
@@ -96,31 +153,22 @@ def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
 
 
 def record_batch(
-    frames: Frames,
-    acks: Acks,
-    sequences: IntArray,
-    *,
-    stream: str,
-    columns: Sequence[str],
-    with_headers: bool = True,
+    messages: Messages, *, stream: str, columns: Sequence[str], with_headers: bool = True
 ) -> pa.RecordBatch:
-    """Rows of a stream, one for each message, in the order of the wire, with just the named columns.
-
-    `acks` and `sequences` are those of the same frames, handed in because the caller has looked at them already.
-    """
+    """Rows of a stream, one for each message, in stream order, with just the named columns of `schema.COLUMNS`."""
     schema = arrow_schema(columns)
     arrays: list[pa.Array] = []
     for name in columns:
         if name == "stream":
-            arrays.append(repeated(stream, len(frames)))
+            arrays.append(repeated(stream, len(messages)))
         elif name == "subject":
-            arrays.append(subjects(frames))
+            arrays.append(messages.subjects())
         elif name == "sequence":
-            arrays.append(pa.Array.from_buffers(pa.int64(), len(frames), [None, pa.py_buffer(sequences)]))
+            arrays.append(integers(messages.sequences))
         elif name == "timestamp":
-            arrays.append(microseconds(acks.timestamps()))
+            arrays.append(microseconds(messages.timestamps()))
         elif name == "headers":
-            arrays.append(headers(frames) if with_headers else pa.nulls(len(frames), schema.field(name).type))
+            arrays.append(messages.headers() if with_headers else pa.nulls(len(messages), schema.field(name).type))
         else:
-            arrays.append(payloads(frames))
+            arrays.append(messages.payloads())
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

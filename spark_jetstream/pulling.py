@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream import jsapi
-from spark_jetstream.columns import Acks
+from spark_jetstream.columns import Acks, Delivered
 from spark_jetstream.connection import Connection, Inbox
 from spark_jetstream.consumers import create_reader, delete_reader
 from spark_jetstream.deadline import Backoff, Deadline
@@ -35,7 +35,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.streams import SequenceRange
-from spark_jetstream.wire import MAX_FRAME, Frames, IntArray, Status
+from spark_jetstream.wire import MAX_FRAME, Frames, Status
 
 log = logging.getLogger(__name__)
 
@@ -60,27 +60,23 @@ class PullSettings:
         return min(5.0, self.expires / 2)
 
 
-@dataclass(frozen=True)
-class Pulled:
-    """Messages of a range, in stream order, with their stream sequences (int64)."""
-
-    frames: Frames
-    acks: Acks
-    sequences: IntArray
-
-
 def read_range(
     connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
-) -> Iterator[Pulled]:
+) -> Iterator[Delivered]:
     """The messages of `part`.
 
     `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins the consumers'
     names. Raises `DataLossError`, `OutageError`, and errors that no retry can mend as they are.
     """
-    return _Range(connect, part, settings, label).read()
+    return RangeReader(connect, part, settings, label).read()
 
 
-class _Range:
+class RangeReader:
+    """Reads one range. Who reads something else in the same way (`source.latest`) overrides how it begins and ends.
+
+    `next` is the first sequence that was not handed out yet, `count` is how many messages were.
+    """
+
     def __init__(
         self, connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
     ) -> None:
@@ -94,7 +90,7 @@ class _Range:
         self.confirming = Backoff(0.1)
         self.left_to_stream: dict[str, Any] = {}
 
-    def read(self) -> Iterator[Pulled]:
+    def read(self) -> Iterator[Delivered]:
         outage: Deadline | None = None
         backoff = Backoff(at_once=True)
         while self.next < self.part.end:
@@ -133,7 +129,7 @@ class _Range:
                 backoff.pause(outage)
         self._check_count()
 
-    def _consume(self, patience: Deadline) -> Iterator[Pulled]:
+    def _consume(self, patience: Deadline) -> Iterator[Delivered]:
         """Read on with one new consumer, until the range is done or nothing seems to be left of it.
 
         Raises `ConsumerLost` and the like.
@@ -144,16 +140,16 @@ class _Range:
             try:
                 pending = self._create(connection, name, patience)
                 if pending == 0:
-                    self._nothing_more()
+                    self.nothing_more()
                     return
-                yield from _Pulls(self, connection, inbox, name, pending).drain()
+                yield from self.pulls(connection, inbox, name, pending).drain()
             finally:
                 delete_reader(connection, self.part.stream, name)
 
     def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
         """Create the consumer; how many messages it has to deliver, those behind the range included."""
         part = self.part
-        settings = {"start_sequence": self.next, "headers_only": self.settings.headers_only}
+        settings = {**self.start(), "headers_only": self.settings.headers_only}
         try:
             pending = create_reader(
                 connection,
@@ -184,7 +180,15 @@ class _Range:
                 "to false to go on without them"
             )
 
-    def take(self, frames: Frames, acks: Acks) -> Pulled | None:
+    def start(self) -> dict[str, Any]:
+        """Where a new consumer begins, as `jsapi.reader_config` has it."""
+        return {"start_sequence": self.next}
+
+    def pulls(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> Pulls:
+        """How to pull from a new consumer, which has so many messages to deliver."""
+        return Pulls(self, connection, inbox, name, pending)
+
+    def take(self, frames: Frames, acks: Acks) -> Delivered | None:
         """Those of `frames` that belong to the range, in place of what was read last; None if none does."""
         sequences = acks.sequences()
         if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
@@ -199,11 +203,11 @@ class _Range:
             return None
         self.count += inside
         if inside == len(frames):
-            return Pulled(frames, acks, sequences)
+            return Delivered(frames, acks, sequences)
         inner = frames[:inside]
-        return Pulled(inner, Acks(inner), sequences[:inside])
+        return Delivered(inner, Acks(inner), sequences[:inside])
 
-    def _nothing_more(self) -> None:
+    def nothing_more(self) -> None:
         """The server says that nothing from `next` on matches. Believed at once where nothing is missing."""
         expected = self.part.count
         if expected is not None and self.count >= expected:
@@ -217,7 +221,7 @@ class _Range:
     def caught_up(self) -> None:
         """The last message said that nothing more is pending."""
         if self.next < self.part.end:
-            self._nothing_more()
+            self.nothing_more()
 
     def _check_count(self) -> None:
         expected = self.part.count
@@ -232,10 +236,13 @@ class _Range:
         log.warning("%s", missing)
 
 
-class _Pulls:
+class Pulls:
     """The pull requests of one consumer, and the account of what they may still bring."""
 
-    def __init__(self, owner: _Range, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
+    over = False
+    quiet_heartbeats = _QUIET_HEARTBEATS
+
+    def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
         self.owner = owner
         self.connection = connection
         self.inbox = inbox
@@ -248,21 +255,25 @@ class _Pulls:
         self.max_bytes = owner.settings.max_bytes
         self.since_request = 0
         self.heartbeats = 0
+        self.expires = owner.settings.expires
+        self.heartbeat = owner.settings.heartbeat
 
-    def drain(self) -> Iterator[Pulled]:
-        owner, settings = self.owner, self.owner.settings
-        silence = 2 * settings.heartbeat + 1.0
-        while True:
-            self._ask()
+    def drain(self) -> Iterator[Delivered]:
+        """What the consumer delivers, until its reader has all it wants, nothing is pending, or `over` is set."""
+        owner = self.owner
+        silence = 2 * owner.settings.heartbeat + 1.0
+        while not self.over:
+            self.ask()
             event = self.inbox.get(silence)
             if event is None:
                 self.connection.check(2.0)
                 raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
             if not isinstance(event, Frames):
-                self._on_status(event)
+                self.on_status(event)
                 continue
             acks = Acks(event)
             self._account(event, acks)
+            self.pending = self.left(len(event), acks)
             pulled = owner.take(event, acks)
             if pulled is not None:
                 yield pulled
@@ -272,31 +283,43 @@ class _Pulls:
                 owner.caught_up()
                 return
 
-    def _ask(self) -> None:
-        """Keep up to two full requests under way, but never ask for more than the range can still hold."""
-        owner, settings = self.owner, self.owner.settings
+    def left(self, came: int, acks: Acks) -> int:
+        """How many messages the consumer still has to deliver, after the last of those that came."""
+        return acks.pending()
+
+    def possible(self) -> int:
+        """How many messages may still come that are of use."""
+        owner = self.owner
         possible = min(owner.part.end - owner.next, self.pending)
         if owner.part.count is not None:
             # The planned count can be too low, so it bounds what is asked for, not what is read: behind it, a single
             # message (most likely one behind the range, which ends it), then more and more.
             planned = owner.part.count - owner.count
             possible = min(possible, planned if planned > 0 else 1 << min(-planned, 20))
-        while self.outstanding <= settings.batch and (missing := possible - self.outstanding) > 0:
-            batch = min(settings.batch, missing)
-            self.number += 1
-            self.since_request = 0
-            body = jsapi.next_request(
-                batch, max_bytes=self.max_bytes, expires=settings.expires, heartbeat=settings.heartbeat
-            )
-            self.inbox.publish(self.subject, body, self.number)
-            self.outstanding += batch
+        return possible
 
-    def _on_status(self, status: Status) -> None:
+    def ask(self) -> None:
+        """Keep up to two full requests under way, but never ask for more than is of use."""
+        batch, possible = self.owner.settings.batch, self.possible()
+        while self.outstanding <= batch and (missing := possible - self.outstanding) > 0:
+            self.request(min(batch, missing))
+
+    def request(self, batch: int, *, no_wait: bool = False) -> None:
+        """Ask for so many messages."""
+        self.number += 1
+        self.since_request = 0
+        body = jsapi.next_request(
+            batch, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, no_wait=no_wait
+        )
+        self.inbox.publish(self.subject, body, self.number)
+        self.outstanding += batch
+
+    def on_status(self, status: Status) -> None:
         """A heartbeat, or the end of a request that did not bring all it could."""
         end = jsapi.pull_status(status, self.owner.part.stream)
         if end.outcome is jsapi.PullOutcome.GOES_ON:
             self.heartbeats += 1
-            if self.heartbeats >= _QUIET_HEARTBEATS:
+            if self.heartbeats >= self.quiet_heartbeats:
                 # What should come was removed, or the consumer is stuck: a new one will say which.
                 raise ConsumerLost("the server has sent nothing but heartbeats")
             return
@@ -315,4 +338,3 @@ class _Pulls:
         self.heartbeats = 0
         self.outstanding = max(0, self.outstanding - len(frames))
         self.since_request += len(frames)
-        self.pending = acks.pending()

@@ -1,8 +1,8 @@
-"""The row of a stream: its columns, once, and what follows from them.
+"""The rows of a stream, of a Key-Value bucket and of an Object Store bucket: their columns, once.
 
-`COLUMNS` is the only list of them. The Arrow types are those that Spark derives from the same columns
-(`pyspark.sql.pandas.types.to_arrow_schema` with time zone UTC), because the first batch that a reader
-yields must equal that schema in names, types and nullability. All columns are nullable. Nothing here
+`COLUMNS`, `BUCKET_COLUMNS` and `OBJECT_COLUMNS` are the only lists of them. The Arrow types are those that Spark
+derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time zone UTC), because the first batch
+that a reader yields must equal that schema in names, types and nullability. All columns are nullable. Nothing here
 imports pyspark.
 """
 
@@ -37,31 +37,55 @@ COLUMNS: tuple[Column, ...] = (
     Column("data", pa.binary(), "binary"),
 )
 
+BUCKET_COLUMNS: tuple[Column, ...] = (
+    Column("bucket", pa.string(), "string"),
+    Column("key", pa.string(), "string"),
+    Column("value", pa.binary(), "binary"),
+    Column("revision", pa.int64(), "bigint"),
+    Column("operation", pa.string(), "string"),
+    Column("timestamp", pa.timestamp("us", tz="UTC"), "timestamp"),
+)
+
+OBJECT_COLUMNS: tuple[Column, ...] = (
+    Column("bucket", pa.string(), "string"),
+    Column("name", pa.string(), "string"),
+    Column("size", pa.int64(), "bigint"),
+    Column("chunks", pa.int64(), "bigint"),
+    Column("digest", pa.string(), "string"),
+    Column("modified", pa.timestamp("us", tz="UTC"), "timestamp"),
+    Column("headers", _HEADERS, "map<string,array<string>>"),
+    Column("content", pa.binary(), "binary"),
+)
+
 COLUMN_NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
-#: All columns as Spark's DDL, for ``DataSource.schema()``.
-SOURCE_DDL: str = ", ".join(f"`{column.name}` {column.spark}" for column in COLUMNS)
 
-_BY_NAME = {column.name: column for column in COLUMNS}
-
-
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of the columns ``names``, in that order; `SchemaError` when one does not exist."""
-    return pa.schema([pa.field(column.name, column.arrow) for column in map(_column, names)])
+def ddl(columns: Sequence[Column]) -> str:
+    """All columns as Spark's DDL, for ``DataSource.schema()``."""
+    return ", ".join(f"`{column.name}` {column.spark}" for column in columns)
 
 
-def select_columns(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The column names of a schema that the user gave, checked.
+#: All columns of a stream's rows as Spark's DDL.
+SOURCE_DDL: str = ddl(COLUMNS)
+
+
+def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> pa.Schema:
+    """The Arrow schema of the columns ``names``, in that order; `SchemaError` when one is not among ``columns``."""
+    return pa.schema([pa.field(column.name, column.arrow) for column in (_column(name, columns) for name in names)])
+
+
+def select_columns(fields: Sequence[tuple[str, str]], columns: Sequence[Column] = COLUMNS) -> tuple[str, ...]:
+    """The column names of a schema that the user gave, checked against ``columns``.
 
     ``fields`` are (name, Spark ``simpleString`` type) pairs in the user's order. Raises `SchemaError` for
     an unknown column (naming the closest one), another type (naming both), a column given twice, and no
     column at all.
     """
     if not fields:
-        raise SchemaError(f"the schema has no column; choose from {', '.join(COLUMN_NAMES)}")
+        raise SchemaError(f"the schema has no column; choose from {_names(columns)}")
     chosen: list[str] = []
     for name, spark in fields:
-        column = _column(name)
+        column = _column(name, columns)
         if spark != column.spark:
             raise SchemaError(f'the schema gives column "{name}" the type {spark}, but it is {column.spark}')
         if name in chosen:
@@ -70,10 +94,14 @@ def select_columns(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _column(name: str) -> Column:
-    column = _BY_NAME.get(name)
+def _column(name: str, columns: Sequence[Column]) -> Column:
+    known = {column.name: column for column in columns}
+    column = known.get(name)
     if column is None:
-        closest = difflib.get_close_matches(name.lower(), COLUMN_NAMES, n=1, cutoff=0.0)[0]
-        known = ", ".join(COLUMN_NAMES)
-        raise SchemaError(f'there is no column "{name}"; did you mean "{closest}" (columns: {known})')
+        closest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
+        raise SchemaError(f'there is no column "{name}"; did you mean "{closest}" (columns: {_names(columns)})')
     return column
+
+
+def _names(columns: Sequence[Column]) -> str:
+    return ", ".join(column.name for column in columns)

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from spark_jetstream import jsapi
-from spark_jetstream.columns import payloads
+from spark_jetstream.columns import Delivered, payloads
 from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OutageError, PermissionDenied
-from spark_jetstream.pulling import Pulled
 from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
@@ -60,12 +59,12 @@ def proxy(server: NatsServer) -> Iterator[WireProxy]:
         yield between
 
 
-def some(read: Iterator[Pulled], number: int = 1) -> list[int]:
+def some(read: Iterator[Delivered], number: int = 1) -> list[int]:
     """The sequences of the next `number` pieces."""
     return sequences(islice(read, number))
 
 
-def collect(read: Iterator[Pulled], found: list[int]) -> None:
+def collect(read: Iterator[Delivered], found: list[int]) -> None:
     """Add the sequences to `found` as they come: what came before an error is there after it."""
     for pulled in read:
         found += pulled.sequences.tolist()
@@ -518,7 +517,7 @@ def test_the_permissions_of_a_reader_are_enough() -> None:
 # The stream
 
 
-def lose(read: Iterator[Pulled]) -> tuple[list[int], str]:
+def lose(read: Iterator[Delivered]) -> tuple[list[int], str]:
     """What came before the loss, and the words of the error."""
     found: list[int] = []
     with pytest.raises(DataLossError) as caught:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from spark_jetstream.columns import Delivered
 from spark_jetstream.connection import Connection
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import connect
-from spark_jetstream.pulling import Pulled, PullSettings, read_range
+from spark_jetstream.pulling import PullSettings, read_range
 from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing.process import poll
 from tests.support.publish import Message, Publisher
@@ -62,7 +63,7 @@ def part_of(url: str, stream: str, first: int = 1, end: int | None = None, **fie
 
 def pulls(
     where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS, label: str = "test"
-) -> Iterator[Pulled]:
+) -> Iterator[Delivered]:
     """`read_range` over the process's pooled connection."""
     given = options(where) if isinstance(where, str) else where
 
@@ -72,7 +73,7 @@ def pulls(
     return read_range(to_server, part, settings, label)
 
 
-def sequences(read: Iterator[Pulled]) -> list[int]:
+def sequences(read: Iterator[Delivered]) -> list[int]:
     """All stream sequences that come, in the order they come."""
     return [int(sequence) for pulled in read for sequence in pulled.sequences]
 
