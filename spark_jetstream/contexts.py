@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.names import Login, Servers
+from spark_jetstream.server_urls import Login, Servers
 
 _UNSUPPORTED = (
     "socks_proxy",

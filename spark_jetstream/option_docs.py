@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from spark_jetstream.option_table import CONNECTION_OPTIONS, EXCLUSIVE, LATER_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from spark_jetstream.option_specs import (
+    CONNECTION_OPTIONS,
+    EXCLUSIVE,
+    NEEDED,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+)
 
 _HEAD = """\
 # Options
@@ -59,9 +65,5 @@ def options_markdown() -> str:
     pairs = [f"`{one}` and `{other}`" for one, other in EXCLUSIVE]
     lines += ["", "## Which exclude each other", "", *(f"- {pair}" for pair in pairs)]
     lines += ["- different kinds of authentication: user and password, token, credentials, NKey"]
-    lines += ["", "## Not in this version", ""]
-    lines += ["| option | for a source | for a sink | accepted by a source |", "|---|---|---|---|"]
-    for later in LATER_OPTIONS:
-        accepted = f"`{later.accepted}`" if later.accepted else "nothing"
-        lines.append(f"| `{later.name}` | {later.doc} | {later.sink or 'no meaning'} | {accepted} |")
+    lines += ["", "## Which need another one", "", *(f"- `{one}` needs `{other}`" for one, other in NEEDED.items())]
     return "\n".join([*lines, "", _NOTES])

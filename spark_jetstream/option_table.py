@@ -1,245 +1,19 @@
-"""Which options there are: one table, for checking names, reading values and making docs/options.md.
-
-Pure data, and the checks that need nothing but names. What a value means is in `values` and `names`; how
-options depend on each other is in `options`.
-"""
+"""Checks of options that need nothing but their names: which exist, which belong to this side and kind of query."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.names import (
-    Identifier,
-    Positions,
-    Prefix,
-    Servers,
-    StreamName,
-    StreamNames,
-    Subject,
-    SubjectFilters,
-)
-from spark_jetstream.values import Choice, Duration, Flag, Kind, Secret, Size, Text, Time, Whole, shown
-
-Side = Literal["source", "sink"]
-
-
-@dataclass(frozen=True)
-class OptionSpec:
-    """One option.
-
-    ``name`` is written as users write it, ``doc`` one line for them, ``default`` the text that would mean the
-    same as leaving it out (None: there is none). ``only`` says where it is valid when not everywhere, and
-    ``instead`` what to use in the other place. ``counterpart`` is the option of the source that somebody who
-    gives this one to a source means, and the other way round. ``field_name`` is the model's field, by default
-    the name in snake case; no two options share one.
-    """
-
-    name: str
-    doc: str
-    kind: Kind
-    default: str | None = None
-    only: Literal["batch", "stream"] | None = None
-    instead: str = ""
-    counterpart: str = ""
-    field_name: str = ""
-
-    def __post_init__(self) -> None:
-        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
-        object.__setattr__(self, "field_name", self.field_name or snake)
-
-    @property
-    def secret(self) -> bool:
-        """Whether no error, log line or ``repr`` may show the value."""
-        return isinstance(self.kind, Secret)
-
-
-CONNECTION_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("servers", "the servers to try, in any order", Servers(), "nats://127.0.0.1:4222"),
-    OptionSpec("context", "name of a `nats` CLI context, or a path to its JSON; options beside it win", Text()),
-    OptionSpec("user", "user name, together with `password`", Text()),
-    OptionSpec("password", "password, together with `user`", Secret()),
-    OptionSpec("token", "token", Secret()),
-    OptionSpec("credentialsFile", "path of a `.creds` file", Text()),
-    OptionSpec("credentialsSecret", "content of a `.creds` file", Secret()),
-    OptionSpec("nkeySeedFile", "path of a file with a user NKey seed", Text()),
-    OptionSpec("nkeySeedSecret", "user NKey seed", Secret()),
-    OptionSpec("tlsCaFile", "path of the CA certificates (PEM) that servers are checked against", Text()),
-    OptionSpec("tlsCaPem", "the CA certificates themselves", Text()),
-    OptionSpec("tlsCertFile", "path of the client's certificate (PEM)", Text()),
-    OptionSpec("tlsCertPem", "the client's certificate itself", Text()),
-    OptionSpec("tlsKeyFile", "path of the client's unencrypted key (PEM)", Text()),
-    OptionSpec("tlsKeySecret", "the client's key itself", Secret()),
-    OptionSpec("tlsHostname", "name to check servers' certificates against, when it is not the host's", Text()),
-    OptionSpec("tlsHandshakeFirst", "start TLS before the server says hello", Flag(), "false"),
-    OptionSpec("domain", "JetStream domain", Prefix(tokens=1)),
-    OptionSpec("apiPrefix", "prefix of the JetStream API, for another account's JetStream", Prefix(), "$JS.API"),
-    OptionSpec("inboxPrefix", "prefix of the subjects on which replies come", Prefix(), "_INBOX"),
-    OptionSpec("connectTimeout", "time for one attempt to connect", Duration("100ms", "10m"), "10s"),
-    OptionSpec("requestTimeout", "time for one request to be answered", Duration("100ms", "10m"), "10s"),
-    OptionSpec(
-        "retryTimeout",
-        "how long an outage (restart, leader election, network cut) is ridden out before a task fails",
-        Duration("0s", "1d"),
-        "60s",
-    ),
-)
-
-SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("stream", "the streams to read; required", StreamNames(), field_name="streams"),
-    OptionSpec("subjects", "read only subjects that match one of these filters; the server filters", SubjectFilters()),
-    OptionSpec(
-        "startingOffsets",
-        "first sequence to read of each stream; `latest` only on a stream",
-        Positions(("earliest", "latest")),
-        "earliest",
-    ),
-    OptionSpec("startingTimestamp", "first message stored at or after; wins over `startingOffsets`", Time()),
-    OptionSpec(
-        "endingOffsets",
-        "sequence of each stream before which to stop",
-        Positions(("latest",)),
-        "latest",
-        "batch",
-        "stop the query, or use trigger(availableNow=True)",
-    ),
-    OptionSpec(
-        "endingTimestamp",
-        "stop before the first message stored at or after",
-        Time(),
-        None,
-        "batch",
-        "stop the query, or use trigger(availableNow=True)",
-    ),
-    OptionSpec(
-        "failOnDataLoss",
-        "fail when messages that should be read are gone; `false` logs what is missing and goes on",
-        Flag(),
-        "true",
-    ),
-    OptionSpec(
-        "maxMessagesPerTrigger",
-        "most matching messages of one micro-batch",
-        Whole(),
-        None,
-        "stream",
-        "bound a batch with endingOffsets or endingTimestamp",
-    ),
-    OptionSpec(
-        "maxBytesPerTrigger",
-        "most bytes of one micro-batch",
-        Size("1", "1024t"),
-        None,
-        "stream",
-        "bound a batch with endingOffsets or endingTimestamp",
-    ),
-    OptionSpec(
-        "minMessagesPerTrigger",
-        "wait until so many messages match",
-        Whole(),
-        None,
-        "stream",
-        "a batch reads what is there when it starts",
-    ),
-    OptionSpec(
-        "maxTriggerDelay",
-        "but no longer than this; needs `minMessagesPerTrigger`",
-        Duration("1ms", "30d"),
-        "15m",
-        "stream",
-        "a batch reads what is there when it starts",
-    ),
-    OptionSpec("minPartitions", "fewest tasks of a micro-batch that has as many messages", Whole(1, 100_000), "1"),
-    OptionSpec("maxMessagesPerPartition", "most matching messages of one task", Whole(), "100000"),
-    OptionSpec("fetchBatch", "messages of one pull request", Whole(1, 100_000), "20000"),
-    OptionSpec("fetchMaxBytes", "bytes of one pull request", Size("64k", "512m"), "8m"),
-    OptionSpec("fetchTimeout", "how long a pull request stays open", Duration("1s", "10m"), "30s"),
-    OptionSpec("includeHeaders", "`false` leaves `headers` null and skips decoding them", Flag(), "true"),
-)
-
-SINK_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("subject", "where every row goes; wins over column `subject`", Subject(), counterpart="subjects"),
-    OptionSpec("stream", "the stream that must store the rows; no other one does", StreamName()),
-    OptionSpec(
-        "delivery",
-        "how often a row may be stored when something fails: at least once, once as long as the stream remembers "
-        "message ids, or once",
-        Choice(("at-least-once", "deduplicated", "exactly-once")),
-        "deduplicated",
-    ),
-    OptionSpec("maxInFlight", "most messages of one task that wait for the server's answer", Whole(1, 100_000), "8000"),
-    OptionSpec(
-        "ackTimeout",
-        "time for the server to answer a message before it is sent again",
-        Duration("100ms", "10m"),
-        "10s",
-    ),
-    OptionSpec("maxRetries", "how often a message is sent again before the task fails", Whole(0, 1000), "5"),
-    OptionSpec(
-        "deadLetterSubject",
-        "where rows go that the server refuses for good; without it they fail the task",
-        Subject(),
-    ),
-    OptionSpec(
-        "writeId",
-        "name of this write, of which message ids are made: one that failed can be run again under its name",
-        Identifier(100),
-        None,
-        "batch",
-        "the query's own id and its batch numbers are used",
-    ),
-)
-
-#: Ways to say who we are; only one of them at a time.
-AUTHENTICATION: Mapping[str, tuple[str, ...]] = {
-    "user": ("user", "password"),
-    "token": ("token",),
-    "credentials": ("credentialsFile", "credentialsSecret"),
-    "NKey": ("nkeySeedFile", "nkeySeedSecret"),
-}
-
-#: Pairs of which one at most may be given.
-EXCLUSIVE: tuple[tuple[str, str], ...] = (
-    ("domain", "apiPrefix"),
-    ("credentialsFile", "credentialsSecret"),
-    ("nkeySeedFile", "nkeySeedSecret"),
-    ("tlsCaFile", "tlsCaPem"),
-    ("tlsCertFile", "tlsCertPem"),
-    ("tlsKeyFile", "tlsKeySecret"),
-    ("endingOffsets", "endingTimestamp"),
-)
-
-
-@dataclass(frozen=True)
-class LaterOption:
-    """An option that this version does not have yet.
-
-    ``doc`` says what it is for at a source, ``sink`` at a sink ("": it belongs to the source). ``accepted`` is
-    the one value that a source may be given.
-    """
-
-    name: str
-    doc: str
-    accepted: str | None = None
-    sink: str = ""
-
-
-LATER_OPTIONS: tuple[LaterOption, ...] = (
-    LaterOption("readWith", "reading with batched Direct Get", "consumer"),
-    LaterOption("durable", "keeping a query's progress on the server"),
-    LaterOption("bucket", "reading a Key-Value bucket", sink="writing a Key-Value bucket"),
-    LaterOption("objectBucket", "reading an Object Store bucket", sink="writing an Object Store bucket"),
-    LaterOption("ensureStream", "creating a stream on demand", sink="creating a stream on demand"),
-    LaterOption("ensureStreamOnConflict", "creating a stream on demand", sink="creating a stream on demand"),
-    LaterOption("filterPushdown", "pushing predicates to the server", "false"),
-    LaterOption("history", "reading a Key-Value bucket"),
-    LaterOption("contentOff", "reading an Object Store bucket"),
+from spark_jetstream.option_specs import (
+    CONNECTION_OPTIONS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    OptionSpec,
+    Side,
 )
 
 #: Keys that Spark itself puts beside the user's options, in lower case, each with where it comes from.
@@ -263,10 +37,7 @@ SPARK_KEYS: Mapping[str, str] = {
 _SPARK_PREFIX = "option."
 
 _SPECS = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS)
-_NAMES = {
-    **{spec.name.lower(): spec.name for spec in _SPECS},
-    **{later.name.lower(): later.name for later in LATER_OPTIONS},
-}
+_NAMES = {spec.name.lower(): spec.name for spec in _SPECS}
 _BY_FIELD = {spec.field_name: spec for spec in _SPECS}
 _BY_SIDE: Mapping[Side, tuple[OptionSpec, ...]] = {"source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
 _COUNTERPARTS = {
@@ -300,15 +71,12 @@ def given_options(mapping: Mapping[str, object], valid: Iterable[OptionSpec]) ->
 
 
 def refuse_elsewhere(given: Mapping[str, str], side: Side, *, streaming: bool) -> None:
-    """Raise `OptionError` for an option that ``side`` does not have, not yet, or not in this kind of query."""
+    """Raise `OptionError` for an option that ``side`` does not have, or not in this kind of query."""
     other: Side = "sink" if side == "source" else "source"
     own = {spec.name for spec in _BY_SIDE[side]}
     for name in (spec.name for spec in _BY_SIDE[other]):
         if name in given and name not in own:
             _refuse_other(name, other, side)
-    for later in LATER_OPTIONS:
-        if later.name in given:
-            _refuse_later(later, given[later.name], side)
     here, elsewhere = ("stream", "batch") if streaming else ("batch", "stream")
     doing = "reading" if side == "source" else "writing"
     for spec in _BY_SIDE[side]:
@@ -322,17 +90,6 @@ def _refuse_other(name: str, owner: Side, side: Side) -> None:
     counterpart = _COUNTERPARTS.get(name)
     hint = f"; did you mean {counterpart}" if counterpart else ""
     raise OptionError(f"option {name} belongs to the {owner} and has no meaning for a {side}{hint}", option=name)
-
-
-def _refuse_later(later: LaterOption, value: str, side: Side) -> None:
-    if side == "sink" and not later.sink:
-        _refuse_other(later.name, "source", side)
-    fault = f"is not supported in this version ({later.doc if side == 'source' else later.sink})"
-    if side == "source" and later.accepted is not None:
-        if value.strip().lower() == later.accepted:
-            return
-        fault = f"must be {later.accepted}, not {shown(value)}: {later.doc} is not supported in this version"
-    raise OptionError(f"option {later.name} {fault}", option=later.name)
 
 
 def parse_field(field_name: str, value: object) -> object:

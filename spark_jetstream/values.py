@@ -27,6 +27,8 @@ _SECOND = 1_000_000_000
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 _UNITS = {  # nanoseconds
+    "ns": 1,
+    "nanosecond": 1,
     "us": 1_000,
     "µs": 1_000,
     "microsecond": 1_000,

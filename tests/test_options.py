@@ -14,18 +14,15 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.option_table import (
+from spark_jetstream.option_specs import (
     AUTHENTICATION,
     CONNECTION_OPTIONS,
     EXCLUSIVE,
-    LATER_OPTIONS,
     SINK_OPTIONS,
     SOURCE_OPTIONS,
-    SPARK_KEYS,
     OptionSpec,
-    option_name,
-    parse_field,
 )
+from spark_jetstream.option_table import SPARK_KEYS, option_name, parse_field
 from spark_jetstream.options import ConnectionOptions, SourceOptions, options_markdown
 
 ROOT = Path(__file__).parent.parent
@@ -81,13 +78,32 @@ SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "fetchMaxBytes": ("1m", {}, 1 << 20),
     "fetchTimeout": ("5s", {}, 5.0),
     "includeHeaders": ("false", {}, False),
+    "readWith": ("Direct", {}, "direct"),
+    "durable": ("spark-orders", {}, "spark-orders"),
+    "filterPushdown": ("true", {}, True),
+    "bucket": ("prices", {}, "prices"),
+    "keys": ("eu.*, us.>", {"bucket": "b"}, ("eu.*", "us.>")),
+    "history": ("true", {"bucket": "b"}, True),
+    "objectBucket": ("files", {}, "files"),
+    "pathGlobFilter": ("*.{csv,json}", {"objectBucket": "o"}, "*.{csv,json}"),
+    "contentOff": ("true", {"objectBucket": "o"}, True),
+    "ensureStream": ('{"subjects": ["a"]}', {}, '{"subjects": ["a"]}'),
+    "ensureStreamOnConflict": ("Update", {"ensureStream": "streams.yaml"}, "update"),
 }
+BUCKETS = {"bucket", "objectBucket"}
+BOTH_SIDES = {"stream", "ensureStream", "ensureStreamOnConflict", *BUCKETS}
+
+
+def with_stream(*given: Mapping[str, str]) -> dict[str, str]:
+    """These options, and a stream where none of them says what is read."""
+    options = {name: value for each in given for name, value in each.items()}
+    return options if BUCKETS & options.keys() else {"stream": "ORDERS", **options}
 
 
 def parsed(spec: OptionSpec, text: str, beside: Mapping[str, str]) -> object:
     if spec in CONNECTION_OPTIONS:
         return getattr(ConnectionOptions.from_spark({spec.name: text, **beside}), spec.field_name)
-    found = SourceOptions.from_spark({"stream": "ORDERS", **beside, spec.name: text}, streaming=spec.only != "batch")
+    found = SourceOptions.from_spark(with_stream(beside, {spec.name: text}), streaming=spec.only != "batch")
     return getattr(found, spec.field_name)
 
 
@@ -106,7 +122,7 @@ def test_every_option_reaches_its_field(spec: OptionSpec) -> None:
 @pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
 def test_names_match_in_any_case(spec: OptionSpec) -> None:
     text, beside, expected = SAMPLES[spec.name]
-    options = {key.lower(): value for key, value in {"stream": "ORDERS", **beside, spec.name: text}.items()}
+    options = {key.lower(): value for key, value in with_stream(beside, {spec.name: text}).items()}
     found = SourceOptions.from_spark(options, streaming=spec.only != "batch")
     assert getattr(found.connection if spec in CONNECTION_OPTIONS else found, spec.field_name) == expected
 
@@ -126,9 +142,10 @@ def test_the_table_and_the_models_have_the_same_options() -> None:
     assert set(SAMPLES) == {spec.name for spec in ALL}
 
 
-def test_no_two_options_share_a_field() -> None:
-    fields = [spec.field_name for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS)]
-    assert len(set(fields)) == len(fields)
+def test_no_two_options_share_a_field_but_those_of_one_name_and_kind() -> None:
+    specs = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS)
+    fields = {(spec.field_name, spec.name, spec.kind) for spec in specs}
+    assert len({field for field, _, _ in fields}) == len(fields) == len(specs) - len(BOTH_SIDES - {"stream"})
     assert [option_name(field) for field in ("streams", "stream", "fetch_batch")] == ["stream", "stream", "fetchBatch"]
     assert (parse_field("streams", "A,B"), parse_field("stream", "A")) == (("A", "B"), "A")
 
@@ -201,13 +218,23 @@ def test_a_timestamp_wins_over_offsets_without_an_error() -> None:
 def test_what_may_stand_together() -> None:
     assert source(False, startingOffsets='{"ORDERS": 5}', endingOffsets='{"ORDERS": 5}').ending_offsets
     assert source(minMessagesPerTrigger=5, maxMessagesPerTrigger=5).min_messages_per_trigger == 5
-    assert source(readWith="Consumer", filterPushdown="FALSE") == source()
+    assert source(readWith="Consumer").read_with == "consumer"
+    assert source(False, filterPushdown="FALSE").filter_pushdown is False
+    bucket = SourceOptions.from_spark({"bucket": "b", "startingOffsets": '{"b": 5}', "durable": "d"}, streaming=True)
+    assert (bucket.read_streams, bucket.named("KV_b"), bucket.table) == (("KV_b",), "b", False)
+    objects = SourceOptions.from_spark({"objectBucket": "o", "minPartitions": "2"}, streaming=False)
+    assert (objects.read_streams, objects.named("OBJ_o"), objects.table) == (("OBJ_o",), "o", True)
+    revisions = SourceOptions.from_spark(
+        {"bucket": "b", "history": "true", "endingOffsets": '{"b": 5}'}, streaming=False
+    )
+    assert (revisions.table, source().table) == (False, False)
     assert connection(servers="wss://a", tlsCaFile="/ca").tls_ca_file == "/ca"
     assert connection(servers="nats://me:x@a") == connection(servers="nats://a", user="me", password="x")
     assert connection(servers="nats://t%40k@a,b") == connection(servers="nats://a,nats://b", token="t@k")
 
 
 STREAM, BATCH = True, False
+NONE = {"stream": None}
 PEM = {"tlsCertPem": "x", "tlsKeySecret": "y"}
 
 # Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
@@ -222,19 +249,58 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"subject": "a"}, "subject", "belongs to the sink and has no meaning for a source; did you mean subjects"),
     *(
         (streaming, {name.lower(): "x"}, name, "belongs to the sink")
-        for name in (spec.name for spec in SINK_OPTIONS if spec.name != "stream")
+        for name in (spec.name for spec in SINK_OPTIONS if spec.name not in BOTH_SIDES)
         for streaming in (STREAM, BATCH)
     ),
-    # later
-    *(
-        (streaming, {later.name.lower(): "true"}, later.name, "not supported in this version")
-        for later in LATER_OPTIONS
-        for streaming in (STREAM, BATCH)
-    ),
-    (STREAM, {"readWith": "direct"}, "readWith", 'must be consumer, not "direct"'),
-    (STREAM, {"bucket": "b", "stream": None}, "bucket", "not supported in this version"),
+    # streams that are made
+    (STREAM, {"ensureStreamOnConflict": "update"}, "ensureStreamOnConflict", "has no meaning without ensureStream"),
+    (STREAM, {"ensureStream": " "}, "ensureStream", "must not be empty"),
+    (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "replace"}, "ensureStreamOnConflict", "ignore, not"),
+    (STREAM, {**NONE, "bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more"),
+    (BATCH, {**NONE, "objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "by hand (nats object add)"),
     # required
-    (STREAM, {"stream": None}, "stream", "option stream is required"),
+    (STREAM, {"stream": None}, "stream", "option stream is required: the name of the stream to read (or bucket"),
+    # buckets
+    (STREAM, {"bucket": "b"}, "stream", "options stream and bucket exclude each other"),
+    (STREAM, {"objectBucket": "b"}, "stream", "options stream and objectBucket exclude each other"),
+    (STREAM, {**NONE, "bucket": "b", "objectBucket": "o"}, "bucket", "exclude each other"),
+    (STREAM, {**NONE, "bucket": "a.b"}, "bucket", "1 to 252 letters"),
+    (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
+    (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),
+    (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", '"a b", in which there is something else than letters'),
+    (STREAM, {**NONE, "bucket": "b", "keys": "a.>,a.b"}, "keys", "overlap"),
+    (
+        STREAM,
+        {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'},
+        "startingOffsets",
+        'names bucket "c", which option',
+    ),
+    (STREAM, {**NONE, "bucket": "b", "history": "true"}, "history", "a stream has every revision as it comes"),
+    (STREAM, {"keys": "a"}, "keys", "option keys has no meaning without bucket"),
+    (BATCH, {"history": "true"}, "history", "option history has no meaning without bucket"),
+    *(
+        (BATCH, {**NONE, "bucket": "b", name: text}, name, "which is read as it is now; history=true")
+        for name, text in {
+            "startingOffsets": '{"b": 5}',
+            "startingTimestamp": "0",
+            "endingOffsets": '{"b": 5}',
+            "endingTimestamp": "0",
+            "minPartitions": "2",
+            "maxMessagesPerPartition": "2",
+        }.items()
+    ),
+    (STREAM, {**NONE, "objectBucket": "o", "subjects": "a"}, "subjects", "use pathGlobFilter"),
+    (BATCH, {**NONE, "objectBucket": "o", "filterPushdown": "true"}, "filterPushdown", "use pathGlobFilter"),
+    (BATCH, {**NONE, "objectBucket": "o", "endingTimestamp": "0"}, "endingTimestamp", "which is read as it is now"),
+    (BATCH, {**NONE, "objectBucket": "o", "pathGlobFilter": "[a"}, "pathGlobFilter", "but a [ is not closed"),
+    (BATCH, {"contentOff": "true"}, "contentOff", "option contentOff has no meaning without objectBucket"),
+    (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
+    # other kinds of reading
+    (STREAM, {"readWith": "pull"}, "readWith", 'must be consumer or direct, not "pull"'),
+    (STREAM, {"durable": "a.b"}, "durable", '"a.b", but a consumer name has no blanks'),
+    (STREAM, {"durable": ""}, "durable", "must name a consumer"),
+    (BATCH, {"durable": "d"}, "durable", "a batch keeps no position"),
+    (STREAM, {"filterPushdown": "true"}, "filterPushdown", "when reading a stream: name what to read with stream"),
     (STREAM, {"stream": ""}, "stream", "must name at least one stream"),
     # where
     (STREAM, {"endingOffsets": "latest"}, "endingOffsets", "when reading a stream: stop the query"),
@@ -450,7 +516,5 @@ def test_the_reference_names_every_option() -> None:
     text = options_markdown()
     for spec in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS):
         assert f"| `{spec.name}` | {spec.doc}" in text
-    for later in LATER_OPTIONS:
-        assert f"| `{later.name}` | {later.doc} | {later.sink or 'no meaning'} |" in text
     assert "; only when reading a stream |" in text
     assert re.search(r"^\| `writeId` \|.*; only when writing a batch \|", text, re.MULTILINE)

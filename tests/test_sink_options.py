@@ -16,17 +16,11 @@ from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.names import Subject
-from spark_jetstream.option_table import (
-    CONNECTION_OPTIONS,
-    LATER_OPTIONS,
-    SINK_OPTIONS,
-    SOURCE_OPTIONS,
-    SPARK_KEYS,
-    OptionSpec,
-)
+from spark_jetstream.option_specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, OptionSpec
+from spark_jetstream.option_table import SPARK_KEYS
 from spark_jetstream.options import ConnectionOptions, Delivery, SinkOptions, SourceOptions
 from spark_jetstream.sink.rows import subject_fault
+from spark_jetstream.subjects import Subject
 from spark_jetstream.values import Choice
 
 SECRET = "hunter2-never-shown"
@@ -47,7 +41,13 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "maxRetries": ("0", 0),
     "deadLetterSubject": ("orders.refused", "orders.refused"),
     "writeId": ("load_2026-03-01", "load_2026-03-01"),
+    "bucket": ("prices", "prices"),
+    "objectBucket": ("files", "files"),
+    "ensureStream": ("streams.yaml", "streams.yaml"),
+    "ensureStreamOnConflict": ("Ignore", "ignore"),
 }
+BESIDE = {"ensureStreamOnConflict": {"ensureStream": "{}"}}
+BOTH_SIDES = {"stream", "bucket", "objectBucket", "ensureStream", "ensureStreamOnConflict"}
 
 
 def model_field(options: SinkOptions, spec: OptionSpec) -> object:
@@ -58,7 +58,7 @@ def model_field(options: SinkOptions, spec: OptionSpec) -> object:
 @pytest.mark.parametrize("change", [str, str.lower, str.upper], ids=["as written", "lower", "upper"])
 def test_every_option_reaches_its_field_in_any_case(spec: OptionSpec, change: Any) -> None:
     text, expected = SAMPLES[spec.name]
-    found = model_field(sink(spec.only != "batch", **{change(spec.name): text}), spec)
+    found = model_field(sink(spec.only != "batch", **BESIDE.get(spec.name, {}), **{change(spec.name): text}), spec)
     assert found == expected
     assert type(found) is type(expected)
     assert SinkOptions.model_fields[spec.field_name].get_default() != expected
@@ -66,7 +66,7 @@ def test_every_option_reaches_its_field_in_any_case(spec: OptionSpec, change: An
 
 @pytest.mark.parametrize("spec", [spec for spec in SINK_OPTIONS if spec.default], ids=lambda spec: spec.name)
 def test_the_default_in_the_table_is_the_models(spec: OptionSpec) -> None:
-    found = model_field(sink(**{spec.name: spec.default}), spec)
+    found = model_field(sink(**BESIDE.get(spec.name, {}), **{spec.name: spec.default}), spec)
     assert found == SinkOptions.model_fields[spec.field_name].get_default()
 
 
@@ -141,24 +141,30 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     *(
         (streaming, {spec.name.lower(): "x"}, spec.name, "belongs to the source and has no meaning for a sink")
         for spec in SOURCE_OPTIONS
-        if spec.name != "stream"
+        if spec.name not in BOTH_SIDES
         for streaming in (STREAM, BATCH)
     ),
-    *(
-        (STREAM, {name: text}, name, "belongs to the source and has no meaning for a sink")
-        for name, text in {
-            "readWith": "consumer",
-            "durable": "d",
-            "filterPushdown": "false",
-            "history": "true",
-            "contentOff": "true",
-        }.items()
+    # streams that are made
+    (STREAM, {"ensureStreamOnConflict": "update"}, "ensureStreamOnConflict", "has no meaning without ensureStream"),
+    (BATCH, {"ensureStream": ""}, "ensureStream", "must not be empty"),
+    (
+        BATCH,
+        {"ensureStream": "{}", "ensureStreamOnConflict": "no"},
+        "ensureStreamOnConflict",
+        "error, update or ignore",
     ),
-    # later
-    (STREAM, {"bucket": "b"}, "bucket", "not supported in this version (writing a Key-Value bucket)"),
-    (BATCH, {"objectbucket": "b"}, "objectBucket", "not supported in this version (writing an Object Store bucket)"),
-    (BATCH, {"ensureStream": "{}"}, "ensureStream", "not supported in this version (creating a stream on demand)"),
-    (STREAM, {"ensureStreamOnConflict": "update"}, "ensureStreamOnConflict", "not supported in this version"),
+    (STREAM, {"bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more than"),
+    (BATCH, {"objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "by hand (nats object add)"),
+    # buckets
+    (STREAM, {"bucket": "b", "subject": "a"}, "subject", "no meaning with bucket: column key says"),
+    (STREAM, {"bucket": "b", "stream": "KV_b"}, "stream", "options stream and bucket exclude each other"),
+    (STREAM, {"bucket": "b", "delivery": "exactly-once"}, "delivery", "cannot be exactly-once with bucket"),
+    (STREAM, {"bucket": "b", "objectBucket": "o"}, "bucket", "exclude each other"),
+    (STREAM, {"bucket": "b.c"}, "bucket", "1 to 252 letters"),
+    (BATCH, {"objectBucket": "o", "subject": "a"}, "subject", "column name says what an object is called"),
+    (BATCH, {"objectBucket": "o", "delivery": "deduplicated"}, "delivery", "an object is replaced as a whole"),
+    (BATCH, {"objectBucket": "o", "writeId": "x"}, "writeId", "an object is replaced as a whole"),
+    (BATCH, {"objectBucket": "o", "deadLetterSubject": "x"}, "deadLetterSubject", "fails the task"),
     # where
     (STREAM, {"writeId": "x"}, "writeId", "when writing a stream: the query's own id and its batch numbers are used"),
     # values
@@ -215,10 +221,6 @@ def test_what_is_refused(streaming: bool, options: Mapping[str, object], option:
     assert pickle.loads(pickle.dumps(caught.value)).option == option
 
 
-def test_every_option_that_comes_later_is_refused() -> None:
-    assert {later.name for later in LATER_OPTIONS} <= {option for _, _, option, _ in REFUSED}
-
-
 def test_the_same_name_means_what_it_says_at_each_end() -> None:
     assert sink(stream="ORDERS").stream == "ORDERS"
     assert SourceOptions.from_spark({"stream": "ORDERS"}, streaming=True).streams == ("ORDERS",)
@@ -249,7 +251,7 @@ WRONG: list[Mapping[str, object]] = [
     *({name: SECRET, "maxRetries": "none"} for name in SECRETS),
     *({name: SECRET, "nonsense": "x"} for name in SECRETS),
     *({name: SECRET, "subjects": "a"} for name in SECRETS),
-    *({name: SECRET, "bucket": "a"} for name in SECRETS),
+    *({name: SECRET, "ensureStreamOnConflict": "a"} for name in SECRETS),
     *({name: SECRET, "writeId": "a"} for name in SECRETS),
     {"servers": f"nats://{SECRET}@host", "subject": "a", "deadLetterSubject": "a"},
     {"servers": f"nats://me:{SECRET}@host", "delivery": "none"},

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import OptionError, SchemaError
-from spark_jetstream.names import Subject
 from spark_jetstream.sink.rows import SinkColumns, subject_fault
+from spark_jetstream.subjects import Subject
 from tests.support.sink_rows import HEADERS, batch_of, read, rows
 
 DATA, SUBJECT = ("data", "binary"), ("subject", "string")

@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.names import (
-    Identifier,
-    Positions,
-    Prefix,
-    Servers,
-    StreamName,
-    StreamNames,
-    Subject,
-    SubjectFilters,
-    subject_fault,
-    subjects_overlap,
-)
+from spark_jetstream.names import Identifier, Prefix, StreamName, StreamNames
+from spark_jetstream.positions import Positions
+from spark_jetstream.server_urls import Servers
+from spark_jetstream.subjects import Subject, SubjectFilters, subject_fault, subjects_overlap
 from spark_jetstream.values import (
     Choice,
     Duration,

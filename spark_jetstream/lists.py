@@ -1,0 +1,26 @@
+"""Lists in the text of an option, separated by commas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_jetstream.errors import OptionError
+from spark_jetstream.values import shown, wrong
+
+
+def items(option: str, value: object, what: str) -> tuple[str, ...]:
+    """The elements of a comma list, or of a sequence of str, without blanks around them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise wrong(option, f"a comma list of {what}", value)
+    items = tuple(part.strip() for part in parts)
+    if not all(items):
+        raise OptionError(f"option {option} holds an empty element where {what} are listed", option=option)
+    return items
+
+
+def refuse_twice(option: str, names: Sequence[str]) -> None:
+    """Raise `OptionError` when a name is listed twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"option {option} names {shown(name)} twice", option=option)
