@@ -276,7 +276,8 @@ def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
     """
     lines = [b"NATS/1.0"]
     headers = dict(message.headers or {})
-    if not message.reply and not message.data and "Status" in headers:
+    # A stored message that answers a Direct Get has no reply either, but a time.
+    if not message.reply and not message.data and "Status" in headers and "Nats-Time-Stamp" not in headers:
         # Where a status has no description nats-py takes the header lines behind it for one.
         description = headers.pop("Description", "").partition("\n")[0]
         lines = [f"NATS/1.0 {headers.pop('Status')} {description}".rstrip().encode()]

@@ -134,15 +134,18 @@ class Connection:
 
         self._loop.call_soon_threadsafe(self._spawn, carry_out())
 
-    def inbox(self, replies: bool = False) -> Inbox:
-        """A new inbox; use it as a context manager. With `replies` it is for acknowledgements of what it sends.
+    def inbox(self, replies: bool = False, *, whole: bool = False, paced: bool = True, token: str = "*") -> Inbox:
+        """A new inbox. `replies`: for answers to what it sends (`paced`: many, a few ms late); `whole`: for Direct Get.
+
+        With a `token` only what comes to ``<subject>.<token>``: a server that looks for somebody who listens there does
+        not see a wildcard (snapshots begin two seconds later).
 
         Raises `JetStreamError` when `replies` is asked for and this version of nats-py does not allow it.
         """
         if replies:
             client_parts.transport_of(self._client)
-        inbox = Inbox(self, self._client.new_inbox(), replies)
-        self._run(self._open_inbox(inbox), self.options.request_timeout)
+        inbox = Inbox(self, self._client.new_inbox(), replies, whole, paced)
+        self._run(self._open_inbox(inbox, token), self.options.request_timeout)
         return inbox
 
     def check(self, timeout: float) -> None:
@@ -198,6 +201,11 @@ class Connection:
     def write_for(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
         """`Inbox.send`."""
         self._loop.call_soon_threadsafe(self._write, inbox, frames, generation)
+
+    def pace_for(self, inbox: Inbox, paced: bool) -> None:
+        """For `Inbox.pace`."""
+        inbox.paced = paced
+        self._loop.call_soon_threadsafe(self._set_pace)
 
     def resume(self, inbox: Inbox, patience: float) -> None:
         """`Inbox.resume`."""
@@ -298,27 +306,27 @@ class Connection:
             del self._waiting[trouble]
             trouble.cancel()
 
-    async def _open_inbox(self, inbox: Inbox) -> None:
+    async def _open_inbox(self, inbox: Inbox, token: str) -> None:
         async def by_message(message: Msg) -> None:
             if not self._in_bulk:
-                for event in client_parts.reframed(message, inbox.replies):
+                for event in client_parts.reframed(message, inbox.whole):
                     inbox.put(event)
 
         try:
-            subscription = await self._client.subscribe(f"{inbox.subject}.*", cb=by_message)
+            subscription = await self._client.subscribe(f"{inbox.subject}.{token}", cb=by_message)
         except (nats.errors.Error, OSError) as error:
             raise ConnectionFailed(f"cannot subscribe to an inbox: {words(error)}") from None
         sid = client_parts.number_of(subscription)
         self._inboxes[sid] = inbox
         self._subscriptions[sid] = subscription
         self._scanner.collect.add(sid)
-        if inbox.replies:
+        if inbox.whole:
             self._scanner.whole.add(sid)
-            self._set_pace()
+        self._set_pace()
 
     def _set_pace(self) -> None:
         if self._transport is not None:
-            self._transport.paced = bool(self._scanner.whole)
+            self._transport.paced = any(inbox.paced for inbox in self._inboxes.values())
 
     def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
         # Not through nats-py's buffer: what is in there when the connection is lost is sent over the next one.

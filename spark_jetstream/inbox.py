@@ -20,12 +20,16 @@ class Inbox:
 
     Everything published through it is answered to `<subject>.<number>`, so an answer tells by its own subject which
     request it belongs to. `get` hands out what came, in the order of the wire. With `replies` everything comes as
-    `Frames`; without, messages that have no reply subject are read as `Status`.
+    `Frames`, and with `whole`, where messages have no reply subject; without, those are read as `Status`.
     """
 
-    def __init__(self, connection: Connection, subject: str, replies: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, subject: str, replies: bool = False, whole: bool = False, paced: bool = True
+    ) -> None:
         self.subject = subject
         self.replies = replies
+        self.whole = whole or replies
+        self.paced = replies and paced
         self.generation = connection.reconnects
         self._connection = connection
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -72,6 +76,11 @@ class Inbox:
         if isinstance(event, JetStreamError):
             raise event
         return event
+
+    def pace(self, paced: bool) -> None:
+        """From now on answers come a few milliseconds late, as is good for many, or at once."""
+        if paced != self.paced:
+            self._connection.pace_for(self, paced)
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""

@@ -19,6 +19,14 @@ DEFAULT_PREFIX = "$JS.API"
 
 STREAM_IS_WORK_QUEUE = frozenset({10084, 10098, 10099, 10100, 10101})
 """What the server answers to a reader's consumer on a work-queue stream (error codes)."""
+FILTER_TAKEN = frozenset({10099, 10100})
+"""What the server answers when another consumer of a work queue has the filter, or part of it (error codes)."""
+CONSUMER_EXISTS = 10148
+"""What the server answers when a consumer of that name exists with another configuration (error code)."""
+RESET_REFUSED = 10204
+"""What the server answers when a consumer cannot be moved to a sequence (error code)."""
+END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
+"""Statuses that end the answer to a Direct Get: a batch is through, nothing was found, nobody listens."""
 
 
 def stream_info(prefix: str, stream: str) -> str:
@@ -41,9 +49,29 @@ def stream_create(prefix: str, stream: str) -> str:
     return f"{prefix}.STREAM.CREATE.{stream}"
 
 
+def stream_update(prefix: str, stream: str) -> str:
+    """Subject that gives an existing stream a configuration; what is left out of it becomes the default."""
+    return f"{prefix}.STREAM.UPDATE.{stream}"
+
+
 def stream_create_request(config: Mapping[str, Any]) -> bytes:
-    """Body that creates a stream."""
+    """Body that creates a stream, or updates one."""
     return json.dumps(config).encode()
+
+
+def stream_delete(prefix: str, stream: str) -> str:
+    """Subject that deletes a stream."""
+    return f"{prefix}.STREAM.DELETE.{stream}"
+
+
+def stream_snapshot(prefix: str, stream: str) -> str:
+    """Subject that lets the server send a backup of a stream."""
+    return f"{prefix}.STREAM.SNAPSHOT.{stream}"
+
+
+def stream_restore(prefix: str, stream: str) -> str:
+    """Subject that begins to restore a stream; it must not exist."""
+    return f"{prefix}.STREAM.RESTORE.{stream}"
 
 
 def message_get(prefix: str, stream: str) -> str:
@@ -64,6 +92,24 @@ def last_message_request(subject: str) -> bytes:
 def next_message_request(subject: str, sequence: int) -> bytes:
     """Body that asks for the first message on a subject that has this sequence or a later one."""
     return json.dumps({"seq": sequence, "next_by_subj": subject}).encode()
+
+
+def first_message_request(time: str, subject: str) -> bytes:
+    """Body that asks for the first message on a subject stored at a time (RFC 3339) or later."""
+    return json.dumps({"start_time": time, "next_by_subj": subject}).encode()
+
+
+def direct_get(prefix: str, stream: str) -> str:
+    """Subject at which any replica, and any mirror, returns messages (ADR-31)."""
+    return f"{prefix}.DIRECT.GET.{stream}"
+
+
+def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes: int) -> bytes:
+    """Body that asks for the messages on a subject (None for all) from a sequence on, as a batch (server 2.11)."""
+    body: dict[str, Any] = {"seq": sequence, "batch": batch, "max_bytes": max_bytes}
+    if subject is not None:
+        body["next_by_subj"] = subject
+    return json.dumps(body).encode()
 
 
 def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
@@ -87,6 +133,54 @@ def consumer_next(prefix: str, stream: str, name: str) -> str:
     return f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
 
 
+def consumer_list(prefix: str, stream: str) -> str:
+    """Subject that lists a stream's consumers, a page at a time."""
+    return f"{prefix}.CONSUMER.LIST.{stream}"
+
+
+def consumer_list_request(offset: int) -> bytes:
+    """Body that asks for the page of a list that begins at this place, from 0."""
+    return json.dumps({"offset": offset}).encode()
+
+
+def consumer_reset(prefix: str, stream: str, name: str) -> str:
+    """Subject that moves a consumer (server 2.14). For a consumer that is missing nobody answers there."""
+    return f"{prefix}.CONSUMER.RESET.{stream}.{name}"
+
+
+def reset_request(sequence: int) -> bytes:
+    """Body that makes this stream sequence, or the first one behind it, the next that a consumer delivers."""
+    return json.dumps({"seq": sequence}).encode()
+
+
+def stream_purge(prefix: str, stream: str) -> str:
+    """Subject that removes messages of a stream."""
+    return f"{prefix}.STREAM.PURGE.{stream}"
+
+
+def purge_request(end: int, filter_subject: str | None) -> bytes:
+    """Body that removes the messages below a sequence, of all subjects or of those that match a filter.
+
+    `ValueError` for an `end` below 2: there is nothing to remove, and without a sequence everything would go.
+    """
+    if end < 2:
+        raise ValueError(f"a purge below sequence {end} removes nothing")
+    body: dict[str, Any] = {"seq": end}
+    if filter_subject is not None:
+        body["filter"] = filter_subject
+    return json.dumps(body).encode()
+
+
+def purge_subject_request(subject: str) -> bytes:
+    """Body that removes all messages on a subject.
+
+    Not a purge below some far sequence: a server counts up to it, for hours, where the stream is in memory (2.15).
+    """
+    if not subject:
+        raise ValueError("without a subject everything would go")
+    return json.dumps({"filter": subject}).encode()
+
+
 def nanoseconds(seconds: float) -> int:
     """A duration as the API wants it."""
     return round(seconds * 1_000_000) * 1000
@@ -99,15 +193,17 @@ def reader_config(
     start_sequence: int | None = None,
     start_time: str | None = None,
     last: bool = False,
+    last_per_subject: bool = False,
     headers_only: bool = False,
     inactive_threshold: float | None = 30.0,
     replicas: int | None = 1,
 ) -> dict[str, Any]:
     """Configuration of an ephemeral pull consumer that acknowledges nothing and lives in memory.
 
-    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. `inactive_threshold` is in
-    seconds. None leaves `replicas` and `inactive_threshold` to the stream, as interest streams and streams with
-    limits for their consumers demand.
+    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. With `last_per_subject`,
+    which needs a filter, it delivers the last message of each subject, and then what is stored later.
+    `inactive_threshold` is in seconds. None leaves `replicas` and `inactive_threshold` to the stream, as interest
+    streams and streams with limits for their consumers demand.
     """
     config: dict[str, Any] = {
         "name": name,
@@ -123,6 +219,8 @@ def reader_config(
         config["num_replicas"] = replicas
     if last:
         config["deliver_policy"] = "last"
+    elif last_per_subject:
+        config["deliver_policy"] = "last_per_subject"
     elif start_time is not None:
         config |= {"deliver_policy": "by_start_time", "opt_start_time": start_time}
     elif start_sequence is not None and start_sequence > 1:
@@ -141,16 +239,30 @@ def create_request(stream: str, config: Mapping[str, Any]) -> bytes:
     return json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
 
 
-def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float) -> bytes:
-    """Body of one pull (ADR-37): at most `batch` messages and `max_bytes` bytes; times in seconds."""
-    return json.dumps(
-        {
-            "batch": batch,
-            "max_bytes": max_bytes,
-            "expires": nanoseconds(expires),
-            "idle_heartbeat": nanoseconds(heartbeat),
-        }
-    ).encode()
+def update_request(stream: str, config: Mapping[str, Any]) -> bytes:
+    """Body that gives an existing consumer a configuration; what is left out of it becomes the default."""
+    return json.dumps({"stream_name": stream, "config": config, "action": "update"}).encode()
+
+
+def touch_request() -> bytes:
+    """Body of a pull that no message fits into: it delivers nothing, and counts as activity of its consumer."""
+    return json.dumps({"batch": 1, "max_bytes": 1, "no_wait": True}).encode()
+
+
+def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float, no_wait: bool = False) -> bytes:
+    """Body of one pull (ADR-37): at most `batch` messages and `max_bytes` bytes; times in seconds.
+
+    With `no_wait` it ends, once it has brought something, where the stream does.
+    """
+    body: dict[str, Any] = {
+        "batch": batch,
+        "max_bytes": max_bytes,
+        "expires": nanoseconds(expires),
+        "idle_heartbeat": nanoseconds(heartbeat),
+    }
+    if no_wait:
+        body["no_wait"] = True
+    return json.dumps(body).encode()
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:

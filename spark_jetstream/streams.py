@@ -25,7 +25,8 @@ class SequenceRange:
 
     ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's
     creation time as the server prints it, so that a reader notices a stream that was created again.
-    ``subjects`` are the filters, empty for all. Plain data: it pickles, and crosses to the executors.
+    ``subjects`` are the filters, empty for all. ``direct``: it is read with Direct Get, not with a consumer. Plain
+    data: it pickles, and crosses to the executors.
 
     `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
@@ -36,6 +37,7 @@ class SequenceRange:
     count: int | None
     created: str
     subjects: tuple[str, ...] = ()
+    direct: bool = False
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.end < self.first:
@@ -62,7 +64,8 @@ class StreamState:
     ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``max_msg_size`` < 0 means no limit
     in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
-    have a TTL of their own (server 2.11, ADR-43).
+    have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
+    ``expires``: messages go by age, or may by a TTL of their own.
     """
 
     name: str
@@ -87,6 +90,8 @@ class StreamState:
     sealed: bool = False
     mirror: bool = False
     allow_msg_ttl: bool = False
+    deny_purge: bool = False
+    expires: bool = False
 
     @property
     def first_kept(self) -> int:
@@ -150,6 +155,8 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         sealed=flag("config.sealed"),
         mirror=bool(_field(body, "config.mirror", dict, context, {})),
         allow_msg_ttl=ttl,
+        deny_purge=flag("config.deny_purge"),
+        expires=ttl or number("config.max_age", 0) > 0,
     )
 
 

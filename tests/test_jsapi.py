@@ -323,3 +323,10 @@ def test_no_reply() -> None:
     error = jsapi.no_reply("look at stream S", 2.5)
     assert isinstance(error, RequestTimeout)
     assert str(error) == "cannot look at stream S: no reply within 2.5 s (option requestTimeout)"
+
+
+def test_a_purge_of_a_subject_names_no_sequence() -> None:
+    # A server of 2.15 counts up to the sequence, one by one, where the stream is in memory.
+    assert json.loads(jsapi.purge_subject_request("a.b")) == {"filter": "a.b"}
+    with pytest.raises(ValueError, match="everything would go"):
+        jsapi.purge_subject_request("")

@@ -44,7 +44,7 @@ def test_a_stream_as_the_server_makes_it(nats_server: NatsServer, stream: Callab
     assert (state.subjects, state.duplicate_window) == (("plain.a", "plain.b.*"), 120.0)
     assert (state.max_msg_size, state.discard, state.storage) == (-1, "old", "file")
     flags = (state.no_ack, state.sealed, state.mirror, state.allow_msg_ttl, state.allow_direct)
-    assert not any((*flags, state.has_age_or_size_limit, state.keyed))
+    assert not any((*flags, state.has_age_or_size_limit, state.expires, state.keyed))
     assert state.last_timestamp == 0
     assert state.server_time > parse_time(state.created) > 0
 
@@ -67,6 +67,7 @@ def test_a_stream_with_settings(nats_server: NatsServer, stream: Callable[..., S
     assert state.allow_msg_ttl
     assert state.allow_direct
     assert state.has_age_or_size_limit
+    assert state.expires
     assert not state.keyed
 
 

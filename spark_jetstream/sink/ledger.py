@@ -38,10 +38,10 @@ from spark_jetstream.columns import headers
 from spark_jetstream.connection import Connection
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import ApiError, DeliveryError, OutageError, StreamNotFound
+from spark_jetstream.lookup import last_message, next_message, streams_of
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import retrying
 from spark_jetstream.pulling import PullSettings, read_range
-from spark_jetstream.sink.lookup import last_message, next_message, streams_of
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.streams import SequenceRange, StreamState, stream_state, subject_pattern
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_jetstream import jsapi
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
-from spark_jetstream.streams import parse_time
+from spark_jetstream.streams import parse_time, rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +40,36 @@ class StoredMessage:
         return found[1] if found is not None else b""
 
 
-def last_message(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
-    """The last message of a stream on a subject, or None. Raises what `Connection.api` raises."""
+def last_message(
+    connection: Connection, stream: str, subject: str, *, prefix: str | None = None
+) -> StoredMessage | None:
+    """The last message of a stream on a subject, or None. Raises what `Connection.api` raises.
+
+    ``prefix`` is where the stream's API answers, unless it is that of the connection.
+    """
     context = f"get the last message of stream {stream} on {subject}"
-    return _message(connection, stream, jsapi.last_message_request(subject), context)
+    return _message(connection, stream, jsapi.last_message_request(subject), context, prefix)
 
 
-def next_message(connection: Connection, stream: str, subject: str, sequence: int) -> StoredMessage | None:
+def next_message(
+    connection: Connection, stream: str, subject: str, sequence: int, *, prefix: str | None = None
+) -> StoredMessage | None:
     """The first message of a stream on a subject (wildcards allowed) from a sequence on, or None.
+
+    ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
+    """
+    context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
+    return _message(connection, stream, jsapi.next_message_request(subject, sequence), context, prefix)
+
+
+def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> StoredMessage | None:
+    """The first message of a stream on a subject (wildcards allowed) stored at a time (ns) or later, or None.
 
     Raises what `Connection.api` raises.
     """
-    context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
-    return _message(connection, stream, jsapi.next_message_request(subject, sequence), context)
+    time_text = rfc3339(nanoseconds)
+    context = f"get the first message of stream {stream} on {subject} since {time_text}"
+    return _message(connection, stream, jsapi.first_message_request(time_text, subject), context)
 
 
 def message(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
@@ -61,9 +78,11 @@ def message(connection: Connection, stream: str, sequence: int) -> StoredMessage
     return _message(connection, stream, jsapi.message_request(sequence), context)
 
 
-def _message(connection: Connection, stream: str, request: bytes, context: str) -> StoredMessage | None:
+def _message(
+    connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
+) -> StoredMessage | None:
     try:
-        body = connection.api(jsapi.message_get(connection.prefix, stream), request, context=context)
+        body = connection.api(jsapi.message_get(prefix or connection.prefix, stream), request, context=context)
     except MessageNotFound:
         return None
     sequence = jsapi.field(body, "message.seq", int, context)
@@ -75,13 +94,15 @@ def _message(connection: Connection, stream: str, request: bytes, context: str) 
     return StoredMessage(sequence, headers, data, parse_time(str(found.get("time", ""))))
 
 
-def streams_of(connection: Connection, subject: str, hint: str = "; option stream would name it") -> list[str]:
+def streams_of(
+    connection: Connection, subject: str, hint: str = "; option stream would name it", *, prefix: str | None = None
+) -> list[str]:
     """The streams that capture a subject (STREAM.NAMES); errors end with ``hint``.
 
-    Raises what `Connection.api` raises.
+    ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
     """
     context = f"find the stream that captures {subject}{hint}"
-    api = jsapi.stream_names(connection.prefix)
+    api = jsapi.stream_names(prefix or connection.prefix)
     body = connection.api(api, jsapi.stream_names_request(subject), context=context)
     return [str(name) for name in body.get("streams") or []]
 
@@ -89,12 +110,13 @@ def streams_of(connection: Connection, subject: str, hint: str = "; option strea
 class Listeners:
     """Whether any stream listens on a subject; asks no more than once a second about each.
 
-    ``may_ask`` is false when the account was not allowed to ask the last time.
+    ``may_ask`` is false when the account was not allowed to ask the last time. ``prefix`` is that of `last_message`.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, prefix: str | None = None) -> None:
         self.may_ask = True
         self._connection = connection
+        self._prefix = prefix
         self._heard: dict[str, float] = {}
         self._failed = float("-inf")
 
@@ -104,7 +126,7 @@ class Listeners:
         if now - self._failed < _VALID or now - self._heard.get(subject, float("-inf")) < _VALID:
             return False
         try:
-            found = streams_of(self._connection, subject)
+            found = streams_of(self._connection, subject, prefix=self._prefix)
         except JetStreamError as error:
             # An election, most likely: the API has no leader either.
             log.info("%s", error)

@@ -1,0 +1,109 @@
+"""Direct reads (`readWith=direct`) beside reads by pull consumers, below Spark, turn by turn on the same server."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks import references
+from benchmarks.load import fill
+from spark_jetstream.columns import Messages, record_batch
+from spark_jetstream.connection import Connection
+from spark_jetstream.direct import read_direct
+from spark_jetstream.options import SourceOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.pulling import PullSettings, read_range
+from spark_jetstream.schema import COLUMN_NAMES
+from spark_jetstream.streams import SequenceRange
+from spark_jetstream.testing import NatsServer
+
+MESSAGES = 500_000
+RANGES = 200  # of ten messages
+
+Read = Callable[[SequenceRange], Iterator[Messages]]
+
+
+def _readers(url: str) -> dict[str, Read]:
+    options = SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True)
+    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+
+    def connected(_: float) -> Connection:
+        return connect(options.connection)
+
+    return {
+        "consumer": lambda part: read_range(connected, part, settings, "bench"),
+        "direct": lambda part: read_direct(connected, part, settings, "bench"),
+    }
+
+
+def _stream(url: str) -> SequenceRange:
+    """A stream of `MESSAGES` messages of 200 bytes that answers Direct Gets; all of it."""
+    fill(url, "BENCH", MESSAGES)
+    connection = connect(SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True).connection)
+    config = connection.api("$JS.API.STREAM.INFO.BENCH", b"", context="look at the stream")["config"]
+    body = json.dumps({**config, "allow_direct": True}).encode()
+    info = connection.api("$JS.API.STREAM.UPDATE.BENCH", body, context="allow direct gets")
+    return SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES, info["created"])
+
+
+def _rate(read: Read, part: SequenceRange) -> float:
+    """Rows a second, all columns decoded."""
+    began = time.perf_counter()
+    rows = sum(record_batch(run, stream=part.stream, columns=COLUMN_NAMES).num_rows for run in read(part))
+    elapsed = time.perf_counter() - began
+    if rows != part.count:
+        raise RuntimeError(f"{rows} of {part.count} messages came")
+    return float(rows / elapsed)
+
+
+def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
+    """All messages to record batches, in one partition."""
+    readers = _readers(url)
+    filtered = SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES // 5, whole.created, ("BENCH.3", "BENCH.7"))
+    print(f"\n{MESSAGES:,} messages of 200 B to record batches, without Spark, {rounds} rounds; rows a second")
+    columns = ("round", "consumer", "direct", "bytes only", "direct/cons.", "2 filters: c.", "direct", "direct/cons.")
+    print("".join(f"{column:>14}" for column in columns))
+    ratios: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 1):
+        rates = [_rate(read, whole) for read in readers.values()]
+        raw: float = references.count_bytes(url, "BENCH", MESSAGES)
+        some = [_rate(read, filtered) for read in readers.values()]
+        label = str(number) if number else "warm-up"
+        print(f"{label:>14}{rates[0]:14,.0f}{rates[1]:14,.0f}{raw:14,.0f}{rates[1] / rates[0]:14.2f}", end="")
+        print(f"{some[0]:14,.0f}{some[1]:14,.0f}{some[1] / some[0]:14.2f}", flush=True)
+        if number:
+            ratios[0].append(rates[1] / rates[0])
+            ratios[1].append(some[1] / some[0])
+    print(f"median: direct {statistics.median(ratios[0]):.2f} of consumer, {statistics.median(ratios[1]):.2f} filtered")
+
+
+def latency(url: str, whole: SequenceRange) -> None:
+    """The last ten messages, again and again."""
+    part = SequenceRange("BENCH", MESSAGES - 9, MESSAGES + 1, 10, whole.created)
+    readers = _readers(url)
+    taken: dict[str, list[float]] = {name: [] for name in readers}
+    for number in range(RANGES + 20):
+        for name, read in readers.items():
+            began = time.perf_counter()
+            rows = sum(len(run) for run in read(part))
+            elapsed = (time.perf_counter() - began) * 1000
+            if rows != 10:
+                raise RuntimeError(f"{rows} of 10 messages came")
+            if number >= 20:
+                taken[name].append(elapsed)
+    print(f"\na range of ten messages, {RANGES} times each, by turns; milliseconds")
+    for name, each in taken.items():
+        ordered = sorted(each)
+        print(f"{name:>10}: median {statistics.median(ordered):.2f}, p99 {ordered[len(ordered) * 99 // 100]:.2f}")
+    medians = {name: statistics.median(each) for name, each in taken.items()}
+    print(f"direct takes {medians['direct'] / medians['consumer']:.2f} of what a consumer takes")
+
+
+def run(rounds: int) -> None:
+    """All figures of direct reads."""
+    with NatsServer() as server:
+        whole = _stream(server.url)
+        throughput(server.url, whole, rounds)
+        latency(server.url, whole)
