@@ -1,0 +1,70 @@
+"""What a commit costs the driver of a query with the option `durable`: the look at the consumer, and its move.
+
+`python -m benchmarks.commit --commits 300` measures it on a server of its own, after batches of 20 messages. The
+messages of a work queue and of an interest stream are gone when a commit ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+from benchmarks.load import PAYLOAD_BYTES
+from spark_jetstream import jsapi
+from spark_jetstream.connection import Connection
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.pool import close_all, connect
+from spark_jetstream.source.progress import Progress
+from spark_jetstream.streams import stream_state
+from spark_jetstream.testing import NatsServer
+
+RETENTIONS = ("limits", "interest", "workqueue")
+_BATCH = 20  # messages between two commits
+
+
+def measure(url: str, retention: str, commits: int) -> list[float]:
+    """How long each commit took, in milliseconds."""
+    options = ConnectionOptions.from_spark({"servers": url})
+
+    def to_server() -> Connection:
+        return connect(options)
+
+    connection = to_server()
+    config = {"name": retention, "subjects": [f"{retention}.>"], "storage": "file", "retention": retention}
+    connection.api(
+        jsapi.stream_create(connection.prefix, retention),
+        jsapi.stream_create_request(config),
+        context="create a stream",
+    )
+    progress = Progress(to_server, "query", (), lambda: 10.0, fail_on_data_loss=True)
+    taken: list[float] = []
+    for number in range(commits + 1):
+        body = connection.api(jsapi.stream_info(connection.prefix, retention), b"", context="read a stream")
+        state = stream_state(body, "read a stream")
+        if number == 0:
+            progress.open(state, fresh=True)
+        else:
+            begun = time.perf_counter()
+            progress.commit(state, state.last_seq + 1)
+            taken.append(1000 * (time.perf_counter() - begun))
+        for _ in range(_BATCH):
+            connection.request(f"{retention}.x", bytes(PAYLOAD_BYTES), context="store a message")
+    return taken
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.commit", description=__doc__)
+    parser.add_argument("--commits", type=int, default=300, help="measured commits for each retention (default 300)")
+    arguments = parser.parse_args()
+    with NatsServer() as server:
+        for retention in RETENTIONS:
+            taken = measure(server.url, retention, arguments.commits)
+            most = statistics.quantiles(taken, n=100)[98]
+            print(f"commit, {retention:9}: median {statistics.median(taken):.2f} ms, 99th percentile {most:.2f} ms")
+        close_all()
+
+
+if __name__ == "__main__":
+    main()

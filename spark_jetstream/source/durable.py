@@ -1,0 +1,245 @@
+"""The consumer that shows how far Spark has committed, as data: what it is to be, and what the server says of it. Pure.
+
+Nobody pulls from it. Its position moves only when a batch is committed, so that it holds the messages of an interest
+stream, reserves its part of a work queue, and shows a query's lag to everybody who looks at the stream's consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream import jsapi
+from spark_jetstream.errors import JetStreamError, OptionError, ProtocolError
+from spark_jetstream.subjects import subjects_overlap
+
+RUN = "spark_jetstream_run"
+"""Metadata key: the token of the run that has the consumer."""
+SINCE = "spark_jetstream_since"
+"""Metadata key: when that run took it, by the server's clock (RFC 3339)."""
+RESET_LEVEL = 4
+"""The API level of the first server that can move a consumer (2.14)."""
+SEVERAL_FILTERS_LEVEL = 5
+"""The API level of the first server that purges one of several filters of a work queue's consumer safely (2.15).
+
+Those before move the consumer behind what they purge, and past messages of its other filters. A cluster takes these
+for acknowledged and removes them when its leaders change (seen with 2.12.8 and 2.14.6).
+"""
+SWEPT = 100_000
+"""From so many sequences in an interest stream on, a server before 2.14 leaves there what a deleted consumer held."""
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the server said of a consumer.
+
+    ``next`` is the first stream sequence that is not committed, ``deliveries`` how many messages were pulled from it
+    (zero, unless somebody else uses it). ``run`` is the token of the run that has it, None when no query ever had it.
+    ``level`` is the API level of the server that answered, 0 before 2.11. ``inactive_threshold`` is in seconds, 0 for
+    none.
+    """
+
+    config: Mapping[str, Any]
+    next: int
+    deliveries: int
+    run: str | None
+    since: str
+    level: int
+    inactive_threshold: float
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """Its subject filters, empty for all."""
+        return _filters(self.config)
+
+    @property
+    def lowest(self) -> int:
+        """The first sequence it can be moved to."""
+        start = self.config.get("opt_start_seq")
+        return start if isinstance(start, int) and self.config.get("deliver_policy") == "by_start_sequence" else 1
+
+
+def seen(body: Mapping[str, Any], context: str) -> Seen:
+    """A `Seen` from a reply that describes a consumer.
+
+    `context` says what was asked, as an infinitive without "to". Raises `ProtocolError` when a field is missing.
+    """
+    config: Mapping[str, Any] = jsapi.field(body, "config", dict, context)
+    deliveries = int(jsapi.field(body, "delivered.consumer_seq", int, context))
+    # The floor of a consumer that begins at a sequence is 0 before 2.14; what was delivered begins right on all.
+    position = "ack_floor" if deliveries else "delivered"
+    metadata = _metadata(config)
+    level = metadata.get("_nats.level", "0")
+    threshold = config.get("inactive_threshold", 0)
+    if not level.isascii() or not level.isdigit() or not isinstance(threshold, int):
+        raise ProtocolError(f"cannot {context}: the server's reply has an unusable configuration")
+    return Seen(
+        config=config,
+        next=int(jsapi.field(body, f"{position}.stream_seq", int, context)) + 1,
+        deliveries=deliveries,
+        run=metadata.get(RUN),
+        since=metadata.get(SINCE, ""),
+        level=int(level),
+        inactive_threshold=threshold / _SECOND,
+    )
+
+
+def stand_in(durable: str) -> str:
+    """The name of the consumer that holds the messages while the one named `durable` is made anew."""
+    return f"{durable}-spark-moving"
+
+
+def consumer_config(
+    name: str, filters: tuple[str, ...], run: str, since: str, start: int | None = None
+) -> dict[str, Any]:
+    """What to create: a durable pull consumer that begins with the first message, or at the sequence `start`.
+
+    Only what server 2.10 knows. Everything else is left to the server's defaults, and to the stream.
+    """
+    config: dict[str, Any] = {
+        "durable_name": name,
+        "name": name,
+        "description": "how far a Spark query has committed",
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "replay_policy": "instant",
+        "metadata": {RUN: run, SINCE: since},
+    }
+    if start is not None and start > 1:
+        config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
+    if len(filters) == 1:
+        config["filter_subject"] = filters[0]
+    elif filters:
+        config["filter_subjects"] = list(filters)
+    return config
+
+
+def taken_over(config: Mapping[str, Any], run: str, since: str) -> dict[str, Any]:
+    """The same configuration in the name of another run. The keys that the server itself adds are left out."""
+    kept = {key: value for key, value in _metadata(config).items() if not key.startswith("_nats.")}
+    return {**config, "metadata": {**kept, RUN: run, SINCE: since}}
+
+
+def filters_in_subject(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The filters as `jsapi.consumer_create` wants them: one that stands in a list is no part of the subject."""
+    one = config.get("filter_subject")
+    return (one,) if isinstance(one, str) and one else ()
+
+
+def differences(found: Seen, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
+    """What keeps an existing consumer from holding a query's position, each as "field: wanted X, is Y".
+
+    The order of the filters does not matter, nor does what changes nothing for a consumer that nobody pulls from
+    (descriptions, metadata, limits of pulls and deliveries, a pause). `in_memory`: the stream is kept in memory, and
+    its consumers may be too.
+    """
+    config = found.config
+    differing: list[str] = []
+
+    def compare(field: str, wanted: str, value: str) -> None:
+        if wanted != value:
+            differing.append(f"{field}: wanted {wanted}, is {value}")
+
+    compare("ack_policy", "explicit", str(config.get("ack_policy", "none")))
+    # On a server that cannot move consumers a query's own begins where the last commit was.
+    begins = str(config.get("deliver_policy", "all"))
+    compare("deliver_policy", "by_start_sequence" if found.run and begins == "by_start_sequence" else "all", begins)
+    compare("filter_subjects", _named(filters), _named(found.filters))
+    compare("deliver_subject", "none", str(config.get("deliver_subject") or "none"))
+    if not in_memory:
+        compare("mem_storage", "false", str(bool(config.get("mem_storage"))).lower())
+    return differing
+
+
+def unfit(durable: str, stream: str, differing: Iterable[str]) -> OptionError:
+    """The error of a consumer that is there and cannot be used, for the reasons that `differences` gives."""
+    return OptionError(
+        f"consumer {durable} of stream {stream} (option durable) has another configuration than this query needs: "
+        f"{'; '.join(differing)}. Give durable another name (a query with other subjects needs one of its own), or "
+        "delete the consumer, which lets go of what only it holds",
+        option="durable",
+    )
+
+
+def of_an_application(durable: str, stream: str) -> OptionError:
+    """The error of a consumer that no query ever had, and that messages were pulled from."""
+    return OptionError(
+        f"consumer {durable} of stream {stream} (option durable) has delivered messages to an application; give "
+        "durable a name that nobody else uses",
+        option="durable",
+    )
+
+
+def several_filters(stream: str, filters: tuple[str, ...]) -> OptionError:
+    """The error of a work queue with several filters, on a server where a purge of one loses messages of the others."""
+    return OptionError(
+        f"stream {stream} is a work queue on a server before 2.15, which may lose unread messages of a consumer with "
+        f"several filters when those of one are removed (option subjects: {_named(filters)}): read with one filter, "
+        "with one query for each, or upgrade the server",
+        option="subjects",
+    )
+
+
+def filter_taken(stream: str, consumers: Iterable[Mapping[str, Any]], filters: tuple[str, ...]) -> OptionError:
+    """The error of a work queue where another of its `consumers` has the filter."""
+    return OptionError(
+        f"stream {stream} is a work queue, which gives each message to one consumer only, and "
+        f"{', '.join(_holders(consumers, filters)) or 'another consumer'} already has what this query reads "
+        f"({_named(filters)}): the option subjects must not overlap with the filters of other consumers",
+        option="subjects",
+    )
+
+
+def taken(durable: str, stream: str, found: Seen) -> JetStreamError:
+    """The error of a run that finds its consumer in the name of another one."""
+    when = f" at {found.since}" if found.since else ""
+    return JetStreamError(
+        f"another run has taken over consumer {durable} of stream {stream} (option durable){when}: each query needs a "
+        "durable of its own, and only one run of it may go on"
+    )
+
+
+def missing(durable: str, stream: str) -> str:
+    """What is wrong when the consumer is not there."""
+    return (
+        f"consumer {durable} of stream {stream} (option durable) does not exist: it was deleted, or the option is new "
+        "for this checkpoint"
+    )
+
+
+def _holders(consumers: Iterable[Mapping[str, Any]], filters: tuple[str, ...]) -> list[str]:
+    """The consumers of a work queue that have subjects of these filters, each as "NAME (its filters)"."""
+    found = []
+    for consumer in consumers:
+        config = consumer.get("config")
+        if isinstance(config, dict):
+            theirs = _filters(config)
+            if any(subjects_overlap(one, other) for one in filters or (">",) for other in theirs or (">",)):
+                found.append(f"{consumer.get('name')} ({_named(theirs)})")
+    return found
+
+
+def may_be_deleted(durable: str, stream: str, found: Seen) -> str:
+    """What to warn of when the server deletes the consumer of an interest stream while nothing is heard of it."""
+    return (
+        f"stream {stream}: its limits (consumer_limits), or its account's, let the server delete consumer {durable} "
+        f"(option durable) after {found.inactive_threshold:g} s without a sign of life. The query gives one at each "
+        "trigger; if it is down for longer, messages are lost: raise inactive_threshold"
+    )
+
+
+def _filters(config: Mapping[str, Any]) -> tuple[str, ...]:
+    several = config.get("filter_subjects")
+    return tuple(str(each) for each in several) if isinstance(several, list) else filters_in_subject(config)
+
+
+def _metadata(config: Mapping[str, Any]) -> dict[str, str]:
+    metadata = config.get("metadata")
+    return {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+
+
+def _named(filters: Iterable[str]) -> str:
+    return ", ".join(sorted(filters)) or "all subjects"
