@@ -186,6 +186,45 @@ def test_something_is_missing(
         check_continuity(position, state, fail=True, filtered=True, reread=reread, resume=resume)
 
 
+BUCKET = replace(STREAM, max_msgs_per_subject=5, has_age_or_size_limit=False)
+EXPIRING = replace(BUCKET, has_age_or_size_limit=True, expires=True)
+BOUNDED = replace(BUCKET, has_age_or_size_limit=True)
+
+
+@pytest.mark.parametrize(
+    ("position", "state"),
+    [
+        pytest.param(at(5, 7), BUCKET, id="superseded or purged"),
+        pytest.param(at(5, 7), EXPIRING, id="expired"),
+        pytest.param(at(5, 7), BOUNDED, id="superseded, with a limit in bytes"),
+        pytest.param(at(5, 7), replace(EXPIRING, first_seq=101, messages=0, bytes=0), id="all expired"),
+        pytest.param(at(101, 100_000), replace(BUCKET, first_seq=101, messages=0, bytes=0), id="purged, all read"),
+    ],
+)
+@pytest.mark.parametrize("filtered", [True, False])
+def test_what_a_bucket_forgets_by_design(position: StreamPosition, state: StreamState, filtered: bool) -> None:
+    assert check_continuity(position, state, fail=True, filtered=filtered, bucket=True) == (position, None)
+
+
+@pytest.mark.parametrize(
+    ("position", "state", "reread", "said"),
+    [
+        pytest.param(at(5), replace(BUCKET, first_seq=101, messages=0), None, "messages 5 to 100", id="emptied"),
+        pytest.param(
+            at(5), replace(BOUNDED, first_seq=101, messages=0), None, "messages 5 to 100", id="emptied, bytes"
+        ),
+        pytest.param(at(150, 7), EXPIRING, None, "lost its tail", id="lost tail"),
+        pytest.param(at(60, 590), EXPIRING, 591, "gave its sequences to other messages", id="reused"),
+        pytest.param(at(50), replace(EXPIRING, created=NEW), None, "deleted and created again", id="created again"),
+    ],
+)
+def test_what_a_bucket_must_not_lose(
+    position: StreamPosition, state: StreamState, reread: int | None, said: str
+) -> None:
+    with pytest.raises(DataLossError, match=said):
+        check_continuity(position, state, fail=True, filtered=False, reread=reread, bucket=True)
+
+
 def test_the_last_message_read_is_the_same() -> None:
     position = at(60, 590)
     for reread in (590, None):

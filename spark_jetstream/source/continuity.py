@@ -48,6 +48,7 @@ def check_continuity(
     reread: int | None = None,
     resume: int | None = None,
     seen: int = 0,
+    bucket: bool = False,
 ) -> tuple[StreamPosition, str | None]:
     """Compares a position with the stream: where to go on, and a sentence to log if something is missing.
 
@@ -71,7 +72,8 @@ def check_continuity(
     and reads nothing of the stream; the next batch starts there (see `plan.ranges_between`).
 
     On a keyed stream (`StreamState.keyed`) the missing messages were superseded by newer ones: that is no
-    loss.
+    loss. ``bucket``: the stream is a bucket (JETSTREAM ADR-8, ADR-20), whose revisions also go by their TTL, and
+    by purges that leave a message behind: no loss either, unless nothing at all is left of a bucket without TTL.
     """
     name, next_ = state.name, position.next
     if position.created != state.created:
@@ -95,9 +97,9 @@ def check_continuity(
         )
         # The message at next-1 is another one: it was not read yet.
         return _lost(_resumed(state, resume, next_ - 1), what, fail=fail, filtered=filtered)
-    # Superseding never takes the last message of a stream: one that is empty was purged.
-    superseded = state.keyed and state.messages > 0
-    if max(next_, seen) < state.first_seq and not superseded:
+    # Superseding never takes the last message of a stream: one that is empty was purged, or all of it expired.
+    by_design = (state.keyed or bucket) if state.messages > 0 else (bucket and state.expires)
+    if max(next_, seen) < state.first_seq and not by_design:
         gone = state.first_seq - 1
         which = f"message {next_}" if gone == next_ else f"messages {next_} to {gone}"
         what = f"{which} of stream {name} went before being read ({_cause(state)})"
