@@ -1,0 +1,172 @@
+"""An Object Store bucket of a test's own: written by nats-py, or frame by frame; read below Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import pickle
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from nats.js import api as nats_api
+from nats.js.object_store import ObjectStore
+
+from spark_jetstream.connection import Connection
+from spark_jetstream.names import name_pattern
+from spark_jetstream.objects import (
+    DEFAULT_CHUNK_SIZE,
+    ObjectMeta,
+    chunk_subject,
+    digest_text,
+    meta_filter,
+    meta_subject,
+    stream_name,
+)
+from spark_jetstream.pool import connect
+from spark_jetstream.pulling import PullSettings
+from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
+from spark_jetstream.source.object_listing import plan_objects
+from spark_jetstream.source.object_reading import read_objects
+from spark_jetstream.source.objects import ObjectGroup
+from spark_jetstream.source.table import TablePart
+from tests.support.client import ask
+from tests.support.publish import Message, Publisher
+from tests.support.reading import SETTINGS, options
+from tests.support.streams import nanoseconds
+
+ALL = tuple(column.name for column in OBJECT_COLUMNS)
+SOME = ("name", "content")
+ROLLUP = [("Nats-Rollup", "sub")]
+
+_numbers = itertools.count(1)
+
+
+class Bucket:
+    """A bucket of a test's own. `put` and `delete` are nats-py's."""
+
+    def __init__(self, url: str, publisher: Publisher, name: str) -> None:
+        self.url = url
+        self.name = name
+        self.stream = stream_name(name)
+        self.publisher = publisher
+        self.create()
+
+    def create(self) -> None:
+        """Make the bucket, again after it was deleted, as nats-py makes it."""
+        ask(self.url, lambda js: js.create_object_store(self.name))
+
+    def remove(self) -> None:
+        """Delete the bucket."""
+        self.publisher.api(f"STREAM.DELETE.{self.stream}")
+
+    def put(self, *objects: tuple[str, bytes], chunk: int = DEFAULT_CHUNK_SIZE, **meta: Any) -> None:
+        """Store objects, one after the other."""
+
+        async def work(js: Any) -> None:
+            store: ObjectStore = await js.object_store(self.name)
+            for name, data in objects:
+                how = nats_api.ObjectMetaOptions(max_chunk_size=chunk)
+                await store.put(name, data, nats_api.ObjectMeta(options=how, **meta))
+
+        ask(self.url, work)
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+
+        async def work(js: Any) -> None:
+            await (await js.object_store(self.name)).delete(name)
+
+        ask(self.url, work)
+
+    def frames(self, name: str, data: bytes, chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any) -> list[Message]:
+        """The chunks of an object and its meta message, as clients write them; `fields` makes it say something else."""
+        nuid = secrets.token_hex(11)
+        chunks = [Message(chunk_subject(self.name, nuid), data[at : at + chunk]) for at in range(0, len(data), chunk)]
+        meta = ObjectMeta(
+            bucket=self.name,
+            name=name,
+            nuid=nuid,
+            size=len(data),
+            chunks=len(chunks),
+            digest=digest_text(hashlib.sha256(data).digest()),
+        )
+        return [*chunks, Message(meta_subject(self.name, name), replace(meta, **fields).to_json(), ROLLUP)]
+
+    def store(self, name: str, data: bytes = b"", chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any) -> None:
+        """Store an object without a client library, whose old chunks stay where they are."""
+        self.publisher.publish(self.frames(name, data, chunk, **fields))
+
+    def link(self, name: str, bucket: str, target: str) -> None:
+        """Store a link."""
+        self.store(name, link=(bucket, target), digest="")
+
+    def info(self) -> dict[str, Any]:
+        """What STREAM.INFO says."""
+        return self.publisher.api(f"STREAM.INFO.{self.stream}")
+
+    def time(self, name: str) -> int:
+        """When the newest meta message of an object was stored, in ns."""
+        found = self.publisher.api(f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": meta_subject(self.name, name)})
+        return nanoseconds(found["message"]["time"])
+
+    # Reading
+
+    def connect(self, patience: float) -> Connection:
+        return connect(options(self.url), patience=patience)
+
+    def part(self, **fields: Any) -> TablePart:
+        """What is listed."""
+        return replace(TablePart(self.stream, self.info()["created"], (meta_filter(self.name),)), **fields)
+
+    def plan(self, glob: str | None = None, *, direct: bool = False, **how: Any) -> list[ObjectGroup]:
+        """The tasks of a batch read, as executors get them."""
+        pattern = None if glob is None else name_pattern(glob)
+        part = self.part(direct=direct)
+        groups = plan_objects(self.connect, part, SETTINGS, "test", bucket=self.name, pattern=pattern, **how)
+        copies: list[ObjectGroup] = pickle.loads(pickle.dumps(groups))
+        return copies
+
+    def read(
+        self, *groups: ObjectGroup, columns: tuple[str, ...] = SOME, settings: PullSettings = SETTINGS, **how: Any
+    ) -> list[dict[str, Any]]:
+        """The rows of these tasks, or of all objects that are there now."""
+        rows = []
+        for group in groups or self.plan(with_content=how.get("with_content", True)):
+            for batch in read_objects(self.connect, group, settings, "test", columns=columns, **how):
+                rows += rows_of(batch, columns)
+        return rows
+
+    def contents(self, *groups: ObjectGroup, **how: Any) -> dict[str, bytes]:
+        """Name and content of each row; no name may come twice."""
+        rows = self.read(*groups, **how)
+        found = {row["name"]: row["content"] for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+
+def rows_of(batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The rows of a batch with just the schema that Spark was promised."""
+    assert batch.schema.equals(arrow_schema(columns, OBJECT_COLUMNS), check_metadata=True)
+    batch.validate(full=True)
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
+
+
+@contextmanager
+def buckets(url: str, publisher: Publisher) -> Iterator[Callable[[], Bucket]]:
+    """A function that makes buckets on a server, each with a name of its own; gone at the end."""
+    made: list[Bucket] = []
+
+    def new() -> Bucket:
+        made.append(Bucket(url, publisher, f"B{next(_numbers)}_{secrets.token_hex(2)}"))
+        return made[-1]
+
+    yield new
+    names = publisher.api("STREAM.NAMES").get("streams") or []
+    for each in made:
+        if each.stream in names:
+            each.remove()
