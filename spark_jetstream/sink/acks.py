@@ -52,10 +52,12 @@ class Stored:
     """Answers of one stream that say that rows are stored.
 
     ``numbers`` are those of the publishes and ``sequences`` those in the stream (int64); ``duplicate`` says which of
-    the rows had been stored before under the same message id.
+    the rows had been stored before under the same message id. ``domain`` is that of the stream, empty for a server
+    without one.
     """
 
     stream: str
+    domain: str
     numbers: IntArray
     sequences: IntArray
     duplicate: npt.NDArray[np.bool_]
@@ -74,7 +76,7 @@ class AckReader:
 
     def __init__(self, inbox: str) -> None:
         self._before = len(inbox) + 1
-        self._streams: list[tuple[bytes, str]] = []
+        self._streams: list[tuple[bytes, str, str]] = []
 
     def read(self, frames: Frames) -> Answers:
         """The answers, in no particular order. Raises `ProtocolError` when one is neither of the known forms."""
@@ -85,16 +87,15 @@ class AckReader:
         end = frames.line_end + frames.size
         answers = Answers()
         left = np.arange(len(frames))
-        for prefix, stream in self._streams:
-            left = self._plain(frames, prefix, stream, numbers, begin, end, left, answers)
+        for known in self._streams:
+            left = self._plain(frames, known, numbers, begin, end, left, answers)
             if not len(left):
                 return answers
         while len(left):
             at = int(left[0])
             if self._one(frames, at, int(numbers[at]), int(begin[at]), int(end[at]), answers):
                 # A stream not met before: the others may be of it as well.
-                prefix, stream = self._streams[-1]
-                left = self._plain(frames, prefix, stream, numbers, begin, end, left, answers)
+                left = self._plain(frames, self._streams[-1], numbers, begin, end, left, answers)
             else:
                 left = left[1:]
         return answers
@@ -102,8 +103,7 @@ class AckReader:
     def _plain(
         self,
         frames: Frames,
-        prefix: bytes,
-        stream: str,
+        known: tuple[bytes, str, str],
         numbers: IntArray,
         begin: IntArray,
         end: IntArray,
@@ -111,6 +111,7 @@ class AckReader:
         answers: Answers,
     ) -> IntArray:
         """Read those of ``left`` that are plain answers of a stream; return the others."""
+        prefix, stream, domain = known
         start, stop = begin[left], end[left]
         fits = stop - start > len(prefix) + 1
         at = [*range(0, len(prefix) - 8, 8), len(prefix) - 8]
@@ -127,7 +128,7 @@ class AckReader:
         good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
         if good.any():
             rows = chosen[good]
-            answers.stored.append(Stored(stream, numbers[rows], sequences[good], duplicate[good]))
+            answers.stored.append(Stored(stream, domain, numbers[rows], sequences[good], duplicate[good]))
         fits[np.flatnonzero(fits)] = good
         rest: IntArray = left[~fits]
         return rest
@@ -146,17 +147,17 @@ class AckReader:
             if error is not None:
                 answers.refused.append(_refusal(number, error))
                 return False
-            stream, sequence = body["stream"], _integer(body["seq"])
-            if not (isinstance(stream, str) and stream and sequence):
-                raise ValueError("no stream, or no sequence")
+            stream, domain, sequence = body["stream"], body.get("domain", ""), _integer(body["seq"])
+            if not (isinstance(stream, str) and stream and isinstance(domain, str) and sequence):
+                raise ValueError("no stream, no domain, or no sequence")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ProtocolError(f"an acknowledgement cannot be read: {payload[:120]!r}") from None
         plain = _PLAIN_ANSWER.fullmatch(payload)
-        if plain is not None and all(plain[1] != prefix for prefix, _ in self._streams):
-            self._streams.append((plain[1], stream))
+        if plain is not None and all(plain[1] != prefix for prefix, _, _ in self._streams):
+            self._streams.append((plain[1], stream, domain))
             return True
         numbers, sequences = np.array([number], np.int64), np.array([sequence], np.int64)
-        answers.stored.append(Stored(stream, numbers, sequences, np.array([body.get("duplicate") is True])))
+        answers.stored.append(Stored(stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])))
         return False
 
 

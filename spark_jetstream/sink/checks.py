@@ -20,16 +20,18 @@ from spark_jetstream.errors import (
     StreamExists,
     StreamNotFound,
 )
+from spark_jetstream.lookup import StoredMessage, message, streams_of
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import retrying
+from spark_jetstream.sink.kv import STREAM_PREFIX, Bucket
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
-from spark_jetstream.sink.lookup import StoredMessage, message, streams_of
 from spark_jetstream.streams import StreamState, stream_state, subject_pattern
 
 log = logging.getLogger(__name__)
 
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[SinkOptions, float] = {}
+_buckets: dict[SinkOptions, tuple[float, Bucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
@@ -55,6 +57,57 @@ def check_start(connect: Callable[[float], Connection], options: SinkOptions) ->
     if options.delivery == "exactly-once":
         look.ledger(int((body or {}).get("config", {}).get("num_replicas", 1)))
     _checked[options] = time.monotonic()
+
+
+def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -> Bucket:
+    """Look at the Key-Value bucket that a write goes to; where its keys have to be published to.
+
+    What a publisher's permissions do not let it see is not checked, and a bucket that cannot be seen is taken for one
+    that is no mirror. Raises `OptionError`, `StreamNotFound`, and what `connect` raises.
+    """
+    checked, bucket = _buckets.get(options, (None, Bucket()))
+    if checked is not None and time.monotonic() - checked < _VALID:
+        return bucket
+    patience = options.connection.connect_timeout if checked is None else options.connection.retry_timeout
+    connection = connect(patience)
+    look = _Look(connect, options, patience)
+    name = options.bucket or ""
+    body = look.bucket(name, connection.prefix)
+    mirror = (body or {}).get("config", {}).get("mirror")
+    bucket = Bucket.of(name, connection.prefix, mirror)
+    if body is not None and bucket.origin != name:
+        body = look.bucket(
+            bucket.origin, bucket.api_prefix or connection.prefix, f", which bucket {name} is a mirror of"
+        )
+    if body is not None:
+        _check_bucket(stream_state(body, f"read bucket {bucket.origin}"), bucket)
+    if options.dead_letter_subject is not None:
+        look.dead_letters(options.dead_letter_subject)
+    _buckets[options] = time.monotonic(), bucket
+    return bucket
+
+
+def _check_bucket(state: StreamState, bucket: Bucket) -> None:
+    name = bucket.origin
+    if state.mirror:
+        raise OptionError(
+            f"option bucket: {bucket.name} is a mirror of {name}, which is a mirror as well; name the bucket that this "
+            "one is a mirror of",
+            option="bucket",
+        )
+    if not subject_pattern(state.subjects).fullmatch(f"$KV.{name}.key"):
+        raise OptionError(
+            f"option bucket: stream {state.name} is no Key-Value bucket: it does not capture $KV.{name}.> (its "
+            f"subjects: {', '.join(state.subjects)})",
+            option="bucket",
+        )
+    if state.sealed:
+        raise OptionError(f"option bucket: {name} is sealed and takes no more values", option="bucket")
+    if state.no_ack:
+        raise OptionError(
+            f"option bucket: {name} has no_ack set on its stream, so nothing says whether a row is stored",
+            option="bucket",
+        )
 
 
 def _check_stream(state: StreamState, options: SinkOptions) -> None:
@@ -162,6 +215,24 @@ class _Look:
             log.info("cannot look at stream %s before writing: %s", stream, error)
             return stream, None
 
+    def bucket(self, name: str, prefix: str, why: str = "") -> dict[str, Any] | None:
+        """What STREAM.INFO says of a bucket's stream, None when it cannot be seen; ``why`` it is looked at."""
+        stream = f"{STREAM_PREFIX}{name}"
+        context = f"read bucket {name} (option bucket)"
+        try:
+            return self._ask(lambda _: jsapi.stream_info(prefix, stream), b"", context)
+        except StreamNotFound as error:
+            raise StreamNotFound(
+                f"there is no Key-Value bucket {name}{why} (option bucket)",
+                code=error.code,
+                err_code=error.err_code,
+                description=error.description,
+            ) from None
+        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+            self._refuse_deaf(error)
+            log.info("cannot look at bucket %s before writing: %s", name, error)
+            return None
+
     def state(self, stream: str) -> StreamState:
         return stream_state(self._info(stream), f"read stream {stream}")
 
@@ -216,9 +287,11 @@ class _Look:
         return names
 
     def _refuse_deaf(self, error: JetStreamError) -> None:
-        """Who may not hear answers hears none to what is published either."""
+        """Who may not hear answers hears none to what is published either, nor who asks a domain that is not there."""
         inboxes = f"{self.options.connection.inbox_prefix}."
         if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
+            raise error
+        if isinstance(error, NoResponders) and self.options.connection.domain is not None:
             raise error
 
     def _info(self, stream: str) -> dict[str, Any]:

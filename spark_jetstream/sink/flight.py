@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.sink.encode import Encoded
-from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.rows import IntArray, Rows
 
 
 @dataclass
@@ -54,7 +54,8 @@ class Flight:
 
     ``waiting`` says which have no answer yet, ``again`` which were sent more than once, ``tries`` how often each was
     refused for the time being, and ``silences`` how often they got no answer in time. ``after`` maps streams to the
-    last sequence known when the rows were first sent: they can only be behind it.
+    last sequence known when the rows were first sent: they can only be behind it. ``sequences`` are those that the
+    stored ones have got, 0 for the others, and ``known`` says which of them the stream had stored before.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class Flight:
         self.waiting: npt.NDArray[np.bool_] = np.ones(len(rows), np.bool_)
         self.left = len(rows)
         self.again: npt.NDArray[np.bool_] = np.zeros(len(rows), np.bool_)
+        self.sequences: IntArray = np.zeros(len(rows), np.int64)
+        self.known: npt.NDArray[np.bool_] = np.zeros(len(rows), np.bool_)
         self.silences = 0
         self.tries: npt.NDArray[np.int32] = np.zeros(len(rows), np.int32)
         self.due: dict[int, float] = {}

@@ -18,7 +18,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +31,11 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RowRefused,
 )
+from spark_jetstream.lookup import Listeners, next_message, streams_of
 from spark_jetstream.sink.acks import NO_STREAM, AckReader, Refusal, Stored
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.flight import Flight, RefusedRow, Totals
-from spark_jetstream.sink.lookup import Listeners, next_message, streams_of
-from spark_jetstream.sink.refusals import Outcome, outcome, queue_is_full, reason
+from spark_jetstream.sink.refusals import Outcome, Target, outcome, queue_is_full
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.wire import Frames
 
@@ -52,14 +52,19 @@ _EXPECTED = re.compile(rb"^Nats-Expected-Last-Subject-Sequence: (\d+)\r$", re.MU
 
 @dataclass(frozen=True)
 class PublishSettings:
-    """How to publish; times in seconds. ``stream`` is the one that must store the rows, or None."""
+    """How to publish; times in seconds. ``stream`` and ``domain`` are those that must store the rows, or None.
+
+    ``target`` says what subjects mean, and ``where`` who publishes.
+    """
 
     max_in_flight: int
     ack_timeout: float
     max_retries: int
     retry_timeout: float
     stream: str | None
+    domain: str | None = None
     where: str = "this task"
+    target: Target = field(default_factory=Target)
 
 
 class Publisher:
@@ -88,7 +93,8 @@ class Publisher:
         self._connection = connect(settings.retry_timeout)
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
-        self._listeners = Listeners(self._connection)
+        self._target = settings.target
+        self._listeners = Listeners(self._connection, self._target.api_prefix)
         self._flights: list[Flight] = []
         self._last_known: dict[str, int] = {}
         self._next = 1
@@ -112,9 +118,10 @@ class Publisher:
         """Largest message the server takes, header and payload, in bytes."""
         return self._connection.max_payload
 
-    def publish(self, rows: Rows, own: pa.BinaryArray | bytes, ids: pa.BinaryArray | None, counted: Totals) -> None:
+    def publish(self, rows: Rows, own: pa.BinaryArray | bytes, ids: pa.BinaryArray | None, counted: Totals) -> Flight:
         """Send rows, as soon as the window has room for them; their answers are added to ``counted``.
 
+        What is returned says later what became of them.
         ``own`` is that of `encode`, ``ids`` are the message ids in it. Raises what `refused` raises, `RowRefused`,
         `OutageError`, and errors that no retry can mend as they are.
         """
@@ -141,6 +148,11 @@ class Publisher:
             self._pump(wait=False)
         self._hand_over()
         self._away = time.monotonic()
+        return flight
+
+    def pace(self, many: bool) -> None:
+        """Whether to read answers by the thousand, which is cheap, or each as soon as it is there."""
+        self._inbox.pace(many)
 
     def flush(self) -> None:
         """Wait until every row has its answer."""
@@ -156,8 +168,9 @@ class Publisher:
             return
         self._handing_over = True
         try:
-            rows, self._rejected = self._rejected, []
-            self._refused(rows)
+            while self._rejected:
+                rows, self._rejected = self._rejected, []
+                self._refused(rows)
         finally:
             self._handing_over = False
 
@@ -266,7 +279,6 @@ class Publisher:
             self._on_refusal(refusal)
 
     def _on_stored(self, stored: Stored) -> None:
-        wanted = self.settings.stream
         self._answered = time.monotonic()
         for flight in self._flights:
             inside = (stored.numbers >= flight.first) & (stored.numbers < flight.first + len(flight.rows))
@@ -277,12 +289,15 @@ class Publisher:
             at, sequences = at[fresh], stored.sequences[inside][fresh]
             if not len(at):
                 continue
-            if wanted is not None and stored.stream != wanted and flight.counted is self.totals:
+            astray = self._astray(stored, flight)
+            if astray is not None:
                 if self._failing:
                     continue
-                self._fail(flight, int(at[0]), f"stream {stored.stream} stored it, not {wanted} (option stream)", 0)
+                self._fail(flight, int(at[0]), astray, 0)
             twice = at[stored.duplicate[inside][fresh]]
             flight.waiting[at] = False
+            flight.sequences[at] = sequences
+            flight.known[twice] = True
             left = int(np.count_nonzero(flight.waiting))
             flight.counted.stored += flight.left - left
             flight.counted.duplicates += len(np.unique(twice))
@@ -291,6 +306,17 @@ class Publisher:
                 flight.due = {index: due for index, due in flight.due.items() if flight.waiting[index]}
             flight.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
             self._last_known[stored.stream] = max(int(sequences.max()), self._last_known.get(stored.stream, 0))
+
+    def _astray(self, stored: Stored, flight: Flight) -> str | None:
+        """Why an answer does not count: something else than what the options name has stored the row."""
+        stream, domain = self.settings.stream, self.settings.domain
+        if domain is not None and stored.domain != domain:
+            # A subject says no domain: the nearest stream that captures it takes the row.
+            where = f"of domain {stored.domain}" if stored.domain else "without a domain"
+            return f"stream {stored.stream} {where} stored it, not domain {domain} (option domain)"
+        if stream is not None and stored.stream != stream and flight.counted is self.totals:
+            return f"stream {stored.stream} stored it, not {stream} (option {self._target.option})"
+        return None
 
     def _on_refusal(self, refusal: Refusal) -> None:
         for flight in self._flights:
@@ -309,11 +335,14 @@ class Publisher:
             return
         if meaning is Outcome.REFUSED:
             flight.settle(index)
-            self._rejected.append(flight.refusal(index, reason(refusal), refusal.err_code))
+            self._rejected.append(flight.refusal(index, self._reason(flight, index, refusal), refusal.err_code))
         elif meaning is Outcome.FAIL:
-            self._fail(flight, index, reason(refusal), refusal.err_code)
+            self._fail(flight, index, self._reason(flight, index, refusal), refusal.err_code)
         else:
             self._try_again(flight, index, refusal)
+
+    def _reason(self, flight: Flight, index: int, refusal: Refusal) -> str:
+        return self._target.reason(refusal, bytes(flight.rows.lines[index].as_py()))
 
     def _try_again(self, flight: Flight, index: int, refusal: Refusal) -> None:
         """Send the row again after a pause; give up after `maxRetries`.
@@ -324,18 +353,22 @@ class Publisher:
         if tries >= self.settings.max_retries:
             too_long = time.monotonic() - self._answered > self.settings.retry_timeout
             if refusal.code == NO_STREAM and not refusal.err_code:
-                rejected = flight.refusal(index, "no stream captures this subject", NO_STREAM)
-                if self._listeners.nobody(rejected.subject) or (too_long and not self._listeners.may_ask):
+                rejected = flight.refusal(index, self._target.nobody, NO_STREAM)
+                if self._listeners.nobody(self._target.stored_at(rejected.subject)) or (
+                    too_long and not self._listeners.may_ask
+                ):
                     flight.settle(index)
                     self._rejected.append(rejected)
                     return
             elif not queue_is_full(refusal):
-                why = f"{reason(refusal)}, also after {tries} retries (option maxRetries)"
+                said = self._reason(flight, index, refusal)
+                why = f"{said}, also after {tries} retries (option maxRetries)"
                 self._fail(flight, index, why, refusal.err_code)
             if too_long:
+                said = self._reason(flight, index, refusal)
                 raise OutageError(
                     f"row {int(flight.rows.number[index])} of {self.settings.where} cannot be stored: "
-                    f"{reason(refusal)} for {self.settings.retry_timeout:g} s (option retryTimeout); "
+                    f"{said} for {self.settings.retry_timeout:g} s (option retryTimeout); "
                     f"{self._stored_so_far()}"
                 )
         flight.tries[index] += 1
@@ -362,6 +395,8 @@ class Publisher:
     @staticmethod
     def _settle_as_duplicate(flight: Flight, index: int, stream: str, sequence: int) -> None:
         flight.settle(index)
+        flight.sequences[index] = sequence
+        flight.known[index] = True
         flight.counted.stored += 1
         flight.counted.duplicates += 1
         flight.counted.note(stream, sequence, sequence)
@@ -373,8 +408,9 @@ class Publisher:
         if expected is None:
             return None
         streams = [self.settings.stream] if self.settings.stream else streams_of(self._connection, row.subject)
+        subject, prefix = self._target.stored_at(row.subject), self._target.api_prefix
         for stream in streams:
-            message = next_message(self._connection, stream, row.subject, int(expected[1]) + 1)
+            message = next_message(self._connection, stream, subject, int(expected[1]) + 1, prefix=prefix)
             if message is None:
                 continue
             headers = set(message.headers.split(b"\r\n"))
@@ -421,7 +457,7 @@ class Publisher:
         if flight.silences >= self.settings.max_retries:
             why = (
                 f"no acknowledgement within {self.settings.ack_timeout:g} s (option ackTimeout), also after "
-                f"{self.settings.max_retries} retries (option maxRetries): a stream with no_ack gives none"
+                f"{self.settings.max_retries} retries (option maxRetries): {self._target.silence}"
             )
             self._fail(flight, int(np.flatnonzero(flight.waiting)[0]), why, 0)
         flight.silences += 1
@@ -444,8 +480,9 @@ class Publisher:
     def failure(self, row: RefusedRow) -> RowRefused:
         """The error for a row that fails its task; waits a moment for the answers to what was sent before."""
         self.settle()
+        place = self._target.place(row.subject)
         return RowRefused(
-            f"row {row.number} of {self.settings.where} cannot be stored at subject {row.subject!r}: {row.reason}; "
+            f"row {row.number} of {self.settings.where} cannot be stored {place}: {row.reason}; "
             f"{self._stored_so_far()}",
             number=row.number,
             subject=row.subject,

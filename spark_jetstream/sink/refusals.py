@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from spark_jetstream.errors import API_ERRORS, InsufficientResources, ServerBusy
 from spark_jetstream.sink.acks import NO_STREAM, Refusal
@@ -72,13 +73,53 @@ def outcome(refusal: Refusal) -> Outcome:
     return Outcome.RETRY if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources)) else Outcome.FAIL
 
 
-def reason(refusal: Refusal) -> str:
-    """Why the row is not stored, in the server's words and with what to change where that is known."""
+def reason(refusal: Refusal, advice: Mapping[int, str] = _ADVICE) -> str:
+    """Why the row is not stored, in the server's words and with what to change where that is known.
+
+    ``advice`` is what to change, by error code.
+    """
     if refusal.err_code == 0 and refusal.code == NO_STREAM:
         return "no stream captures this subject, or its stream has no leader (status 503)"
     if refusal.err_code == 0:
         return f"the server answered with status {refusal.code} {refusal.description}".rstrip()
     full = refusal.description.startswith(_SUBJECT_IS_FULL)
-    advice = "raise the stream's max_msgs_per_subject" if full else _ADVICE.get(refusal.err_code)
+    change = "raise the stream's max_msgs_per_subject" if full else advice.get(refusal.err_code)
     said = f"{refusal.description} (error {refusal.err_code})"
-    return f"{said}: {advice}" if advice else said
+    return f"{said}: {change}" if change else said
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go, and how errors speak of it: subjects, here; `kv.Bucket` has keys.
+
+    ``api_prefix`` is where the API of the stream that stores them answers, None for the connection's own.
+    """
+
+    api_prefix: str | None = None
+
+    @property
+    def option(self) -> str:
+        """The option that names the stream."""
+        return "stream"
+
+    def stored_at(self, subject: str) -> str:
+        """The subject under which the stream keeps what is published to ``subject``."""
+        return subject
+
+    def place(self, subject: str) -> str:
+        """Where a row cannot be stored, to be read after "cannot be stored"."""
+        return f"at subject {subject!r}"
+
+    @property
+    def nobody(self) -> str:
+        """Why a row cannot be stored that nobody listens for."""
+        return "no stream captures this subject"
+
+    @property
+    def silence(self) -> str:
+        """What it may mean that an acknowledgement never comes."""
+        return "a stream with no_ack gives none"
+
+    def reason(self, refusal: Refusal, lines: bytes) -> str:
+        """Why a row with these header lines is not stored, and what to change."""
+        return reason(refusal)

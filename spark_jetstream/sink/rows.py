@@ -20,17 +20,17 @@ from spark_jetstream.errors import SchemaError
 
 IntArray = npt.NDArray[np.int64]
 
-_TEXT = ("string",)
+TEXT = ("string",)
 _ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "data": ("binary", "string"),
-    "subject": _TEXT,
+    "subject": TEXT,
     "headers": ("map<string,array<string>>", "map<string,string>"),
-    "msg_id": _TEXT,
-    "ttl": _TEXT,
+    "msg_id": TEXT,
+    "ttl": TEXT,
     "expected_last_subject_sequence": ("bigint",),
 }
 #: What the source adds to a message; ignored, so that rows can be written back as they were read.
-_PASSED_OVER: Mapping[str, tuple[str, ...]] = {"stream": _TEXT, "sequence": ("bigint",), "timestamp": ("timestamp",)}
+_PASSED_OVER: Mapping[str, tuple[str, ...]] = {"stream": TEXT, "sequence": ("bigint",), "timestamp": ("timestamp",)}
 
 #: Headers that a server acts on, refuses, or adds by itself; a copy of one in a row is left out (JETSTREAM section 6).
 _SERVER_HEADERS = re.compile(
@@ -42,7 +42,7 @@ _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
-_MAX_SUBJECT = 1024  # bytes; the control line with the reply subject has to stay below 4 KiB
+MAX_SUBJECT = 1024  # bytes; the control line with the reply subject has to stay below 4 KiB
 
 NO_BYTES = b""
 
@@ -62,29 +62,49 @@ class SinkColumns:
         """The columns' names."""
         return tuple(name for name, _ in self.fields)
 
+    @property
+    def payload(self) -> str:
+        """The column that is most of a row."""
+        return "data"
+
     @classmethod
     def check(cls, fields: Sequence[tuple[str, str]], subject: str | None) -> SinkColumns:
         """From (name, Spark ``simpleString`` type) pairs. Raises `SchemaError` for whatever cannot be published."""
-        known = {**_ACCEPTED, **_PASSED_OVER}
-        names: list[str] = []
-        for name, kind in fields:
-            if name not in known:
-                closest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-                hint = f'; did you mean "{closest[0]}"' if closest else ""
-                raise SchemaError(
-                    f'the sink knows no column "{name}"{hint} (columns: {", ".join(_ACCEPTED)}): drop it, or make it '
-                    "part of data"
-                )
-            if kind not in known[name]:
-                raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
-            if name in names:
-                raise SchemaError(f'the DataFrame has column "{name}" twice')
-            names.append(name)
+        names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of data")
         if "data" not in names:
             raise SchemaError('the DataFrame has no column "data", which holds the payload (binary or string)')
         if subject is None and "subject" not in names:
             raise SchemaError('the DataFrame has no column "subject": add it, or set option subject')
         return cls(tuple(fields), subject)
+
+
+def check_columns(
+    fields: Sequence[tuple[str, str]],
+    accepted: Mapping[str, tuple[str, ...]],
+    passed_over: Mapping[str, tuple[str, ...]],
+    instead: str,
+) -> list[str]:
+    """The names of these (name, Spark ``simpleString`` type) pairs; `SchemaError` for one that cannot be written.
+
+    ``accepted`` and ``passed_over`` say which columns there are, and of which types; ``instead`` is where what has no
+    column of its own belongs.
+    """
+    known = {**accepted, **passed_over}
+    names: list[str] = []
+    for name, kind in fields:
+        if name not in known:
+            closest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+            hint = f'; did you mean "{closest[0]}"' if closest else ""
+            raise SchemaError(
+                f'the sink knows no column "{name}"{hint} (columns: {", ".join(accepted)}): drop it, or make it '
+                f"{instead}"
+            )
+        if kind not in known[name]:
+            raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
+        if name in names:
+            raise SchemaError(f'the DataFrame has column "{name}" twice')
+        names.append(name)
+    return names
 
 
 @dataclass(frozen=True)
@@ -127,23 +147,23 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
     count = batch.num_rows
     faults: dict[int, str] = {}
     found = {name: batch.column(index) for index, name in enumerate(columns.names)}
-    data = _bytes(found["data"])
-    _note(faults, pc.is_null(data), "column data is null")
+    data = as_bytes(found["data"])
+    note(faults, pc.is_null(data), "column data is null")
     if columns.subject is not None:
-        subject = _repeated(columns.subject.encode(), count)
+        subject = repeated(columns.subject.encode(), count)
     else:
-        subject = _bytes(found["subject"])
+        subject = as_bytes(found["subject"])
         _check_subjects(subject, faults)
-    lines = _repeated(NO_BYTES, count)
+    lines = repeated(NO_BYTES, count)
     if "headers" in found:
         lines = header_lines(found["headers"], faults)
     if "ttl" in found:
-        lines = _with_header(lines, b"Nats-TTL", _words(found["ttl"], "ttl", faults))
+        lines = with_header(lines, b"Nats-TTL", words(found["ttl"], "ttl", faults))
     if "expected_last_subject_sequence" in found:
         expected = found["expected_last_subject_sequence"]
-        bad = _note(faults, pc.less(expected, 0), "column expected_last_subject_sequence is negative")
-        lines = _with_header(lines, b"Nats-Expected-Last-Subject-Sequence", decimal(_without(expected, bad)))
-    msg_id = _words(found["msg_id"], "msg_id", faults) if "msg_id" in found else None
+        bad = note(faults, pc.less(expected, 0), "column expected_last_subject_sequence is negative")
+        lines = with_header(lines, b"Nats-Expected-Last-Subject-Sequence", decimal(without(expected, bad)))
+    msg_id = words(found["msg_id"], "msg_id", faults) if "msg_id" in found else None
     return Rows(
         np.arange(first_number, first_number + count, dtype=np.int64),
         pc.fill_null(subject, NO_BYTES),
@@ -168,21 +188,21 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
     base = int(offsets[0]) if count else 0
     sizes = np.diff(offsets)
     total = int(sizes.sum())
-    names = _bytes(headers.keys.slice(base, total))
+    names = as_bytes(headers.keys.slice(base, total))
     values = headers.items.slice(base, total)
     row = np.repeat(np.arange(count), sizes)
     allowed = _allowed(names, row, faults)
     if not allowed.all():
         names, values, row = names.filter(pa.array(allowed)), values.filter(pa.array(allowed)), row[allowed]
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        _note(faults, pc.is_null(values), "column headers holds a null list of values", row)
+        note(faults, pc.is_null(values), "column headers holds a null list of values", row)
         each = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
         parents = np.repeat(np.arange(len(row)), each)
         names, row = names.take(pa.array(parents)), row[parents]
         values = pc.list_flatten(values)
-    values = _bytes(values)
-    bad = _note(faults, pc.is_null(values), "column headers holds a null value", row)
-    bad |= _note(faults, pc.match_substring_regex(values, _CR_OR_LF), "a value in column headers holds a line end", row)
+    values = as_bytes(values)
+    bad = note(faults, pc.is_null(values), "column headers holds a null value", row)
+    bad |= note(faults, pc.match_substring_regex(values, _CR_OR_LF), "a value in column headers holds a line end", row)
     if bad.any():
         good = pa.array(~bad)
         names, values, row = names.filter(good), values.filter(good), row[~bad]
@@ -199,7 +219,7 @@ def _allowed(names: pa.BinaryArray, row: IntArray, faults: dict[int, str]) -> np
     drop = np.array([bool(_SERVER_HEADERS.fullmatch(name)) for name in distinct], np.bool_)
     if bad.any():
         for at in np.flatnonzero(bad[codes]):
-            reason = f"column headers holds the name {_shown(distinct[codes[at]])}, which is not possible"
+            reason = f"column headers holds the name {shown_bytes(distinct[codes[at]])}, which is not possible"
             faults.setdefault(int(row[at]), reason)
     allowed: npt.NDArray[np.bool_] = ~(bad | drop)[codes]
     return allowed
@@ -214,19 +234,19 @@ def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
     )
 
 
-def _words(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
+def words(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
     """The values of a column that becomes a header; those that cannot be one are noted, and null in the result."""
-    values = _bytes(values)
+    values = as_bytes(values)
     broken = pc.or_(pc.equal(pc.binary_length(values), 0), pc.match_substring_regex(values, _BLANK_OR_CONTROL))
-    bad = _note(faults, broken, f"column {column} is empty or holds a blank or a control character")
-    return _without(values, bad)
+    bad = note(faults, broken, f"column {column} is empty or holds a blank or a control character")
+    return without(values, bad)
 
 
-def _without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
+def without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
     return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
 
 
-def _with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
+def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
     """One more header line for the rows whose value is not null."""
     added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), piece(NO_BYTES))
     return pc.binary_join_element_wise(lines, pc.fill_null(added, NO_BYTES), piece(NO_BYTES))
@@ -234,7 +254,7 @@ def _with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
     """Note the rows that have a subject nobody can publish to; looks at each distinct subject once."""
-    _note(faults, pc.is_null(subject), "column subject is null")
+    note(faults, pc.is_null(subject), "column subject is null")
     coded = subject.dictionary_encode()
     reasons = [subject_fault(value) for value in coded.dictionary.to_pylist()]
     if not any(reasons):
@@ -250,25 +270,25 @@ def subject_fault(subject: bytes) -> str | None:
     """Why nobody can publish to a subject, or None."""
     if not subject:
         return "its subject is empty"
-    if len(subject) > _MAX_SUBJECT:
-        return f"its subject has {len(subject)} bytes, more than {_MAX_SUBJECT}"
+    if len(subject) > MAX_SUBJECT:
+        return f"its subject has {len(subject)} bytes, more than {MAX_SUBJECT}"
     if _BLANK_OR_CONTROL_BYTE.search(subject):
-        return f"its subject {_shown(subject)} holds a blank or a control character"
+        return f"its subject {shown_bytes(subject)} holds a blank or a control character"
     tokens = subject.split(b".")
     if b"" in tokens:
-        return f"its subject {_shown(subject)} has an empty token"
+        return f"its subject {shown_bytes(subject)} has an empty token"
     if b"*" in tokens or b">" in tokens:
-        return f"its subject {_shown(subject)} has a wildcard"
+        return f"its subject {shown_bytes(subject)} has a wildcard"
     if tokens[0] in (b"$JS", b"$SYS"):
-        return f"its subject {_shown(subject)} is one of the server's own"
+        return f"its subject {shown_bytes(subject)} is one of the server's own"
     return None
 
 
-def _shown(text: bytes) -> str:
+def shown_bytes(text: bytes) -> str:
     return repr(text[:80].decode("utf-8", "replace"))
 
 
-def _note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> npt.NDArray[np.bool_]:
+def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> npt.NDArray[np.bool_]:
     """Note a reason for the rows of which something is bad, unless they have one already; which ones are bad."""
     flags: npt.NDArray[np.bool_] = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
     for at in np.flatnonzero(flags):
@@ -286,10 +306,10 @@ def piece(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.binary())
 
 
-def _bytes(array: pa.Array) -> pa.BinaryArray:
+def as_bytes(array: pa.Array) -> pa.BinaryArray:
     return array if array.type == pa.binary() else array.cast(pa.binary())
 
 
-def _repeated(value: bytes, count: int) -> pa.BinaryArray:
+def repeated(value: bytes, count: int) -> pa.BinaryArray:
     offsets = np.arange(0, (count + 1) * len(value), len(value), dtype=np.int32) if value else np.zeros(count + 1, "i4")
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(value * count)])

@@ -1,10 +1,15 @@
-"""One task of a write: record batches in, every row stored when it returns."""
+"""One task of a write: record batches in, every row stored when it returns.
+
+`TaskWriter` is what writing to subjects and to keys (`kv_task`) have in common.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +23,7 @@ from spark_jetstream.sink.encode import own_lines, tails
 from spark_jetstream.sink.identity import Identifier
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.publish import Publisher, PublishSettings, RefusedRow, Totals
+from spark_jetstream.sink.refusals import Target
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
 
@@ -44,6 +50,15 @@ class WriteTask:
         return f"{self.write}.{self.batch}.{self.partition}"
 
 
+class Columns(Protocol):
+    """The columns of a DataFrame: their names, and the one that is most of a row."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def payload(self) -> str: ...
+
+
 def write_task(
     batches: Iterable[pa.RecordBatch],
     connect: Callable[[float], Connection],
@@ -65,28 +80,32 @@ def write_task(
             for _ in batches:
                 continue
             return finished
-    with _Writer(connect, options, columns, task, ledger) as writer:
-        for batch in batches:
-            writer.write(batch)
-        report = writer.finish(time.monotonic() - begun)
+    report = _SubjectWriter(connect, options, columns, task, ledger).run(batches, begun)
     if ledger is not None:
         ledger.finish(report)
     return report
 
 
-class _Writer:
+class TaskWriter(ABC):
+    """Writes the record batches of one task.
+
+    ``stream`` is the one that must store the rows, or None, and ``target`` says what their subjects mean.
+    """
+
     def __init__(
         self,
         connect: Callable[[float], Connection],
         options: SinkOptions,
-        columns: SinkColumns,
+        columns: Columns,
         task: WriteTask,
-        ledger: Ledger | None,
+        *,
+        stream: str | None,
+        target: Target,
+        domain: str | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.options = options
-        self.columns = columns
         self.task = task
-        self.ledger = ledger
         self.most = max(1, min(_PORTION_ROWS, options.max_in_flight // 2))
         self.count = 0
         self.dead = Totals()
@@ -99,22 +118,28 @@ class _Writer:
             ack_timeout=options.ack_timeout,
             max_retries=options.max_retries,
             retry_timeout=options.connection.retry_timeout,
-            stream=options.stream,
+            stream=stream,
+            domain=domain,
             where=f"partition {task.partition}",
+            target=target,
         )
         guard = _nothing if ledger is None else ledger.check
         recall = None if ledger is None else ledger.recall
+        self._columns = columns
         self.publisher = Publisher(connect, settings, self._refused, guard, recall)
 
-    def __enter__(self) -> _Writer:
-        return self
+    def run(self, batches: Iterable[pa.RecordBatch], begun: float) -> TaskReport:
+        """Store all rows of the task, which began at ``begun`` on the monotonic clock; what is stored."""
+        with self.publisher:
+            for batch in batches:
+                self._write(batch)
+            self._finish()
+        return self._report(time.monotonic() - begun)
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.publisher.__exit__(*exc_info)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        for part in portions(batch, self.columns, self.most):
-            rows = rows_of(part, self.columns, self.count + 1)
+    def _write(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a record batch; what can never be stored goes to `deadLetterSubject`, or fails."""
+        for part in portions(batch, self._columns, self.most):
+            rows = self._read(part)
             self.count += len(rows)
             if rows.faults:
                 self._refused(
@@ -123,9 +148,11 @@ class _Writer:
                 rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
             self._publish(rows)
 
-    def finish(self, seconds: float) -> TaskReport:
-        """Wait for every answer; what is stored."""
+    def _finish(self) -> None:
+        """Wait for every answer."""
         self.publisher.flush()
+
+    def _report(self, seconds: float) -> TaskReport:
         found = self.publisher.totals
         for stream, (first, last) in self.skipped.streams.items():
             found.note(stream, first, last)
@@ -138,6 +165,47 @@ class _Writer:
             streams=dict(found.streams),
             seconds=seconds,
         )
+
+    @abstractmethod
+    def _read(self, part: pa.RecordBatch) -> Rows:
+        """The rows of a portion; `count` have been read before."""
+
+    @abstractmethod
+    def _publish(self, rows: Rows) -> None:
+        """Send rows that have no faults."""
+
+    def _refused(self, refused: list[RefusedRow]) -> None:
+        """Send rows that can never be stored to `deadLetterSubject`, or fail."""
+        subject = self.options.dead_letter_subject
+        if subject is None or any(row.rows.subject[row.index].as_py() == subject.encode() for row in refused):
+            raise self.publisher.failure(refused[0])
+        for at in range(0, len(refused), self.most):
+            some = refused[at : at + self.most]
+            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self.dead_identifier)
+            self._publish_dead(rows, ids)
+
+    def _publish_dead(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
+        self.publisher.publish(rows, own_lines(ids, None), ids, self.dead)
+
+
+class _SubjectWriter(TaskWriter):
+    def __init__(
+        self,
+        connect: Callable[[float], Connection],
+        options: SinkOptions,
+        columns: SinkColumns,
+        task: WriteTask,
+        ledger: Ledger | None,
+    ) -> None:
+        self.columns = columns
+        self.ledger = ledger
+        where = options.connection.domain
+        super().__init__(
+            connect, options, columns, task, stream=options.stream, target=Target(), domain=where, ledger=ledger
+        )
+
+    def _read(self, part: pa.RecordBatch) -> Rows:
+        return rows_of(part, self.columns, self.count + 1)
 
     def _publish(self, rows: Rows) -> None:
         ids = None
@@ -180,27 +248,20 @@ class _Writer:
             return rows, ids
         return rows.take(missing), ids.take(pa.array(missing))
 
-    def _refused(self, refused: list[RefusedRow]) -> None:
-        """Send rows that can never be stored to `deadLetterSubject`, or fail."""
-        subject = self.options.dead_letter_subject
-        if subject is None or any(row.rows.subject[row.index].as_py() == subject.encode() for row in refused):
-            raise self.publisher.failure(refused[0])
-        for at in range(0, len(refused), self.most):
-            some = refused[at : at + self.most]
-            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self.dead_identifier)
-            if self.ledger is not None and ids is not None:
-                rows, ids = self._without_stored(rows, ids, None, self.dead)
-            if len(rows):
-                self.publisher.publish(rows, own_lines(ids, None), ids, self.dead)
+    def _publish_dead(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
+        if self.ledger is not None and ids is not None:
+            rows, ids = self._without_stored(rows, ids, None, self.dead)
+        if len(rows):
+            super()._publish_dead(rows, ids)
 
 
 def _nothing() -> None:
     """Nothing has to be looked at before sending."""
 
 
-def portions(batch: pa.RecordBatch, columns: SinkColumns, most: int) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch with at most ``most`` rows and, unless it is a single row, not much more than 4 MB of data."""
-    data = batch.column(columns.names.index("data"))
+def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch with at most ``most`` rows and, but for single rows, not much more than 4 MB of payload."""
+    data = batch.column(columns.names.index(columns.payload))
     sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes, dtype=np.int64)
     if batch.num_rows:

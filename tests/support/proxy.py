@@ -52,6 +52,7 @@ class WireProxy:
         self._hook: Hook | None = None
         self._hook_error: Exception | None = None
         self._left: int | None = None
+        self._awaited: tuple[bytes, threading.Event] | None = None
         self._cut_done = threading.Event()
         self._client_bytes = bytearray()
         self.connections = 0
@@ -105,6 +106,27 @@ class WireProxy:
     def unstall(self) -> None:
         """Forward again, beginning with what was held back."""
         self._call(self._unstall)
+
+    def stall_at(self, containing: bytes) -> threading.Event:
+        """Stall as soon as a client sends these bytes; they are the first that are held back.
+
+        Happens once; returns an event that is set when it has happened. `cut` before `unstall` throws them away.
+        """
+        reached = threading.Event()
+
+        async def arm() -> None:
+            self._awaited = (containing, reached)
+
+        self._call(arm)
+        return reached
+
+    def forget(self) -> None:
+        """Wait no more for what `stall_at` was told."""
+
+        async def disarm() -> None:
+            self._awaited = None
+
+        self._call(disarm)
 
     def drop(self, pattern: Hook | None) -> None:
         """Let `pattern` rewrite what the server sends; None ends that.
@@ -221,6 +243,10 @@ class WireProxy:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 self._client_bytes += data
+                if self._awaited is not None and self._awaited[0] in data:
+                    self._flowing.clear()
+                    self._awaited[1].set()
+                    self._awaited = None
                 self._count(bytes_from_client=len(data))
                 await self._flowing.wait()
                 writer.write(data)

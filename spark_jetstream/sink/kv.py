@@ -1,0 +1,279 @@
+"""Rows for a Key-Value bucket: which columns there are, and what its keys and operations are on the wire (ADR-8). Pure.
+
+A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Putting a value is publishing it.
+DELETE is an empty message with ``KV-Operation: DEL``, and PURGE one with ``KV-Operation: PURGE`` and
+``Nats-Rollup: sub``, for which the server drops what the key had before. The revision of a key is a stream sequence:
+``Nats-Expected-Last-Subject-Sequence`` makes a write depend on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream import jsapi
+from spark_jetstream.errors import OptionError, SchemaError
+from spark_jetstream.sink.acks import NO_STREAM, Refusal
+from spark_jetstream.sink.refusals import Target, reason
+from spark_jetstream.sink.rows import (
+    MAX_SUBJECT,
+    NO_BYTES,
+    TEXT,
+    IntArray,
+    Rows,
+    as_bytes,
+    check_columns,
+    decimal,
+    note,
+    piece,
+    repeated,
+    shown_bytes,
+    with_header,
+    without,
+    words,
+)
+from spark_jetstream.subjects import key_fault
+
+STREAM_PREFIX = "KV_"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+WRONG_REVISION = (10071, 10164)
+"""Error codes of a row whose expected revision is not the latest one."""
+
+_ACCEPTED: Mapping[str, tuple[str, ...]] = {
+    "key": TEXT,
+    "value": ("binary", "string"),
+    "operation": TEXT,
+    "expected_revision": ("bigint",),
+    "ttl": TEXT,
+}
+#: What reading a bucket adds; ignored, so that rows can be written back as they were read.
+_PASSED_OVER: Mapping[str, tuple[str, ...]] = {"bucket": TEXT, "revision": ("bigint",), "timestamp": ("timestamp",)}
+_PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
+_OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
+_OPERATION_LINES = pa.array(
+    [NO_BYTES, b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n", NO_BYTES], pa.binary()
+)
+_GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
+_EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
+_LAST = re.compile(r": (\d+)$")
+_MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Bucket(Target):
+    """A bucket to write to.
+
+    ``origin`` is the bucket that writes go to: that of which this one is a mirror, or itself. ``write_prefix`` is what
+    a key's subject begins with when it is published; behind a JetStream domain, and with another account's JetStream,
+    that is not how it begins where it is stored.
+    """
+
+    name: str = ""
+    origin: str = ""
+    write_prefix: str = ""
+
+    @classmethod
+    def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> Bucket:
+        """The bucket of this name behind the API prefix of a connection.
+
+        ``mirror`` is that of its stream's configuration. `OptionError` for a mirror of something that is no bucket.
+        """
+        origin, api = name, None
+        if mirror:
+            origin = str(mirror.get("name", ""))
+            if not origin.startswith(STREAM_PREFIX):
+                raise OptionError(
+                    f"option bucket: {name} is a mirror of stream {origin}, which is no Key-Value bucket, so nobody "
+                    "can write to it",
+                    option="bucket",
+                )
+            origin = origin.removeprefix(STREAM_PREFIX)
+            external = mirror.get("external")
+            api = str(external.get("api") or "") if isinstance(external, dict) else ""
+        through = api or prefix
+        before = "" if through == jsapi.DEFAULT_PREFIX else f"{through}."
+        return cls(api or None, name, origin, f"{before}$KV.{origin}.")
+
+    @property
+    def option(self) -> str:
+        """The option that names the bucket."""
+        return "bucket"
+
+    @property
+    def stream(self) -> str:
+        """The stream that stores what is written."""
+        return f"{STREAM_PREFIX}{self.origin}"
+
+    @property
+    def nobody(self) -> str:
+        """Why a row cannot be stored that nobody listens for."""
+        return f"there is no Key-Value bucket {self.origin} any more"
+
+    @property
+    def silence(self) -> str:
+        """What it may mean that an acknowledgement never comes."""
+        return f"what is published to {self.write_prefix}> may not reach the bucket"
+
+    def stored_at(self, subject: str) -> str:
+        """The subject under which the stream keeps what is published to ``subject``."""
+        return f"$KV.{self.origin}.{subject.removeprefix(self.write_prefix)}"
+
+    def place(self, subject: str) -> str:
+        """Where a row cannot be stored, to be read after "cannot be stored"."""
+        return f"under key {subject.removeprefix(self.write_prefix)!r} of bucket {self.name}"
+
+    def reason(self, refusal: Refusal, lines: bytes) -> str:
+        """Why a row with these header lines is not stored, and what to change."""
+        if refusal.err_code == 0 and refusal.code == NO_STREAM:
+            return (
+                f"nobody answers at {self.write_prefix}> (status 503): the bucket has no leader, or what is published "
+                "there does not reach it"
+            )
+        wrong = "column expected_revision"
+        expected = expected_revision(lines)
+        if refusal.err_code in WRONG_REVISION and expected is not None:
+            found = _LAST.search(refusal.description)
+            latest = int(found[1]) if found else None
+            there = "has another one" if latest is None else f"has revision {latest}" if latest else "does not exist"
+            wanted = f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
+            wrong = f"column expected_revision {wanted}: read it again before changing it"
+        advice = {
+            10054: f"raise the bucket's largest value size (max_msg_size of stream {self.stream})",
+            10077: f"the bucket is full: raise its size (max_bytes of stream {self.stream})",
+            10109: f"nothing can be written to a sealed bucket any more (stream {self.stream})",
+            10111: f"operation PURGE needs allow_rollup_hdrs on stream {self.stream}",
+            10165: "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
+            10166: f"set allow_msg_ttl on stream {self.stream} (limit markers do so), or drop column ttl",
+            **dict.fromkeys(WRONG_REVISION, wrong),
+        }
+        return reason(refusal, advice)
+
+
+@dataclass(frozen=True)
+class BucketColumns:
+    """Which columns a DataFrame has for a bucket, checked; ``fields`` are (name, Spark ``simpleString`` type) pairs."""
+
+    fields: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(name for name, _ in self.fields)
+
+    @property
+    def payload(self) -> str:
+        """The column that is most of a row."""
+        return "value"
+
+    @classmethod
+    def check(cls, fields: Sequence[tuple[str, str]]) -> BucketColumns:
+        """From (name, Spark ``simpleString`` type) pairs. Raises `SchemaError` for whatever a bucket cannot hold."""
+        names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of value")
+        if "key" not in names:
+            raise SchemaError('the DataFrame has no column "key", which says where in the bucket a row goes (string)')
+        if "value" not in names:
+            raise SchemaError('the DataFrame has no column "value", which holds what is put (binary or string)')
+        return cls(tuple(fields))
+
+
+def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: Bucket, first_number: int) -> Rows:
+    """The rows of a record batch whose columns were checked by `BucketColumns.check`."""
+    count = batch.num_rows
+    faults: dict[int, str] = {}
+    found = {name: batch.column(index) for index, name in enumerate(columns.names)}
+    key = as_bytes(found["key"])
+    _check_keys(key, bucket, faults)
+    data = as_bytes(found["value"])
+    lines = repeated(NO_BYTES, count)
+    put = np.ones(count, np.bool_)
+    if "operation" in found:
+        operations = _operations(as_bytes(found["operation"]), faults)
+        put = operations == _PUT
+        if not put.all():
+            lines = _OPERATION_LINES.take(pa.array(operations))
+            # An operation that nobody knows keeps its value: whoever looks after the row wants to see it.
+            removed = pa.array((operations == _DELETE) | (operations == _PURGE))
+            data = pc.if_else(removed, piece(NO_BYTES), data)
+    missing = pc.and_(pc.is_null(data), pa.array(put))
+    note(faults, missing, "column value is null, which only a row with operation DELETE or PURGE may be")
+    if "ttl" in found:
+        lines = with_header(lines, b"Nats-TTL", words(found["ttl"], "ttl", faults))
+    if "expected_revision" in found:
+        expected = found["expected_revision"]
+        bad = note(faults, pc.less(expected, 0), "column expected_revision is negative")
+        lines = with_header(lines, EXPECTED.encode(), decimal(without(expected, bad)))
+    subject = pc.binary_join_element_wise(
+        piece(bucket.write_prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES)
+    )
+    numbers = np.arange(first_number, first_number + count, dtype=np.int64)
+    return Rows(numbers, subject, pc.fill_null(data, NO_BYTES), lines, None, faults)
+
+
+def _check_keys(key: pa.BinaryArray, bucket: Bucket, faults: dict[int, str]) -> None:
+    note(faults, pc.is_null(key), "column key is null")
+    most = MAX_SUBJECT - len(bucket.write_prefix)
+    # A key with bytes that are no text is none either: only ASCII gets through.
+    doubtful = pc.or_(pc.invert(pc.match_substring_regex(key, _GOOD_KEY)), pc.greater(pc.binary_length(key), most))
+    flags = pc.fill_null(doubtful, False).to_numpy(zero_copy_only=False)
+    for index in np.flatnonzero(flags).tolist():
+        value = key[index].as_py()
+        fault = key_fault(value.decode("utf-8", "replace"))
+        why = (
+            f"in its key {shown_bytes(value)} {fault}" if fault else f"its key has {len(value)} bytes, more than {most}"
+        )
+        faults.setdefault(index, why)
+
+
+def _operations(operation: pa.BinaryArray, faults: dict[int, str]) -> IntArray:
+    """What each row does; what is no operation is noted. Looks at each distinct word once."""
+    coded = operation.dictionary_encode()
+    distinct: list[bytes] = coded.dictionary.to_pylist()
+    kinds = np.array([_OPERATIONS.get(word.upper(), _UNKNOWN) for word in distinct] + [_PUT], np.int64)
+    codes = pc.fill_null(coded.indices, len(distinct)).to_numpy(zero_copy_only=False)
+    found: IntArray = kinds[codes]
+    for index in np.flatnonzero(found == _UNKNOWN).tolist():
+        word = shown_bytes(distinct[codes[index]])
+        faults.setdefault(index, f"column operation is {word}, but must be PUT, DELETE or PURGE")
+    return found
+
+
+def expected_revision(lines: bytes) -> int | None:
+    """The revision that header lines ask for, or None."""
+    found = _EXPECTED_LINE.search(lines)
+    return int(found[1]) if found else None
+
+
+def expecting(lines: bytes, revision: int) -> bytes:
+    """Header lines that ask for another revision."""
+    return _EXPECTED_LINE.sub(b"%b: %d\r\n" % (EXPECTED.encode(), revision), lines)
+
+
+def is_marker(headers: bytes) -> bool:
+    """Whether the message with this header block says that its key was deleted, purged or has expired."""
+    return _MARKER.search(headers) is not None
+
+
+def rounds(subject: pa.BinaryArray) -> Iterator[IntArray]:
+    """Indices of rows, such that no subject is twice in one round and each has its rows in their order over the rounds.
+
+    One round with all rows when no subject is twice; none without rows.
+    """
+    coded = subject.dictionary_encode()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    if len(coded.dictionary) == len(codes):
+        yield from [np.arange(len(codes))] if len(codes) else ()
+        return
+    order = np.argsort(codes, kind="stable")
+    ranked = codes[order]
+    heads = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
+    sizes = np.diff(np.append(heads, len(codes)))
+    turn = np.empty(len(codes), np.int64)
+    turn[order] = np.arange(len(codes)) - np.repeat(heads, sizes)
+    by_turn = np.argsort(turn, kind="stable")
+    yield from np.split(by_turn, np.cumsum(np.bincount(turn))[:-1])
