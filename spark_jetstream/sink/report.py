@@ -16,6 +16,7 @@ class TaskReport:
     ``rows`` were handed to the task: each of them is in ``stored`` or in ``dead_letters``. ``duplicates`` of the stored
     ones had been stored before, by an earlier attempt. ``streams`` maps each stream to the first and the last sequence
     among them (inclusive; other publishers' messages may lie in between). ``seconds`` is how long the task wrote.
+    ``size`` is that of the contents of objects, in bytes.
     """
 
     partition: int
@@ -25,6 +26,7 @@ class TaskReport:
     dead_letters: int = 0
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
+    size: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON, for the ledger."""
@@ -62,6 +64,7 @@ class BatchReport:
     dead_letters: int
     streams: Mapping[str, tuple[int, int]]
     seconds: float
+    size: int = 0
 
     @classmethod
     def of(cls, reports: Iterable[TaskReport]) -> BatchReport:
@@ -80,10 +83,13 @@ class BatchReport:
             dead_letters=sum(report.dead_letters for report in found),
             streams=streams,
             seconds=max((report.seconds for report in found), default=0.0),
+            size=sum(report.size for report in found),
         )
 
     def __str__(self) -> str:
         parts = [f"{self.stored:,} of {self.rows:,} rows stored"]
+        if self.size:
+            parts.append(f"{self.size:,} bytes of content")
         if self.duplicates:
             parts.append(f"{self.duplicates:,} of them before this attempt")
         if self.dead_letters:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,12 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.files import find_file
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import connect
-from spark_jetstream.sink.checks import check_interval, check_start
+from spark_jetstream.sink.checks import check_bucket, check_interval, check_start
+from spark_jetstream.sink.kv import BucketColumns
+from spark_jetstream.sink.kv_task import write_bucket
+from spark_jetstream.sink.object_bucket import check_object_bucket
+from spark_jetstream.sink.object_rows import ObjectColumns
+from spark_jetstream.sink.objects import write_objects
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
@@ -41,6 +46,7 @@ except ImportError:  # Spark 4.0
 
 log = logging.getLogger(__name__)
 
+_Store = Callable[..., TaskReport]
 _ROWS = 2000  # of a record batch that is made from Python rows
 _REMEMBERED = 30 * 86400.0  # seconds for which the ledger remembers a batch write with a writeId
 _FORGOTTEN = 86400.0  # and one without, which nobody can run again
@@ -59,13 +65,34 @@ class _Sink:
 
     streaming: bool
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, prepare: Callable[[SinkOptions], None] | None = None
+    ) -> None:
+        """``prepare`` is called before the first look at a stream."""
         self.options = SinkOptions.from_spark(dict(options), streaming=self.streaming)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        self.columns = SinkColumns.check(fields, self.options.subject)
         # Built on the driver, once for a batch write: its tasks and their retries share what it is called.
         self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
+        # How rows are stored: taken to the executors with what was found out here.
+        self.store, self.fields = self._store(fields, prepare)
+
+    def _store(
+        self, fields: Sequence[tuple[str, str]], prepare: Callable[[SinkOptions], None] | None
+    ) -> tuple[_Store, tuple[tuple[str, str], ...]]:
+        """What stores the record batches of a task, once columns and server are checked; the columns."""
+        if self.options.bucket is not None:
+            keyed = BucketColumns.check(fields)
+            bucket = check_bucket(self._connect, self.options)
+            return functools.partial(write_bucket, columns=keyed, bucket=bucket), keyed.fields
+        if self.options.object_bucket is not None:
+            named = ObjectColumns.check(fields)
+            check_object_bucket(self._connect, self.options)
+            return functools.partial(write_objects, columns=named), named.fields
+        columns = SinkColumns.check(fields, self.options.subject)
+        if prepare is not None:
+            prepare(self.options)
         check_start(self._connect, self.options)
+        return functools.partial(write_task, columns=columns), columns.fields
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
@@ -85,13 +112,14 @@ class _Sink:
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Committed:
         task = self._task()
-        return Committed(write_task(batches, self._connect, self.options, self.columns, task), task.write)
+        return Committed(self.store(batches, self._connect, self.options, task=task), task.write)
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], what: str, batch: int = 0) -> None:
         found = [message for message in messages if isinstance(message, Committed)]
         report = BatchReport.of(message.report for message in found)
         _driver_log().info("jetstream sink, %s: %s", what, report)
-        if found and self.streaming:
+        subjects = self.options.bucket is None and self.options.object_bucket is None
+        if found and self.streaming and subjects:
             check_interval(self._connect, self.options, found[0].write, batch, report.streams)
 
     def _aborted(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
@@ -106,14 +134,21 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
 
     streaming = False
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        overwrite: bool,
+        prepare: Callable[[SinkOptions], None] | None = None,
+    ) -> None:
         if overwrite:
+            what = "stream" if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options) else "bucket"
             raise OptionError(
-                'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the '
-                "stream yourself if its messages shall go",
+                f'mode "overwrite" is not possible: a {what} is only ever added to; use mode "append", and purge the '
+                f"{what} yourself if its messages shall go",
                 option="mode",
             )
-        super().__init__(options, schema)
+        super().__init__(options, schema, prepare)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
@@ -160,11 +195,14 @@ else:
 
         def write(self, iterator: Iterator[Any]) -> Committed:
             """Store the rows of one task. Runs on an executor."""
-            return self._write(record_batches(iterator, self.columns.fields))
+            most = _ROWS if self.options.object_bucket is None else 1
+            return self._write(record_batches(iterator, self.fields, most))
 
 
-def record_batches(rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-    """Python rows as record batches of at most 2,000; ``fields`` are (name, Spark ``simpleString`` type) pairs."""
+def record_batches(
+    rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]], most: int = _ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Python rows as record batches of at most ``most``; ``fields`` are (name, Spark ``simpleString`` type) pairs."""
     import pyarrow as pa  # noqa: PLC0415  # not needed where Spark hands over Arrow
 
     texts = pa.list_(pa.string())
@@ -177,7 +215,7 @@ def record_batches(rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, st
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
     remaining = iter(rows)
-    while some := list(itertools.islice(remaining, _ROWS)):
+    while some := list(itertools.islice(remaining, most)):
         arrays = []
         for index, (_, kind) in enumerate(fields):
             values = [row[index] for row in some]

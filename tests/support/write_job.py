@@ -70,7 +70,7 @@ def write(
     return write_task(batches(partition, count) if rows is None else rows, to_server, options, columns, task)
 
 
-class _Death:
+class Death:
     """Counts moments, and ends the process at one of them."""
 
     def __init__(self, moment: int, tell: int) -> None:
@@ -102,7 +102,7 @@ class _Death:
         return watched
 
 
-def _die(death: _Death) -> None:
+def arm(death: Death) -> None:
     """Make every request and every publish of this process a moment."""
     numbers = itertools.count(1)
     setattr(Connection, "request", death.around(Connection.request, lambda subject, *_: str(subject), False))  # noqa: B010
@@ -117,7 +117,7 @@ def die_everywhere(options: dict[str, str], write_name: str) -> list[str]:
         told, tell = os.pipe()
         child = os.fork()
         if not child:
-            _die(_Death(partition, tell))
+            arm(Death(partition, tell))
             write(options, write_name, partition)
             os._exit(0)
         os.close(tell)
