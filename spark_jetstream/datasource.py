@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -11,15 +13,25 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_jetstream.connection import Connection
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options import SourceOptions
-from spark_jetstream.schema import SOURCE_DDL
+from spark_jetstream.files import find_file
+from spark_jetstream.options import SinkOptions, SourceOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.schema import SOURCE_DDL, ddl
 from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
+from spark_jetstream.source.filtered_reader import PUSHDOWN, FilteredBatchReader
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.ensure import Ensure
 
 
 class JetStreamDataSource(DataSource):
-    """NATS JetStream streams as rows, and rows as messages. Options and columns: docs/options.md."""
+    """NATS JetStream streams as rows, and rows as messages. Options and columns: docs/options.md.
+
+    Source, sink and admin know nothing of each other: what the option ensureStream asks for is done from here.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -35,30 +47,70 @@ class JetStreamDataSource(DataSource):
         faults: list[OptionError] = []
         for streaming in (True, False):
             try:
-                SourceOptions.from_spark(self.options, streaming=streaming)
+                options = SourceOptions.from_spark(self.options, streaming=streaming)
+                _look_at_description(options)
+                return ddl(options.row_columns)
             except OptionError as error:
                 faults.append(error)
-        if len(faults) == 2 and str(faults[0]) == str(faults[1]):
+        if str(faults[0]) == str(faults[1]):
             raise faults[0]
         return SOURCE_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`. Raises `OptionError`, `SchemaError`."""
         reader = JetStreamBatchReader(self.options, schema)
-        _ = reader.options, reader.columns
-        return reader
+        _ = reader.columns
+        pushed = reader.options.filter_pushdown
+        if pushed and not PUSHDOWN:
+            raise OptionError("option filterPushdown needs Spark 4.1 or newer", option="filterPushdown")
+        _ensure_streams(reader.options)
+        return FilteredBatchReader(self.options, schema) if pushed else reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of `spark.readStream`; its errors come with its first call, see `source/reader.py`."""
-        return JetStreamStreamReader(self.options, schema)
+        return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of `df.write`. Raises `OptionError`, `SchemaError`, and what is wrong with the stream already."""
-        return JetStreamBatchWriter(self.options, schema, overwrite)
+        return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of `df.writeStream`, built twice in every micro-batch; raises what `writer` raises.
 
         ``overwrite`` is set in output mode "complete": every micro-batch then stores the whole result again.
         """
-        return JetStreamStreamWriter(self.options, schema)
+        return JetStreamStreamWriter(self.options, schema, _ensure_streams)
+
+
+# The models of the admin module take a fifth of a second to import, which queries without ensureStream need not spend.
+
+
+def _look_at_description(options: SourceOptions) -> None:
+    """Raise what is wrong with the option ensureStream itself."""
+    if options.ensure_stream is not None:
+        from spark_jetstream.admin.ensure import described  # noqa: PLC0415
+
+        described(_ensure(options), find_file)
+
+
+def _ensure_streams(options: SourceOptions | SinkOptions) -> None:
+    """Do what the option ensureStream asks for. Runs on the driver, before anything looks at a stream."""
+    if options.ensure_stream is not None:
+        from spark_jetstream.admin.ensure import ensure_streams  # noqa: PLC0415
+
+        def connected(patience: float) -> Connection:
+            return connect(options.connection, patience=patience, find_file=find_file)
+
+        # A writer is built twice in every micro-batch of a query, a reader once.
+        again = options.streaming and isinstance(options, SinkOptions)
+        ensure_streams(_ensure(options), connected, find_file, remembered=again)
+
+
+def _ensure(options: SourceOptions | SinkOptions) -> Ensure:
+    from spark_jetstream.admin.ensure import Ensure  # noqa: PLC0415
+
+    if isinstance(options, SourceOptions):
+        streams = options.streams
+    else:
+        streams = () if options.stream is None else (options.stream,)
+    return Ensure(options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, streams)

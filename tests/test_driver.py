@@ -17,10 +17,11 @@ from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamErr
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.source.driver import Driver
-from spark_jetstream.source.offsets import Offset
+from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.view import StreamView
 from spark_jetstream.streams import SequenceRange, parse_time, rfc3339
 from spark_jetstream.testing import NatsServer
+from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, api, consumers, create, fill, part_of, pulls, sequences, wait_until
@@ -549,3 +550,18 @@ def test_questions_to_a_stream(server: NatsServer) -> None:
     assert last[0] == matching(3000, ",S.often.1")[-1]
     assert (none.peek(1), none.last(), rare.peek(wanted[-1] + 1)) == (None, None, None)
     assert every.first_after(last[1] + 10**12) is None
+
+
+def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit(server: NatsServer) -> None:
+    with FakeJetStream(server.url) as fake:
+        fake.store(100)
+        state = {**fake.info(), "state": {**fake.info()["state"], "num_deleted": 1, "messages": 99}}
+        fake.look = lambda: state
+        fake.store(60)
+        # Of the replicas that answer, the first has 55 messages and the others have all.
+        lagging = iter([55])
+        fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
+        start = Offset({"S": StreamPosition(51, CREATED)})
+        planner = driver(server.url, readWith="direct", apiPrefix=fake.prefix, maxMessagesPerTrigger=10)
+        end = planner.latest(start, limited=True)
+        assert 51 < end.streams["S"].next <= 61

@@ -157,6 +157,9 @@ def test_a_table_takes_its_options_when_it_is_read(spark: SparkSession, stream: 
         assert stored(spark.read.options(servers=s.url, stream=s.name).table(table)) == s.rows()
         with pytest.raises(AnalysisException) as caught:
             spark.table(table).collect()
-        assert refusal(caught.value) == ("OptionError", "option stream is required: the name of the stream to read")
+        assert refusal(caught.value) == (
+            "OptionError",
+            "option stream is required: the name of the stream to read (or bucket, or objectBucket)",
+        )
     finally:
         spark.sql(f"DROP TABLE {table}")

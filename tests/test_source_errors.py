@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jetstream.option_table import CONNECTION_OPTIONS
+from spark_jetstream.option_specs import CONNECTION_OPTIONS
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.publish import Publisher
@@ -255,9 +255,7 @@ WITHOUT_SERVER = [
     case(
         "an option of the sink", "b", "OptionError", "option delivery belongs to the sink .*", delivery="exactly-once"
     ),
-    case("one that comes later", "s", "OptionError", "option durable is not supported in this version .*", durable="d"),
-    case("a bucket", "b", "OptionError", "option bucket is not supported in this version .*", bucket="b"),
-    case("direct reads", "b", "OptionError", "option readWith must be consumer, not .*", readWith="direct"),
+    case("a bucket too", "b", "OptionError", "options stream and bucket exclude each other", bucket="b"),
     case("not a server", "b", "OptionError", 'option servers holds "http://a:1", in which .*', servers="http://a:1"),
     case(
         "a password cut by a comma",
@@ -336,7 +334,9 @@ def test_load_finds_what_is_wrong_either_way(spark: SparkSession) -> None:
 def test_load_without_a_stream(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException) as caught:
         spark.read.format("jetstream").load()
-    assert refusal(caught.value) == ("OptionError", "option stream is required: the name of the stream to read")
+    kind, sentence = refusal(caught.value)
+    assert kind == "OptionError"
+    assert sentence == "option stream is required: the name of the stream to read (or bucket, or objectBucket)"
 
 
 WITH_SERVER = [
@@ -470,11 +470,25 @@ WITH_SERVER = [
     ),
     case(
         "a work queue",
-        "bs",
-        "JetStreamError",
-        "stream QUEUE has work-queue retention, and reading it needs the option durable, which this version does not "
-        "support yet",
+        "s",
+        "OptionError",
+        "stream QUEUE has work-queue retention: reading it needs the option durable, .*",
         stream="QUEUE",
+    ),
+    case(
+        "a work queue in a batch",
+        "b",
+        "OptionError",
+        "stream QUEUE has work-queue retention: a batch can look at its messages with readWith=direct, .*",
+        stream="QUEUE",
+    ),
+    case(
+        "a work queue that does not allow Direct Get",
+        "s",
+        "OptionError",
+        "stream QUEUE has work-queue retention, which is read with Direct Get, .* set allow_direct on the stream .*",
+        stream="QUEUE",
+        durable="d",
     ),
 ]
 

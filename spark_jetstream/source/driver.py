@@ -14,7 +14,9 @@ from dataclasses import replace
 
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options import SourceOptions
+from spark_jetstream.source.bounds import ending_position, starting_position
+from spark_jetstream.source.direct_view import DirectView
+from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.plan import (
     CachedProbe,
@@ -29,12 +31,15 @@ from spark_jetstream.source.plan import (
     share,
     split,
 )
-from spark_jetstream.source.view import StreamView, refuse_work_queue
-from spark_jetstream.streams import SequenceRange, StreamState, rfc3339
+from spark_jetstream.source.probe import View
+from spark_jetstream.source.progress import Progress
+from spark_jetstream.source.retention import check_retention, check_start, needs_direct, warn_of_interest
+from spark_jetstream.source.view import StreamView
+from spark_jetstream.source_options import SourceOptions
+from spark_jetstream.streams import SequenceRange, StreamState
+from spark_jetstream.values import INT64_MAX
 
 log = logging.getLogger(__name__)
-
-_CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
 class Driver:
@@ -50,15 +55,32 @@ class Driver:
         self._connect = connect
         self._clock = clock
         self._met = False
-        self._views = {
-            name: StreamView(self._connection, name, options.subjects, self._patience) for name in options.streams
-        }
+        self._views = {name: self._view(name, direct=options.read_with == "direct") for name in options.read_streams}
+        self._progress = self._new_progress()
+        self._opened: set[str] = set()
+        self._states: dict[str, StreamState] = {}
         self._verified: set[str] = set()
         self._known = (0, 0)
         self._warned: set[str] = set()
         self._seen: dict[tuple[str, str], int] = {}
         self._target: Offset | None = None
         self._waiting_since: float | None = None
+
+    def _view(self, name: str, *, direct: bool) -> View:
+        kind = DirectView if direct else StreamView
+        return kind(self._connection, name, self.options.subjects, self._patience)
+
+    def _new_progress(self) -> Progress | None:
+        options = self.options
+        if options.durable is None:
+            return None
+        return Progress(
+            self._connection,
+            options.durable,
+            options.subjects,
+            self._patience,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
 
     def _patience(self) -> float:
         """Seconds to try again: a server never met yet is more likely the wrong one than one that restarts."""
@@ -74,79 +96,55 @@ class Driver:
         return connection
 
     def _state(self, name: str) -> StreamState:
-        state = self._views[name].state()
+        state = self._states[name] = self._views[name].state()
         self._met = True
-        refuse_work_queue(state)
-        if state.retention == "interest" and name not in self._warned:
+        check_retention(state, self.options)
+        if needs_direct(state, self.options) and not isinstance(self._views[name], DirectView):
+            self._views[name] = self._view(name, direct=True)
+        if state.retention == "interest" and self._progress is None and name not in self._warned:
             self._warned.add(name)
-            log.warning(
-                "stream %s keeps messages only as long as its consumers are interested, and nothing holds them for "
-                "this query: those that all other consumers have acknowledged are gone before they are read",
-                name,
-            )
+            warn_of_interest(state)
         return state
 
     # Positions
 
     def initial(self) -> Offset:
         """Where the query starts, by `startingTimestamp` or `startingOffsets`."""
-        return Offset({name: self._starting_position(name, self._state(name)) for name in self._views})
+        return Offset({name: self._begin(name, self._state(name)) for name in self._views})
 
-    def _starting_position(self, name: str, state: StreamState) -> StreamPosition:
-        options = self.options
-        if options.starting_timestamp is not None:
-            ahead = options.starting_timestamp - max(state.server_time, state.last_timestamp)
-            if options.streaming and state.server_time and ahead > _CLOCK_SKEW:
-                raise OptionError(
-                    f"startingTimestamp lies in the future: the server's clock shows {rfc3339(state.server_time)}",
-                    option="startingTimestamp",
-                )
-            found = self._views[name].first_after(options.starting_timestamp)
-            return latest_position(state) if found is None else StreamPosition(found[0], state.created)
-        starting = options.starting_offsets
-        if isinstance(starting, str):
-            return earliest_position(state) if starting == "earliest" else latest_position(state)
-        sequence = dict(starting)[name]
-        if sequence > max(state.last_seq + 1, state.first_kept):
-            raise OptionError(
-                f"startingOffsets begins stream {name} at sequence {sequence}, but its last message has sequence "
-                f"{state.last_seq}",
-                option="startingOffsets",
-            )
-        if sequence < state.first_kept:
-            said = (
-                f"startingOffsets begins stream {name} at sequence {sequence}, but the first message kept has sequence "
-                f"{state.first_kept}"
-            )
-            if options.fail_on_data_loss:
-                raise OptionError(f"{said}; set failOnDataLoss to false to begin there", option="startingOffsets")
-            log.warning("%s: beginning there", said)
-            return earliest_position(state)
-        return StreamPosition(sequence, state.created)
+    def _begin(self, name: str, state: StreamState) -> StreamPosition:
+        """Where a stream without a position begins. What holds its messages must be there before that is decided."""
+        if self._progress is None:
+            return starting_position(self.options, self._views[name], state)
+        check_start(state, self.options)
+        if name not in self._opened:
+            self._progress.open(state, fresh=True)
+            self._opened.add(name)
+            state = self._state(name)
+        position = starting_position(self.options, self._views[name], state)
+        self._progress.commit(state, position.next)
+        return position
 
-    def _ending_position(self, name: str, state: StreamState, start: StreamPosition) -> StreamPosition:
-        options = self.options
-        if options.ending_timestamp is not None:
-            found = self._views[name].first_after(options.ending_timestamp)
-            end = latest_position(state).next if found is None else found[0]
-            return StreamPosition(max(start.next, end), state.created)
-        ending = options.ending_offsets
-        if isinstance(ending, str):
-            return latest_position(state)
-        sequence = dict(ending)[name]
-        if sequence > state.last_seq + 1:
-            raise OptionError(
-                f"endingOffsets ends stream {name} before sequence {sequence}, but its last message has sequence "
-                f"{state.last_seq}",
-                option="endingOffsets",
-            )
-        if sequence < start.next:
-            raise OptionError(
-                f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence "
-                f"{start.next}",
-                option="endingOffsets",
-            )
-        return StreamPosition(sequence, state.created)
+    # Progress on the server
+
+    def commit(self, end: Offset) -> None:
+        """Everything before `end` is in the sink for good: say so to the server, if the user wants that (`durable`)."""
+        if self._progress is None:
+            return
+        for name, position in end.streams.items():
+            state = self._states.get(name)
+            if name in self._opened and state is not None and position.created == state.created:
+                self._progress.commit(state, position.next)
+
+    def _hold(self, name: str, state: StreamState) -> None:
+        """Make sure that the position on the server is there and ours."""
+        if self._progress is None:
+            return
+        if name in self._opened:
+            self._progress.check(state)
+        else:
+            self._progress.open(state, fresh=False)
+            self._opened.add(name)
 
     # Streaming
 
@@ -185,8 +183,14 @@ class Driver:
         """The position of `start` if the stream still goes on there; where to go on otherwise."""
         position = start.streams.get(name)
         if position is None:
-            return self._starting_position(name, state)
-        return self._checked(name, position, state)
+            return self._begin(name, state)
+        self._hold(name, state)
+        going_on = self._checked(name, position, state)
+        # Where a batch begins, everything before is in the sink. Spark itself says so later, when the next batch has
+        # rows, and never of the last batch of a run.
+        if self._progress is not None and going_on == position:
+            self._progress.commit(state, position.next)
+        return going_on
 
     def _checked(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
         view = self._views[name]
@@ -206,6 +210,7 @@ class Driver:
             reread=reread,
             resume=resume,
             seen=self._seen_up_to(state),
+            bucket=not self.options.streams,
         )
         if missing is not None:
             log.warning("%s", missing)
@@ -254,7 +259,9 @@ class Driver:
         # What is published meanwhile counts in the second and third answer: half of it came before the second.
         view = self._views[name]
         before, waiting, after = view.pending(end.next), view.pending(first), view.pending(end.next)
-        return max(0, waiting - (before + after) // 2)
+        counted = max(0, waiting - (before + after) // 2)
+        # Where replicas answer, each as far as it has got, messages may seem to be none. They are not: there is an end.
+        return counted or (end.next - first if isinstance(view, DirectView) else 0)
 
     def _admitted(self, available: int, limited: bool) -> bool:
         if available <= 0:
@@ -282,6 +289,7 @@ class Driver:
             return ends
         shares = share(options.max_messages_per_trigger or sum(backlogs.values()), backlogs)
         if options.max_bytes_per_trigger:
+            states = {name: self._by_object(name, state) for name, state in states.items()}
             in_bytes = share(
                 options.max_bytes_per_trigger,
                 {name: self._bytes(backlogs[name], states[name]) for name in ends},
@@ -298,6 +306,12 @@ class Driver:
             cut = limit_end(known[name].next, end.next, shares[name], probe, backlogs[name])
             limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
         return limited
+
+    def _by_object(self, name: str, state: StreamState) -> StreamState:
+        """The state with objects in place of messages: an object has many, and only one of them is counted."""
+        if self.options.object_bucket is None:
+            return state
+        return replace(state, messages=self._views[name].pending(state.first_kept))
 
     @staticmethod
     def _bytes(messages: int, state: StreamState) -> int:
@@ -322,7 +336,7 @@ class Driver:
             state = self._state(whole.stream) if states is None else states[whole.stream]
             position = start.streams[whole.stream]
             if position.created == end.streams[whole.stream].created:
-                position = self._checked(whole.stream, position, state)
+                position = self._continued(whole.stream, start, state)
                 if position.created != whole.created or position.next >= whole.end:
                     continue
                 pieces += self._split(replace(whole, first=max(whole.first, position.next)), state)
@@ -341,12 +355,37 @@ class Driver:
             probe=None if dense else self._views[whole.stream],
             contiguous=dense,
         )
-        # Messages that give way to newer ones on their subject are not lost: their number promises nothing.
-        return [replace(piece, count=None) for piece in pieces] if state.max_msgs_per_subject > 0 else pieces
+        direct = isinstance(self._views[whole.stream], DirectView)
+        # Messages that give way to newer ones on their subject are not lost: their number promises nothing. Nor does
+        # one that a replica gave, which may know of messages that the leader has removed.
+        keyed = state.max_msgs_per_subject > 0 or not options.streams
+        uncounted = keyed or (direct and not dense)
+        return [replace(piece, direct=direct, count=None if uncounted else piece.count) for piece in pieces]
 
-    def batch_ranges(self) -> list[SequenceRange]:
-        """The tasks of a batch read."""
-        states = {name: self._state(name) for name in self._views}
-        start = Offset({name: self._starting_position(name, state) for name, state in states.items()})
-        end = Offset({name: self._ending_position(name, state, start.streams[name]) for name, state in states.items()})
-        return self.ranges(start, end, states)
+    def batch_ranges(self, narrowed: Narrowed | None = None) -> list[SequenceRange]:
+        """The tasks of a batch read, of what `narrowed` leaves."""
+        kept = narrowed or Narrowed()
+        starts: dict[str, StreamPosition] = {}
+        ends: dict[str, StreamPosition] = {}
+        states = {name: self._state(name) for name in self._views if kept.reads(self.options.named(name))}
+        for name, state in states.items():
+            view = self._views[name]
+            start = starting_position(self.options, view, state)
+            end = ending_position(self.options, view, state, start)
+            first, last = self._narrowed(kept, view, start.next, end.next)
+            starts[name] = start if first == start.next else StreamPosition(first, state.created)
+            ends[name] = end if last == end.next else StreamPosition(last, state.created)
+        return self.ranges(Offset(starts), Offset(ends), states)
+
+    @staticmethod
+    def _narrowed(kept: Narrowed, view: View, first: int, end: int) -> tuple[int, int]:
+        """The part of the sequences [first, end) that can hold what `kept` leaves."""
+        first, last = max(first, kept.first), min(end, kept.end)
+        if kept.since is not None and kept.since > 0:
+            found = view.first_after(kept.since)
+            first = max(first, end if found is None else found[0])
+        if kept.until is not None and kept.until < INT64_MAX:
+            found = view.first_after(max(0, kept.until))
+            last = last if found is None else min(last, found[0])
+        first = min(first, end)
+        return first, max(first, last)

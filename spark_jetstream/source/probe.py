@@ -10,6 +10,8 @@ from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple, Protocol
 
+from spark_jetstream.streams import StreamState
+
 
 class Probe(Protocol):
     """Questions about the messages of one stream that match the filter, answered as of now.
@@ -26,6 +28,16 @@ class Probe(Protocol):
 
     def last(self) -> tuple[int, int] | None:
         """Sequence and timestamp (ns) of the last message, or None."""
+
+
+class View(Probe, Protocol):
+    """One stream, seen through the subject filters of a query: its state besides what a `Probe` answers."""
+
+    def state(self) -> StreamState:
+        """What STREAM.INFO says now."""
+
+    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """Sequence and timestamp (ns) of the first message stored at that time or later, or None."""
 
 
 class CachedProbe:

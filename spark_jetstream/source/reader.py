@@ -7,23 +7,23 @@ an error in an option is raised where Spark reports it well (a failing construct
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jetstream.columns import record_batch
 from spark_jetstream.connection import Connection
 from spark_jetstream.files import find_file
-from spark_jetstream.options import SourceOptions
 from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings, read_range
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.driver import Driver
+from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.source.rows import Part, pull_settings, read_part
+from spark_jetstream.source.tables import table_parts, with_subjects
+from spark_jetstream.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,10 +45,10 @@ except ImportError:  # Spark 4.0 and 4.1
 log = logging.getLogger(__name__)
 
 
-class RangePartition(InputPartition):
-    """One task: a `SequenceRange`. A batch without tasks still has one partition, with None."""
+class PartPartition(InputPartition):
+    """One task: what it reads. A batch without tasks still has one partition, with None."""
 
-    def __init__(self, part: SequenceRange) -> None:
+    def __init__(self, part: Part) -> None:
         super().__init__(part)
         self.part = part
 
@@ -57,6 +57,8 @@ class _Source:
     """Options, columns and reading, the same for batch and stream."""
 
     streaming: bool
+    narrowed: Narrowed | None = None
+    """What predicates left of a batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._raw = dict(options)
@@ -64,11 +66,12 @@ class _Source:
         self._parsed: SourceOptions | None = None
         self._columns: tuple[str, ...] | None = None
         self._planner: Driver | None = None
+        self._prepare: Callable[[SourceOptions], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What executors get has its options read on the driver, where a context file is; nothing open crosses.
         _ = self.options, self.columns
-        return {**self.__dict__, "_planner": None}
+        return {**self.__dict__, "_planner": None, "_prepare": None}
 
     @property
     def options(self) -> SourceOptions:
@@ -81,7 +84,7 @@ class _Source:
     def columns(self) -> tuple[str, ...]:
         """The columns to read, in the schema's order. Raises `SchemaError`."""
         if self._columns is None:
-            self._columns = select_columns(self._fields)
+            self._columns = select_columns(self._fields, self.options.row_columns)
         return self._columns
 
     @property
@@ -89,37 +92,27 @@ class _Source:
         """The plan of this query; only on the driver."""
         if self._planner is None:
             _ = self.columns
-            self._planner = Driver(self.options, self._connect)
+            if self._prepare is not None:
+                self._prepare(self.options)
+            self._planner = Driver(with_subjects(self._connect, self.planned), self._connect)
         return self._planner
+
+    @property
+    def planned(self) -> SourceOptions:
+        """The options that the read is planned with."""
+        return self.options
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
-    def _partitions(self, parts: Sequence[SequenceRange]) -> list[InputPartition]:
-        return [RangePartition(part) for part in parts]
+    @staticmethod
+    def _partitions(parts: Sequence[Part]) -> list[InputPartition]:
+        return [PartPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
-        if not isinstance(partition, RangePartition):
-            return
-        options, columns, part = self.options, self.columns, partition.part
-        settings = PullSettings(
-            batch=options.fetch_batch,
-            max_bytes=options.fetch_max_bytes,
-            expires=options.fetch_timeout,
-            retry_timeout=options.connection.retry_timeout,
-            fail_on_data_loss=options.fail_on_data_loss,
-            headers_only="data" not in columns and "headers" not in columns,
-        )
-        for pulled in read_range(self._connect, part, settings, task_label()):
-            yield record_batch(
-                pulled.frames,
-                pulled.acks,
-                pulled.sequences,
-                stream=part.stream,
-                columns=columns,
-                with_headers=options.include_headers,
-            )
+        if isinstance(partition, PartPartition):
+            yield from read_part(self._connect, partition.part, self.options, self.columns, task_label(), self.narrowed)
 
 
 def task_label() -> str:
@@ -137,16 +130,37 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     streaming = False
 
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.narrowed: Narrowed = Narrowed.of(self.options)
+
+    @property
+    def planned(self) -> SourceOptions:
+        """As `options`, with the filters that are left."""
+        return self.narrowed.options(self.options)
+
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read: one partition for each sequence range."""
-        return self._partitions(self.driver.batch_ranges())
+        """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
+        options = self.planned
+        if options.table:
+            settings = pull_settings(options, self.columns)
+            with_content = "content" in self.columns and not options.content_off
+            parts = table_parts(
+                self._connect, options, self.narrowed, settings, task_label(), with_content=with_content
+            )
+            return self._partitions(parts)
+        return self._partitions(self.driver.batch_ranges(self.narrowed))
 
 
 class _StreamReader(_Source, DataSourceStreamReader):
     streaming = True
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
+    ) -> None:
+        """``prepare`` is called on the driver, before the first look at a stream."""
         super().__init__(options, schema)
+        self._prepare = prepare
         self._cursor: Offset | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -162,8 +176,8 @@ class _StreamReader(_Source, DataSourceStreamReader):
         return self._partitions(self.driver.ranges(Offset.from_json(start), self._cursor))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is in the sink; Spark's checkpoint holds the position, so there is nothing to tell the server."""
-        log.debug("committed %s", end)
+        """A batch is in the sink. Spark's checkpoint holds the position; with `durable` the server shows it too."""
+        self.driver.commit(Offset.from_json(end))
 
 
 if ADMISSION_CONTROL:

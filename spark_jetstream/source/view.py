@@ -16,7 +16,6 @@ from spark_jetstream.columns import Acks
 from spark_jetstream.connection import Connection
 from spark_jetstream.consumers import create_reader, delete_reader
 from spark_jetstream.deadline import Deadline
-from spark_jetstream.errors import JetStreamError
 from spark_jetstream.pool import retrying
 from spark_jetstream.streams import StreamState, rfc3339, stream_state
 from spark_jetstream.wire import Frames
@@ -25,7 +24,7 @@ _PEEK_SECONDS = 2.0
 
 
 class StreamView:
-    """One stream, seen through the subject filters of a query. Implements `probe.Probe`.
+    """One stream, seen through the subject filters of a query. Implements `probe.View`.
 
     `connect()` gives the connection; `patience()` says for how many seconds errors that may pass are tried again.
     Raises what `Connection.api` raises, `ConsumerLost`, and what `connect` raises.
@@ -110,12 +109,3 @@ class _Answer:
     def __init__(self, pending: int, message: tuple[int, int] | None) -> None:
         self.pending = pending
         self.message = message
-
-
-def refuse_work_queue(state: StreamState) -> None:
-    """A work queue hands each message to one consumer and removes it: reading by sequence is not possible there."""
-    if state.retention == "workqueue":
-        raise JetStreamError(
-            f"stream {state.name} has work-queue retention, and reading it needs the option durable, which this "
-            "version does not support yet"
-        )
