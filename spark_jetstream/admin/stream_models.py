@@ -1,0 +1,269 @@
+"""Streams: their configuration, all fields of server 2.15. Pure.
+
+Defaults are those of the server, for a field that is not sent. Durations are nanoseconds, sizes bytes, and both may be
+given as text. ADR numbers are those of the NATS architecture decision records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from spark_jetstream.admin.amounts import Bytes, Nanoseconds
+from spark_jetstream.admin.fields import (
+    Boolean,
+    Choice,
+    Name,
+    Sequence64,
+    Size,
+    Span,
+    String,
+    Subject,
+    Text,
+    Time,
+    Whole,
+)
+from spark_jetstream.admin.model import SERVER_METADATA, Model
+from spark_jetstream.subjects import subjects_overlap
+
+INT32_MAX = 2**31 - 1
+DESCRIPTION_BYTES = 4096
+METADATA_BYTES = 128 * 1024
+_ZERO = Nanoseconds(0)
+_UNLIMITED = "no limit"
+
+#: What belongs to streams that store what is published.
+_NOT_IN_MIRRORS = (
+    "subjects",
+    "sources",
+    "first_seq",
+    "subject_delete_marker_ttl",
+    "allow_msg_counter",
+    "allow_atomic",
+    "allow_batched",
+    "allow_msg_schedules",
+)
+
+Description = Annotated[str, Text(most=DESCRIPTION_BYTES)]
+StreamName = Annotated[str, Name("stream")]
+AnySubject = Annotated[str, Subject()]
+OptionalSubject = Annotated[str, Subject(optional=True)]
+Metadata = dict[Annotated[str, Text()], Annotated[str, Text()]]
+Limit = Annotated[int, Whole(1, unlimited=_UNLIMITED)]
+Replicas = Annotated[int, Whole(0, 5)]
+
+
+class SubjectTransform(Model):
+    """How subjects are rewritten (ADR-30)."""
+
+    src: OptionalSubject = ""
+    """Which subjects are rewritten; empty for all."""
+    dest: String
+    """What becomes of them, such as ``orders.{{wildcard(1)}}`` or ``orders.{{partition(8,1)}}``."""
+
+
+class External(Model):
+    """How to reach a stream in another account or domain."""
+
+    api: Annotated[str, Subject(literal=True)]
+    """What the subjects of its JetStream API begin with, such as ``$JS.hub.API``."""
+    deliver: OptionalSubject = ""
+    """What the subjects begin with on which messages come; empty for the server's choice."""
+
+
+class SourceConsumer(Model):
+    """A push consumer, made before, through which a stream is copied that is a work queue (server 2.14, ADR-60)."""
+
+    name: Annotated[str, Name("consumer")]
+    """Its name on the origin."""
+    deliver_subject: Annotated[str, Subject(literal=True)]
+    """The subject that it delivers to."""
+
+
+class StreamSource(Model):
+    """A stream that is copied from: a mirror's origin, or one of several sources."""
+
+    name: StreamName
+    """The origin."""
+    opt_start_seq: Sequence64 = 0
+    """The first sequence to copy; 0 for the beginning."""
+    opt_start_time: Time | None = None
+    """Copy from this time on."""
+    filter_subject: OptionalSubject = ""
+    """Copy only these subjects; empty for all. Not together with ``subject_transforms``."""
+    subject_transforms: tuple[SubjectTransform, ...] = ()
+    """Copy what matches one of these, and rewrite its subject; the first that matches counts (server 2.10)."""
+    external: External | None = None
+    """Where the origin is, when it is in another account or domain."""
+    consumer: SourceConsumer | None = None
+    """Copy through this consumer instead of one that the server makes (server 2.14). It knows where to begin and what
+    to deliver: ``subject_transforms`` and ``external`` alone can stand beside it."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if self.filter_subject and self.subject_transforms:
+            found.append("filter_subject and subject_transforms cannot be set together")
+        if self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject):
+            found.append("consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject")
+        return found
+
+
+class Placement(Model):
+    """Which servers may hold the replicas."""
+
+    cluster: String = ""
+    """The name of the cluster; empty for any."""
+    tags: tuple[Annotated[str, Text()], ...] = ()
+    """Tags that a server must have, all of them."""
+    preferred: String = ""
+    """The server that shall lead. Only for requests that let a leader step down: in a stream it is refused."""
+
+
+class RePublish(Model):
+    """Publish again, on other subjects, what was stored (ADR-28)."""
+
+    src: OptionalSubject = ""
+    """Which subjects; empty for all."""
+    dest: Annotated[str, Text(pattern=".+", words="a subject such as copies.>")]
+    """Where to, such as ``copies.>``; not into the stream itself."""
+    headers_only: Boolean = False
+    """Publish no content, but its size."""
+
+
+class ConsumerLimits(Model):
+    """Defaults, and upper limits, of the consumers of a stream (server 2.10). They hold for durable ones too."""
+
+    inactive_threshold: Annotated[Nanoseconds, Span(zero="none")] = _ZERO
+    """How long, in nanoseconds, a consumer that nobody uses stays; 0 for the server's defaults."""
+    max_ack_pending: Annotated[int, Whole(-1)] = 0
+    """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
+
+
+class StreamConfig(Model):
+    """How a stream is set up: what is sent to create or to update it, and what the server says it is."""
+
+    name: StreamName
+    """What it is called. It can never change."""
+    description: Description = ""
+    """For people; at most 4,096 bytes."""
+    subjects: tuple[AnySubject, ...] = ()
+    """What it stores. Without any, and without mirror and sources, the server takes the stream's name."""
+    retention: Annotated[str, Choice(("limits", "interest", "workqueue"))] = "limits"
+    """Until when messages stay: up to the limits, until all consumers had them, or until one had each."""
+    max_consumers: Limit = -1
+    """How many consumers it may have; -1 for the server's limit, 1,000 by default since 2.15."""
+    max_msgs: Limit = -1
+    """How many messages stay at most; -1 for any number."""
+    max_bytes: Annotated[Bytes, Size(1, unlimited=_UNLIMITED)] = Bytes(-1)
+    """How many bytes stay at most, headers included; -1 for any number."""
+    max_age: Annotated[Nanoseconds, Span("100ms", zero="no limit")] = _ZERO
+    """How long messages stay, in nanoseconds; 0 for ever."""
+    max_msgs_per_subject: Limit = -1
+    """How many messages stay on each subject; -1 for any number."""
+    max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=_UNLIMITED)] = Bytes(-1)
+    """How many bytes, headers included, a message may have; -1 for what the server allows."""
+    discard: Annotated[str, Choice(("old", "new"))] = "old"
+    """What goes when a limit is reached: the oldest messages, or the one that comes."""
+    storage: Annotated[str, Choice(("file", "memory"))] = "file"
+    """Where messages are kept. It can never change."""
+    num_replicas: Replicas = 1
+    """How many servers keep a copy, 1 to 5; 0 stands for 1."""
+    no_ack: Boolean = False
+    """Confirm nothing that is published. Its publishers never know whether anything was stored."""
+    duplicate_window: Annotated[Nanoseconds, Span("100ms", zero="the server's choice")] = _ZERO
+    """How long message ids are remembered, in nanoseconds; 0 for two minutes, or ``max_age`` if that is less."""
+    placement: Placement | None = None
+    """Which servers may hold it; none for any."""
+    mirror: StreamSource | None = None
+    """The stream of which this is a copy, with its sequences. Only removing it is possible later (server 2.12)."""
+    sources: tuple[StreamSource, ...] = ()
+    """Streams that are copied into this one, with sequences of its own."""
+    compression: Annotated[str, Choice(("none", "s2"))] = "none"
+    """How blocks on the disk are compressed (server 2.10)."""
+    first_seq: Sequence64 = 0
+    """The sequence of the first message, for a new stream; 0 for 1 (server 2.10)."""
+    subject_transform: SubjectTransform | None = None
+    """How the subjects of what is published are rewritten before it is stored (server 2.10)."""
+    republish: RePublish | None = None
+    """What is published again after it was stored."""
+    allow_direct: Boolean = False
+    """Let any replica answer direct reads (ADR-31)."""
+    mirror_direct: Boolean = False
+    """Let this mirror answer direct reads for its origin. The server sets it like ``allow_direct`` of an origin that
+    it can see, whatever is asked for."""
+    discard_new_per_subject: Boolean = False
+    """Refuse a message when its subject is full. Needs ``discard`` new and ``max_msgs_per_subject``."""
+    sealed: Boolean = False
+    """Let nothing in and nothing out, for ever. A new stream cannot be sealed."""
+    deny_delete: Boolean = False
+    """Let nobody delete messages. It cannot be taken back."""
+    deny_purge: Boolean = False
+    """Let nobody purge. It cannot be taken back."""
+    allow_rollup_hdrs: Boolean = False
+    """Let a message with the header ``Nats-Rollup`` replace all before it."""
+    consumer_limits: ConsumerLimits = ConsumerLimits()
+    """Defaults and limits of its consumers."""
+    allow_msg_ttl: Boolean = False
+    """Let messages have a time to live of their own (server 2.11, ADR-43). It cannot be taken back."""
+    subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = _ZERO
+    """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for no markers. It
+    turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
+    allow_msg_counter: Boolean = False
+    """Make every subject a counter (server 2.12, ADR-49). It can never change."""
+    allow_atomic: Boolean = False
+    """Allow batches of which all or nothing is stored (server 2.12, ADR-50)."""
+    allow_msg_schedules: Boolean = False
+    """Allow messages that are published later, or again and again (server 2.12, ADR-51). It cannot be taken back, and
+    turns ``allow_rollup_hdrs`` on."""
+    persist_mode: Annotated[str, Choice(("default", "async"))] = "default"
+    """When what was published is confirmed: stored, or, with async, before (server 2.12). It can never change."""
+    allow_batched: Boolean = False
+    """Allow fast batches, confirmed now and then (server 2.14)."""
+    metadata: Metadata = Field(default_factory=dict)
+    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.`` are the server's:
+    they are shown, and never sent."""
+
+    @property
+    def own_metadata(self) -> dict[str, str]:
+        """``metadata`` without what the server wrote."""
+        return {key: value for key, value in self.metadata.items() if not key.startswith(SERVER_METADATA)}
+
+    def faults(self) -> list[str]:
+        return [words for wrong, words in self._checks() if wrong]
+
+    def _checks(self) -> Iterator[tuple[Any, str]]:
+        """(whether it is wrong, in which words): what a server refuses in any case."""
+        if self.mirror:
+            for name in _NOT_IN_MIRRORS:
+                yield getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
+        yield self.mirror_direct and not self.mirror, "mirror_direct needs a mirror"
+        for at, one in enumerate(self.subjects):
+            for other in self.subjects[:at]:
+                yield subjects_overlap(one, other), f"subjects holds {other} and {one}, which overlap"
+        yield ">" in self.subjects and not self.no_ack, "subjects that hold > need no_ack: true"
+        window, age = self.duplicate_window, self.max_age
+        yield age and window > age, f"duplicate_window ({window}) is longer than max_age ({age})"
+        per_subject = self.discard_new_per_subject
+        yield per_subject and self.discard != "new", "discard_new_per_subject needs discard: new"
+        yield per_subject and self.max_msgs_per_subject < 1, "discard_new_per_subject needs max_msgs_per_subject"
+        yield self.deny_purge and self.allow_rollup_hdrs, "allow_rollup_hdrs purges, which deny_purge forbids"
+        if self.allow_msg_counter:
+            yield self.allow_msg_ttl, "allow_msg_counter and allow_msg_ttl cannot be set together"
+            # The server takes this one, and then refuses every update of the stream.
+            marked = self.subject_delete_marker_ttl
+            yield marked, "allow_msg_counter and subject_delete_marker_ttl cannot be set together"
+            yield self.allow_msg_schedules, "allow_msg_counter and allow_msg_schedules cannot be set together"
+            yield self.discard == "new", "allow_msg_counter needs discard: old"
+            yield self.retention != "limits", "allow_msg_counter needs retention: limits"
+        if self.allow_msg_schedules:
+            yield self.discard == "new", "allow_msg_schedules needs discard: old"
+            yield self.sources, "a stream with sources cannot have allow_msg_schedules"
+        if self.persist_mode == "async":
+            yield self.storage != "file", "persist_mode async needs storage: file"
+            yield self.allow_atomic, "persist_mode async and allow_atomic cannot be set together"
+            yield self.num_replicas > 1, "persist_mode async needs num_replicas: 1"
+        yield self.placement and self.placement.preferred, "placement.preferred cannot be set in a stream"
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
+        yield size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"

@@ -1,0 +1,1 @@
+"""Administration, against a real server."""

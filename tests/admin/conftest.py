@@ -1,0 +1,77 @@
+"""Streams and consumers that are made by plain requests, and gone after a test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing import NatsServer
+from tests.admin.configs import ORIGIN
+from tests.support.publish import Publisher
+
+Api = Callable[..., dict[str, Any]]
+Make = Callable[..., str]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def api(publisher: Publisher) -> Iterator[Api]:
+    """Requests of the JetStream API, by their subject without its prefix. There is a stream `ORIGIN`."""
+    publisher.api(f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True})
+    yield publisher.api
+    publisher.api(f"STREAM.DELETE.{ORIGIN}")
+
+
+@pytest.fixture
+def make_stream(api: Api) -> Iterator[Make]:
+    """A function that creates a stream by its configuration; its name."""
+    made: list[str] = []
+
+    def make(config: dict[str, Any]) -> str:
+        name = str(config.get("name") or f"ADMIN{next(_numbers)}")
+        subjects = {} if "mirror" in config else {"subjects": [f"{name.lower()}.>"]}
+        api(f"STREAM.CREATE.{name}", {**subjects, **config, "name": name})
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def make_consumer(api: Api, make_stream: Make) -> Make:
+    """A function that creates a consumer by its configuration, on a stream of its own; ``STREAM.NAME``."""
+
+    def make(config: dict[str, Any]) -> str:
+        name = f"consumer{next(_numbers)}"
+        stream = make_stream({"subjects": [f"{name}.>"]})
+        named = {"durable_name": name, **config, "name": name}
+        sent = {field: value for field, value in named.items() if value is not None}
+        api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": sent, "action": "create"})
+        return f"{stream}.{name}"
+
+    return make
+
+
+@pytest.fixture
+def update_consumer(api: Api) -> Api:
+    """A function that updates a consumer, ``STREAM.NAME``, to a configuration."""
+
+    def update(consumer: str, config: dict[str, Any]) -> dict[str, Any]:
+        stream = consumer.partition(".")[0]
+        return api(f"CONSUMER.CREATE.{consumer}", {"stream_name": stream, "config": config, "action": "update"})
+
+    return update
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
+    """Administers the shared server."""
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        yield admin

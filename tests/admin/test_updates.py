@@ -1,0 +1,414 @@
+"""Every field is changed on a real server: what the tables say of updates is what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin.consumer_models import ConsumerConfig, ConsumerInfo
+from spark_jetstream.admin.differences import Difference, differences, update_body
+from spark_jetstream.admin.rules import IMMUTABLE, LEFT_TO_SERVER, RISKS
+from spark_jetstream.admin.stream_models import StreamConfig
+from spark_jetstream.admin.stream_replies import StreamInfo
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.admin.configs import CONSUMERS, ORIGIN, STREAMS
+from tests.admin.conftest import Api, Make
+from tests.support.publish import Message, Publisher, Refused
+
+Row = tuple[dict[str, Any], dict[str, Any], str, bool]
+
+COPY = {"mirror": {"name": ORIGIN}}
+AWAY = {"mirror": {"name": "AWAY"}}
+FILTER = {"name": ORIGIN, "filter_subject": "origin.a"}
+
+#: The codes of what can never be updated; 10080 is for a pull consumer that becomes a push consumer.
+REFUSED = {10012, 10052, 10055, 10056, 10080}
+
+#: What there is, what is changed, the field that differs then, whether the server does it.
+STREAM_CHANGES: list[Row] = [
+    ({}, {"name": "OTHER"}, "name", False),
+    ({}, {"description": "new"}, "description", True),
+    ({}, {"subjects": ["other.>", "admin.updates"]}, "subjects", True),
+    ({}, {"retention": "interest"}, "retention", True),
+    ({"retention": "interest"}, {"retention": None}, "retention", True),
+    ({}, {"retention": "workqueue"}, "retention", False),
+    ({"retention": "workqueue"}, {"retention": "limits"}, "retention", False),
+    ({"retention": "interest"}, {"retention": "workqueue"}, "retention", False),
+    ({}, {"max_consumers": 5}, "max_consumers", True),
+    ({"max_consumers": 5}, {"max_consumers": None}, "max_consumers", True),
+    ({}, {"max_msgs": 5}, "max_msgs", True),
+    ({}, {"max_bytes": "1m"}, "max_bytes", True),
+    ({}, {"max_age": "1h"}, "max_age", True),
+    ({}, {"max_age": "1s", "duplicate_window": None}, "max_age", True),
+    ({"max_age": 10**10}, {"max_age": None}, "max_age", True),
+    ({}, {"max_msgs_per_subject": 5}, "max_msgs_per_subject", True),
+    ({}, {"max_msg_size": "1k"}, "max_msg_size", True),
+    ({}, {"discard": "new"}, "discard", True),
+    ({}, {"storage": "memory"}, "storage", False),
+    ({"storage": "memory"}, {"storage": None}, "storage", False),
+    ({}, {"no_ack": True}, "no_ack", True),
+    ({"no_ack": True}, {"no_ack": None}, "no_ack", True),
+    ({}, {"duplicate_window": "10s"}, "duplicate_window", True),
+    ({}, {"placement": {"tags": ["ssd"]}}, "placement", True),
+    ({"placement": {"tags": ["ssd"]}}, {"placement": {"tags": ["hdd"]}}, "placement.tags", True),
+    ({"placement": {"tags": ["ssd"]}}, {"placement": None}, "placement", True),
+    ({"subjects": []}, {"mirror": {"name": ORIGIN}, "subjects": None}, "mirror", False),
+    (COPY, {"mirror": {"name": "AWAY"}}, "mirror.name", False),
+    (COPY, {"mirror": FILTER}, "mirror.filter_subject", False),
+    ({"mirror": FILTER}, {"mirror": {"name": ORIGIN}}, "mirror.filter_subject", False),
+    (COPY, {"mirror": None, "mirror_direct": None}, "mirror", True),
+    ({}, {"sources": [{"name": ORIGIN}]}, "sources", True),
+    ({"sources": [{"name": ORIGIN}]}, {"sources": [FILTER]}, "sources.0.filter_subject", True),
+    ({"sources": [{"name": ORIGIN}]}, {"sources": None}, "sources", True),
+    ({}, {"compression": "s2"}, "compression", True),
+    ({}, {"first_seq": 5}, "first_seq", True),
+    ({"first_seq": 5}, {"first_seq": 6}, "first_seq", True),
+    ({}, {"subject_transform": {"src": "a.*", "dest": "b.$1"}}, "subject_transform", True),
+    ({}, {"republish": {"dest": "again.>"}}, "republish", True),
+    ({"republish": {"dest": "again.>"}}, {"republish": None}, "republish", True),
+    ({}, {"allow_direct": True}, "allow_direct", True),
+    ({"allow_direct": True}, {"allow_direct": None}, "allow_direct", True),
+    (AWAY, {"mirror_direct": True}, "mirror_direct", True),
+    (
+        {"discard": "new", "max_msgs_per_subject": 1},
+        {"discard_new_per_subject": True},
+        "discard_new_per_subject",
+        True,
+    ),
+    ({}, {"sealed": True}, "sealed", True),
+    ({}, {"deny_delete": True}, "deny_delete", True),
+    ({"deny_delete": True}, {"deny_delete": None}, "deny_delete", False),
+    ({}, {"deny_purge": True}, "deny_purge", True),
+    ({"deny_purge": True}, {"deny_purge": False}, "deny_purge", False),
+    ({}, {"allow_rollup_hdrs": True}, "allow_rollup_hdrs", True),
+    ({"allow_rollup_hdrs": True}, {"allow_rollup_hdrs": None}, "allow_rollup_hdrs", True),
+    ({}, {"consumer_limits": {"max_ack_pending": 5}}, "consumer_limits.max_ack_pending", True),
+    ({"consumer_limits": {"max_ack_pending": 5}}, {"consumer_limits": None}, "consumer_limits.max_ack_pending", True),
+    ({}, {"allow_msg_ttl": True}, "allow_msg_ttl", True),
+    ({"allow_msg_ttl": True}, {"allow_msg_ttl": None}, "allow_msg_ttl", False),
+    ({}, {"subject_delete_marker_ttl": "5s"}, "subject_delete_marker_ttl", True),
+    ({"subject_delete_marker_ttl": 10**9}, {"subject_delete_marker_ttl": None}, "subject_delete_marker_ttl", True),
+    ({}, {"allow_msg_counter": True}, "allow_msg_counter", False),
+    ({"allow_msg_counter": True}, {"allow_msg_counter": None}, "allow_msg_counter", False),
+    ({}, {"allow_atomic": True}, "allow_atomic", True),
+    ({"allow_atomic": True}, {"allow_atomic": None}, "allow_atomic", True),
+    ({}, {"allow_msg_schedules": True}, "allow_msg_schedules", True),
+    ({"allow_msg_schedules": True}, {"allow_msg_schedules": None}, "allow_msg_schedules", False),
+    ({}, {"persist_mode": "async"}, "persist_mode", False),
+    ({"persist_mode": "async"}, {"persist_mode": None}, "persist_mode", False),
+    ({}, {"allow_batched": True}, "allow_batched", True),
+    ({"allow_batched": True}, {"allow_batched": None}, "allow_batched", True),
+    ({}, {"metadata": {"owner": "me"}}, "metadata.owner", True),
+    ({"metadata": {"owner": "me"}}, {"metadata": None}, "metadata.owner", True),
+]
+
+PUSH = {"deliver_subject": "delivered", "max_waiting": None}
+BEATS = {"deliver_subject": "delivered", "idle_heartbeat": 10**9}
+AT = {"deliver_policy": "by_start_time", "opt_start_time": "2026-03-01T12:00:00Z"}
+FROM = {"deliver_policy": "by_start_sequence", "opt_start_seq": 3}
+PINNED = {"priority_policy": "pinned_client", "priority_groups": ["one"]}
+
+CONSUMER_CHANGES: list[Row] = [
+    ({}, {"name": "other", "durable_name": None}, "name", False),
+    ({}, {"durable_name": None}, "durable_name", True),
+    ({}, {"description": "new"}, "description", True),
+    ({}, {"deliver_policy": "new"}, "deliver_policy", False),
+    (FROM, {"opt_start_seq": 4}, "opt_start_seq", False),
+    (AT, {"opt_start_time": "2026-03-01T12:00:00.000000001Z"}, "opt_start_time", False),
+    ({}, {"ack_policy": "all"}, "ack_policy", False),
+    ({}, {"ack_wait": "10s"}, "ack_wait", True),
+    ({}, {"max_deliver": 5}, "max_deliver", True),
+    ({}, {"backoff": ["1s", "2s"]}, "backoff", True),
+    ({"backoff": [10**9]}, {"backoff": None}, "backoff", True),
+    ({}, {"filter_subject": "c.a"}, "filter_subjects", True),
+    ({"filter_subject": "c.a"}, {"filter_subject": None, "filter_subjects": ["c.b", "c.c"]}, "filter_subjects", True),
+    ({}, {"replay_policy": "original"}, "replay_policy", False),
+    (PUSH, {"rate_limit_bps": 1000}, "rate_limit_bps", True),
+    ({}, {"sample_freq": "50%"}, "sample_freq", True),
+    ({}, {"max_waiting": 5}, "max_waiting", False),
+    ({}, {"max_ack_pending": 5}, "max_ack_pending", True),
+    (BEATS, {"flow_control": True}, "flow_control", False),
+    ({}, {"headers_only": True}, "headers_only", True),
+    ({}, {"max_batch": 5}, "max_batch", True),
+    ({}, {"max_expires": "5s"}, "max_expires", True),
+    ({}, {"max_bytes": "5k"}, "max_bytes", True),
+    ({}, PUSH, "deliver_subject", False),
+    (PUSH, {"deliver_subject": None}, "deliver_subject", False),
+    (PUSH, {"deliver_subject": "elsewhere"}, "deliver_subject", True),
+    (PUSH, {"deliver_group": "workers"}, "deliver_group", True),
+    (PUSH, {"idle_heartbeat": "1s"}, "idle_heartbeat", False),
+    (BEATS, {"idle_heartbeat": None}, "idle_heartbeat", False),
+    ({}, {"inactive_threshold": "1h"}, "inactive_threshold", True),
+    ({}, {"num_replicas": 1}, "num_replicas", True),
+    ({}, {"mem_storage": True}, "mem_storage", False),
+    ({"mem_storage": True}, {"mem_storage": None}, "mem_storage", False),
+    ({}, {"sourcing": True}, "sourcing", False),
+    ({**PUSH, "durable_name": None, "ack_policy": "none"}, {"direct": True}, "direct", False),
+    ({}, {"metadata": {"owner": "me"}}, "metadata.owner", True),
+    ({}, PINNED, "priority_groups", True),
+    (PINNED, {"priority_groups": ["two"]}, "priority_groups", True),
+    (PINNED, {"priority_policy": "overflow", "priority_timeout": None}, "priority_policy", True),
+    (PINNED, {"priority_timeout": "5s"}, "priority_timeout", True),
+]
+
+
+def label(row: object) -> str:
+    return str(row) if isinstance(row, (str, bool)) else ""
+
+
+@pytest.mark.parametrize(("base", "changes", "field", "possible"), STREAM_CHANGES, ids=label)
+def test_what_an_update_of_a_stream_can_do(
+    base: dict[str, Any], changes: dict[str, Any], field: str, possible: bool, api: Api, make_stream: Make
+) -> None:
+    name = make_stream(base)
+    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    assert_judged(actual.changed(**changes), actual, field, possible)
+    wanted = actual.changed(**changes)
+    accepted = done(lambda: api(f"STREAM.UPDATE.{name}", update_body(wanted, actual)))
+    assert accepted == possible
+    after = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    assert differences(wanted if possible else actual, after) == []
+
+
+@pytest.mark.parametrize(("base", "changes", "field", "possible"), CONSUMER_CHANGES, ids=label)
+def test_what_an_update_of_a_consumer_can_do(
+    base: dict[str, Any],
+    changes: dict[str, Any],
+    field: str,
+    possible: bool,
+    api: Api,
+    make_consumer: Make,
+    update_consumer: Api,
+) -> None:
+    consumer = make_consumer({"ack_policy": "explicit", **base})
+    actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    wanted = actual.changed(**changes)
+    assert_judged(wanted, actual, field, possible)
+    if field != "name":  # the subject of the request names the consumer, and wins
+        assert done(lambda: update_consumer(consumer, update_body(wanted, actual))) == possible
+    after = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    assert differences(wanted if possible else actual, after) == []
+
+
+@pytest.mark.parametrize("asked", STREAMS)
+def test_every_kind_of_stream_updated_to_every_other(asked: str, api: Api) -> None:
+    """The plan says what the server does, and nothing is left to do after it."""
+    wanted = StreamConfig.parse(named(STREAMS[asked]), asked)
+    for there in STREAMS.values():
+        actual = StreamConfig.from_server(api("STREAM.CREATE.PAIR", named(there))["config"])
+        try:
+            planned = [each.refused for each in differences(wanted, actual)]
+            accepted = done(partial(api, "STREAM.UPDATE.PAIR", update_body(wanted, actual)))
+            after = StreamInfo.from_server(api("STREAM.INFO.PAIR")).config
+        finally:
+            api("STREAM.DELETE.PAIR")
+        assert accepted == (not any(planned)), (actual, planned)
+        assert differences(wanted if accepted else actual, after) == []
+
+
+def named(config: dict[str, Any]) -> dict[str, Any]:
+    """A kind of stream under the name that all have here."""
+    subjects = {} if "mirror" in config else {"subjects": ["pair.>"]}
+    return {**subjects, **config, "name": "PAIR"}
+
+
+@pytest.mark.parametrize("asked", CONSUMERS)
+def test_every_kind_of_consumer_updated_to_every_other(
+    asked: str, api: Api, make_consumer: Make, update_consumer: Api
+) -> None:
+    for there in CONSUMERS.values():
+        consumer = make_consumer(there)
+        name = consumer.partition(".")[2]
+        wanted = ConsumerConfig.parse({"durable_name": name, **CONSUMERS[asked], "name": name}, asked)
+        actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+        planned = [each for each in differences(wanted, actual) if each.refused]
+        if {each.field for each in planned} == {"pause_until"}:
+            continue  # the server takes the update, and leaves that out
+        accepted = done(partial(update_consumer, consumer, update_body(wanted, actual)))
+        after = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+        assert accepted == (not planned), (actual, planned)
+        assert differences(wanted if accepted else actual, after) == []
+
+
+def assert_judged(
+    wanted: StreamConfig | ConsumerConfig, actual: StreamConfig | ConsumerConfig, field: str, possible: bool
+) -> None:
+    found = differences(wanted, actual)
+    assert field in [each.field for each in found]
+    assert any(each.refused for each in found) != possible
+    assert differences(actual, actual) == differences(wanted, wanted) == []
+
+
+def done(request: Any) -> bool:
+    """Whether the server does what is asked; a refusal must be about the change."""
+    try:
+        request()
+    except Refused as error:
+        if error.err_code not in REFUSED:
+            raise
+        return False
+    return True
+
+
+def test_a_sealed_stream_stays_sealed(api: Api, make_stream: Make) -> None:
+    name = make_stream({"max_age": 3600 * 10**9, "allow_rollup_hdrs": True})
+    before = api(f"STREAM.INFO.{name}")
+    open_one = StreamInfo.from_server(before).config
+    wanted = open_one.changed(sealed=True)
+    announced = {each.field for each in differences(wanted, open_one)}
+    after = api(f"STREAM.UPDATE.{name}", wanted.body())["config"]
+    assert announced == {field for field, value in before["config"].items() if after[field] != value}
+    sealed = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    found = differences(open_one, sealed)
+    assert {each.field for each in found if each.refused} == {"sealed", "deny_delete", "deny_purge"}
+    assert not done(lambda: api(f"STREAM.UPDATE.{name}", sealed.changed(sealed=False).body()))
+    assert done(lambda: api(f"STREAM.UPDATE.{name}", sealed.changed(description="new").body()))
+
+
+def test_every_field_was_changed() -> None:
+    # A single server has no replicas, and a paused consumer is no matter of updates: see the tests about them.
+    elsewhere = {"num_replicas", "pause_until", "filter_subject", "sealed"}
+    for model, rows in ((StreamConfig, STREAM_CHANGES), (ConsumerConfig, CONSUMER_CHANGES)):
+        tried = {field.partition(".")[0] for _, _, field, _ in rows}
+        assert set(model.model_fields) - tried <= elsewhere
+        refused = {field.partition(".")[0] for _, _, field, possible in rows if not possible}
+        assert set(IMMUTABLE[model]) - refused <= elsewhere
+        assert refused <= set(IMMUTABLE[model])
+        assert (set(RISKS[model]) | set(LEFT_TO_SERVER[model])) <= set(model.model_fields)
+
+
+def test_an_update_never_pauses_or_resumes(api: Api, make_consumer: Make, update_consumer: Api) -> None:
+    until = "2036-03-01T12:00:00Z"
+    consumer = make_consumer({})
+    actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    paused = actual.changed(pause_until=until)
+    [difference] = differences(paused, actual)
+    assert difference.refused == "an update leaves it as it is; pause or resume the consumer"
+    update_consumer(consumer, paused.body())
+    assert not ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
+    api(f"CONSUMER.PAUSE.{consumer}", {"pause_until": until})
+    there = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    assert differences(actual, there) == []
+    update_consumer(consumer, update_body(actual, there))
+    assert ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
+
+
+def test_what_is_left_to_the_server_stays_when_something_else_changes(
+    api: Api, make_stream: Make, make_consumer: Make, update_consumer: Api
+) -> None:
+    name = make_stream({"duplicate_window": 5 * 10**9})
+    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    wanted = StreamConfig(name=name, subjects=actual.subjects, description="new")
+    assert [each.field for each in differences(wanted, actual)] == ["description"]
+    api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))
+    after = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    assert (after.description, f"{after.duplicate_window}") == ("new", "5s")
+    short = wanted.changed(max_age="1s")
+    api(f"STREAM.UPDATE.{name}", update_body(short, after))
+    assert f"{StreamInfo.from_server(api(f'STREAM.INFO.{name}')).config.duplicate_window}" == "1s"
+
+    settings = {"max_waiting": 9, "max_ack_pending": 5, "ack_wait": 10**9, "inactive_threshold": 3600 * 10**9}
+    consumer = make_consumer({"ack_policy": "explicit", **settings})
+    there = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    plain = ConsumerConfig(durable_name=there.name, ack_policy="explicit", description="new")
+    update_consumer(consumer, update_body(plain, there))
+    kept = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    assert kept == there.changed(description="new")
+
+
+def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(
+    api: Api, make_consumer: Make, update_consumer: Api
+) -> None:
+    consumer = make_consumer({"ack_policy": "explicit", "backoff": [10**9]})
+    actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    assert (str(actual.ack_wait), [str(each) for each in actual.backoff]) == ("1s", ["1s"])
+    update_consumer(consumer, update_body(actual.changed(backoff=None), actual))
+    after = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    assert (str(after.ack_wait), after.backoff) == ("30s", ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"), [({"max_msgs": 1}, 1), ({"max_msgs_per_subject": 1}, 2), ({"retention": "interest"}, 0)]
+)
+def test_what_is_called_a_risk_deletes_messages(
+    changes: dict[str, Any], left: int, api: Api, make_stream: Make, publisher: Publisher
+) -> None:
+    name = make_stream({})
+    publisher.publish(Message(f"{name.lower()}.{end}") for end in "aabb")
+    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    wanted = actual.changed(**changes)
+    [difference] = differences(wanted, actual)
+    assert "deleted at once" in difference.risk
+    assert StreamInfo.from_server(api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))).config == wanted
+    assert StreamInfo.from_server(api(f"STREAM.INFO.{name}")).state.messages == left
+    assert not any(each.risk for each in differences(actual, wanted))
+
+
+def test_a_source_with_another_filter_is_copied_once_more(api: Api, make_stream: Make, publisher: Publisher) -> None:
+    origin = make_stream({})
+    publisher.publish(Message(f"{origin.lower()}.a") for _ in range(3))
+    name = make_stream({"subjects": [], "sources": [{"name": origin}]})
+
+    def holds(messages: int) -> None:
+        poll(
+            lambda: StreamInfo.from_server(api(f"STREAM.INFO.{name}")).state.messages == messages or None,
+            20,
+            lambda: AssertionError(f"there are not {messages} messages"),
+        )
+
+    holds(3)
+    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    wanted = actual.changed(sources=[{"name": origin, "filter_subject": f"{origin.lower()}.a"}])
+    [difference] = differences(wanted, actual)
+    assert "once more" in difference.risk
+    api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))
+    holds(6)
+
+
+def test_the_first_sequence_only_counts_for_a_new_stream(api: Api, make_stream: Make, publisher: Publisher) -> None:
+    name = make_stream({"first_seq": 100})
+    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    wanted = StreamConfig(name=name, subjects=actual.subjects)
+    assert differences(wanted, actual) == []
+    api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))
+    assert StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config == actual
+    api(f"STREAM.UPDATE.{name}", actual.changed(first_seq=500).body())
+    assert publisher.publish([Message(f"{name.lower()}.a")]) == [100]
+
+
+def test_the_origin_decides_about_direct_reads_of_its_mirror(api: Api, make_stream: Make) -> None:
+    name = make_stream({"mirror": {"name": ORIGIN}, "mirror_direct": False})
+    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    assert actual.mirror_direct
+    assert differences(StreamConfig.model_validate({"name": name, "mirror": {"name": ORIGIN}}), actual) == []
+
+
+def test_a_difference_reads_like_a_change() -> None:
+    given = {"name": "S", "max_age": "1h30m", "metadata": {"a": "1"}, "max_bytes": "1g", "sources": [{"name": "A"}]}
+    actual = StreamConfig.model_validate(given)
+    wanted = actual.changed(max_age="2h", metadata={"b": "2"}, max_bytes=None, allow_direct=True, sources=None)
+    assert [str(each) for each in differences(wanted, actual)] == [
+        'subjects: nothing -> ["S"]',
+        "max_bytes: 1GiB -> -1",
+        "max_age: 1h30m -> 2h",
+        'sources: [{"name": "A"}] -> nothing',
+        "allow_direct: false -> true",
+        "metadata.b: nothing -> 2",
+        "metadata.a: 1 -> nothing",
+    ]
+    assert differences(wanted, actual)[2] == Difference("max_age", wanted.max_age, actual.max_age)
+
+
+def test_limits_of_the_server_make_no_difference(nats_server_factory: Callable[..., NatsServer]) -> None:
+    limits = 'max_request_batch: 500, max_ack_pending: 77, duplicate_window: "10s"'
+    with Publisher(nats_server_factory(config=f"jetstream {{ limits {{ {limits} }} }}").url) as publisher:
+        stream, consumer = StreamConfig(name="S", subjects=("s",)), ConsumerConfig(durable_name="c", ack_policy="all")
+        made = StreamConfig.from_server(publisher.api("STREAM.CREATE.S", stream.body())["config"])
+        request = {"stream_name": "S", "config": consumer.body()}
+        there = ConsumerConfig.from_server(publisher.api("CONSUMER.CREATE.S.c", request)["config"])
+    assert (str(made.duplicate_window), there.max_batch, there.max_ack_pending) == ("10s", 500, 77)
+    assert differences(stream, made) == differences(consumer, there) == []
