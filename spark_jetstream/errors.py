@@ -17,7 +17,7 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         │   ├── StreamNotFound                10059
         │   ├── ConsumerNotFound              10014
         │   ├── MessageNotFound               10037
-        │   ├── StreamExists                  10058
+        │   ├── StreamExists                  10058 10130
         │   ├── JetStreamNotEnabled           10039 10076
         │   ├── ConsumerLimitReached          10026
         │   ├── InsufficientResources         10002 10023 10028 10047
@@ -27,6 +27,7 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         ├── DataLossError                     messages that should be read are gone
         ├── RowRefused                        a row cannot be stored
         ├── DeliveryError                     what the delivery level promises cannot be kept
+        ├── BackupError                       a backup is damaged or not complete, or could not be restored
         └── ServerStartError                  an embedded nats-server did not start
 
 Errors cross process borders in Spark: every class pickles, and the copy has the same type, message and
@@ -141,7 +142,7 @@ class MessageNotFound(ApiError):
 
 
 class StreamExists(ApiError):
-    """A stream of this name exists with another configuration."""
+    """A stream of this name exists: with another configuration, or where one is to be restored."""
 
 
 class JetStreamNotEnabled(ApiError):
@@ -199,6 +200,10 @@ class DeliveryError(JetStreamError):
     """What option ``delivery`` promises cannot be kept with this stream, or another attempt has taken over."""
 
 
+class BackupError(JetStreamError):
+    """A backup of a stream is damaged or not complete, or what was restored from it had to be taken back."""
+
+
 class ServerStartError(JetStreamError):
     """An embedded nats-server did not start; the message holds the end of its log."""
 
@@ -221,6 +226,7 @@ API_ERRORS: Mapping[int, type[ApiError]] = {
     10076: JetStreamNotEnabled,  # on the server
     10118: ServerBusy,  # stream is offline
     10119: ServerBusy,  # consumer is offline
+    10130: StreamExists,  # and so it cannot be restored
     10158: ServerBusy,  # the same message id is being stored right now
     10163: ServerBusy,  # the last sequence of the subject is not known yet
     10167: ServerBusy,  # the stream's ingest queue is full (429)

@@ -34,7 +34,15 @@ VALUES: dict[str, Any] = {
     "stored": 16,
     "description": "JetStream system temporarily unavailable",
 }
-RETRIABLE = {"ConnectionFailed", "RequestTimeout", "NoResponders", "ServerBusy", "ConsumerLost"}
+RETRIABLE = {
+    "ConnectionFailed",
+    "RequestTimeout",
+    "NoResponders",
+    "ServerBusy",
+    "ConsumerLost",
+    "AnswerRejected",
+    "MirrorAnswered",
+}
 
 
 # All modules are imported, so that the walk meets the classes that are defined elsewhere.

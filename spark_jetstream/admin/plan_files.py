@@ -1,0 +1,200 @@
+"""Descriptions of streams and their consumers, as people write them: JSON or YAML, as text or in files.
+
+A description is a stream's configuration (`StreamConfig`), and may have a list ``consumers`` (`ConsumerConfig`) beside
+its fields. A text holds one, a list of them, an object of them by the names of the streams, or, in YAML, several
+documents. What is written twice is refused, since only one of the two would count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.admin.consumer_models import ConsumerConfig
+from spark_jetstream.admin.stream_models import StreamConfig
+from spark_jetstream.errors import OptionError
+from spark_jetstream.values import shown
+
+_CONSUMERS = "consumers"
+_FIELDS = {*StreamConfig.model_fields, _CONSUMERS}
+_YAML = (".yaml", ".yml")
+_YAML_TIME = "tag:yaml.org,2002:timestamp"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A stream as somebody wants it, and those of its consumers that the description names."""
+
+    stream: StreamConfig
+    consumers: tuple[ConsumerConfig, ...] = ()
+
+
+def read_wanted(*paths: str) -> tuple[Wanted, ...]:
+    """What files describe: YAML where a name ends in ``.yaml`` or ``.yml``, else JSON. `OptionError` names the file."""
+    found: dict[str, tuple[Wanted, str]] = {}
+    for path in paths:
+        for each in wanted_in(file_content(path, path), path):
+            name = each.stream.name
+            if name in found:
+                raise OptionError(f"{path}: stream {name} is described in {found[name][1]} already")
+            found[name] = each, path
+    return tuple(each for each, _ in found.values())
+
+
+def file_content(path: str, what: str) -> list[Any]:
+    """The documents in a file. `OptionError` that begins with ``what`` when there is no such file, or it is damaged."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+    except OSError as error:
+        raise OptionError(f"{what}: the file cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{what}: the file is not text (UTF-8)") from None
+    is_yaml = os.path.splitext(path)[1].lower() in _YAML
+    return yaml_documents(text, what) if is_yaml else [json_document(text, what)]
+
+
+def json_document(text: str, what: str) -> Any:
+    """What JSON holds. `OptionError` that begins with ``what``, and says where it is no JSON."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            twice = next(key for key in found if sum(key == name for name, _ in pairs) > 1)
+            raise OptionError(f"{what}: {shown(twice)} is there twice in one object")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        words = f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
+    except RecursionError:
+        words = "it is nested too deeply"
+    except OptionError:
+        raise
+    except ValueError:  # of a number with thousands of digits
+        words = "it holds a number that is too long"
+    raise OptionError(f"{what}: this is not valid JSON: {words}")
+
+
+def yaml_documents(text: str, what: str) -> list[Any]:
+    """What each document of a YAML text holds; times stay text. `OptionError` that begins with ``what``."""
+    try:
+        import yaml  # noqa: PLC0415  # only there with the extra
+    except ImportError:
+        raise OptionError(f"{what}: reading YAML needs PyYAML: pip install 'spark-jetstream[yaml]'") from None
+
+    try:
+        loader = yaml.SafeLoader(text)
+        # As a `datetime` a time would lose its nanoseconds.
+        loader.yaml_implicit_resolvers = {
+            first: [(tag, pattern) for tag, pattern in each if tag != _YAML_TIME]
+            for first, each in loader.yaml_implicit_resolvers.items()
+        }
+        documents = []
+        while loader.check_node():
+            node = loader.get_node()
+            twice = next(_twice(node, set()), None)
+            if twice is not None:
+                name, line = twice
+                raise OptionError(f"{what}: {shown(name)} is there twice, again in line {line}")
+            documents.append(loader.construct_document(node))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        words = getattr(error, "problem", None) or "it cannot be read"
+    except OptionError:
+        raise
+    except (RecursionError, ValueError):
+        where, words = "", "it is nested too deeply, or holds a number or a time that is none"
+    else:
+        return documents
+    raise OptionError(f"{what}: this is not valid YAML: {words}{where}")
+
+
+def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
+    """Keys that a mapping has already, with their lines; ``seen`` are nodes that were looked at, by identity."""
+    if id(node) in seen or not isinstance(node.value, list):
+        return
+    seen.add(id(node))
+    keys = set()
+    for child in node.value:
+        if isinstance(child, tuple):
+            key, value = child
+            if isinstance(key.value, str):
+                if key.value in keys:
+                    yield key.value, key.start_mark.line + 1
+                keys.add(key.value)
+            yield from _twice(value, seen)
+        else:
+            yield from _twice(child, seen)
+
+
+def wanted_in(documents: Sequence[Any], what: str, name: str | None = None) -> tuple[Wanted, ...]:
+    """What documents describe, in their order; ``name`` is the stream that one without a name is for.
+
+    `OptionError` that begins with ``what``: nothing is described, something is misspelt or out of range, a name is
+    missing or there twice.
+    """
+    found: dict[str, Wanted] = {}
+    for described, key in _descriptions(documents, what):
+        wanted = _wanted(described, what, key or name)
+        if key is not None and wanted.stream.name != key:
+            raise OptionError(f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its fields")
+        if wanted.stream.name in found:
+            raise OptionError(f"{what}: stream {wanted.stream.name} is described twice")
+        found[wanted.stream.name] = wanted
+    if not found:
+        raise OptionError(f"{what}: no stream is described")
+    return tuple(found.values())
+
+
+def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    """Each description, and the name that it stands under."""
+    for document in documents:
+        for each in document if isinstance(document, list) else [document]:
+            if not isinstance(each, Mapping):
+                if each is not None or isinstance(document, list):  # an empty document describes nothing
+                    raise OptionError(
+                        f"{what}: a stream is described by an object with its fields, not by {_kind(each)}"
+                    )
+            elif each and not each.keys() & _FIELDS and all(isinstance(value, Mapping) for value in each.values()):
+                yield from ((value, str(key)) for key, value in each.items())
+            else:
+                yield each, None
+
+
+def _wanted(described: Mapping[str, Any], what: str, name: str | None) -> Wanted:
+    fields = {key: value for key, value in described.items() if key != _CONSUMERS}
+    if fields.get("name") is None:
+        if name is None:
+            raise OptionError(f"{what}: a stream is described without its name")
+        fields["name"] = name
+    stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}")
+    consumers = described.get(_CONSUMERS) or []
+    if not isinstance(consumers, list):
+        raise OptionError(f"{what}: stream {stream.name}: consumers must be a list, not {_kind(consumers)}")
+    found: dict[str, ConsumerConfig] = {}
+    for at, each in enumerate(consumers, start=1):
+        where = f"{what}: stream {stream.name}, consumer {at}"
+        if not isinstance(each, Mapping):
+            raise OptionError(f"{where}: a consumer is described by an object with its fields, not by {_kind(each)}")
+        consumer = ConsumerConfig.parse(each, where)
+        known = consumer.name or consumer.durable_name
+        if not consumer.durable_name and not (known and consumer.inactive_threshold):
+            raise OptionError(
+                f"{where}: it needs a durable_name (or a name and an inactive_threshold): without it the consumer is "
+                "gone as soon as nobody uses it"
+            )
+        if known in found:
+            raise OptionError(f"{where}: consumer {known} is described twice")
+        found[known] = consumer
+    return Wanted(stream, tuple(found.values()))
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", str: "text", list: "a list", dict: "an object", type(None): "nothing"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,496 @@
+"""Plans: what is found to do, that it is done, that nothing is left to do then, and how files describe it."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin.models import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
+from spark_jetstream.admin.plan import Plan, PlanOutdated, carry_out, make_plan
+from spark_jetstream.admin.plan_files import Wanted, read_wanted, wanted_in, yaml_documents
+from spark_jetstream.connection import Connection
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.testing import NatsServer
+from tests.admin.configs import CONSUMERS, STREAMS
+from tests.admin.conftest import Api, Make
+from tests.admin.test_updates import CONSUMER_CHANGES, STREAM_CHANGES, label, named
+from tests.support.publish import Message, Publisher
+
+
+@pytest.fixture(scope="module")
+def connection(nats_server: NatsServer) -> Connection:
+    """A connection to the shared server."""
+    return connect(ConnectionOptions.from_spark({"servers": nats_server.url}))
+
+
+@pytest.fixture
+def new_stream(api: Api) -> Iterator[Callable[[], str]]:
+    """A function that says the name of a stream that is not there; whatever gets it is gone after the test."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"PLAN{len(made)}")
+        return made[-1]
+
+    yield make
+    there = api("STREAM.NAMES").get("streams") or []
+    for name in set(made) & set(there):
+        api(f"STREAM.DELETE.{name}")
+
+
+def wanted(*described: dict[str, Any]) -> tuple[Wanted, ...]:
+    return wanted_in(list(described), "test")
+
+
+def actual_stream(api: Api, name: str) -> StreamConfig:
+    return StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+
+
+def actual_consumer(api: Api, consumer: str) -> ConsumerConfig:
+    return ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+
+
+def fields(plan: Plan) -> list[str]:
+    return [each.field for step in plan.steps for each in step.differences]
+
+
+def apply(connection: Connection, target: Wanted, expected: Callable[[Plan], bool]) -> bool:
+    """Plan and carry out; whether it could be done. Planned again, there is nothing to do, or the same as before."""
+    plan = make_plan(connection, [target])
+    assert expected(plan), plan.lines()
+    if plan.refused:
+        with pytest.raises(JetStreamError, match=r"^nothing was changed: "):
+            carry_out(connection, plan)
+        assert make_plan(connection, [target]) == plan
+        return False
+    carry_out(connection, plan)
+    again = make_plan(connection, [target])
+    assert not again.changes, again.lines()
+    carry_out(connection, again)
+    return True
+
+
+# A plan is made for what a description names: another name is another stream.
+STREAM_ROWS = [row for row in STREAM_CHANGES if row[2] != "name"]
+CONSUMER_ROWS = [row for row in CONSUMER_CHANGES if row[2] != "name"]
+
+
+@pytest.mark.parametrize(("base", "changes", "field", "possible"), STREAM_ROWS, ids=label)
+def test_each_field_of_a_stream_is_changed_and_changed_back(
+    base: dict[str, Any],
+    changes: dict[str, Any],
+    field: str,
+    possible: bool,
+    connection: Connection,
+    api: Api,
+    make_stream: Make,
+) -> None:
+    name = make_stream(base)
+    before = actual_stream(api, name)
+    other = before.changed(**changes)
+    done = apply(connection, Wanted(other), lambda plan: field in fields(plan) and bool(plan.refused) != possible)
+    assert done == possible
+    if not done:
+        assert actual_stream(api, name) == before
+    elif make_plan(connection, [Wanted(before)]).changes:  # not so where the server is free to keep what it has
+        root = field.partition(".")[0]
+        apply(connection, Wanted(before), lambda plan: root in {each.partition(".")[0] for each in fields(plan)})
+
+
+@pytest.mark.parametrize(("base", "changes", "field", "possible"), CONSUMER_ROWS, ids=label)
+def test_each_field_of_a_consumer_is_changed_and_changed_back(
+    base: dict[str, Any],
+    changes: dict[str, Any],
+    field: str,
+    possible: bool,
+    connection: Connection,
+    api: Api,
+    make_consumer: Make,
+) -> None:
+    consumer = make_consumer({"ack_policy": "explicit", **base})
+    stream = actual_stream(api, consumer.partition(".")[0])
+    before = actual_consumer(api, consumer)
+    other = before.changed(**changes)
+    target = Wanted(stream, (other,))
+    done = apply(connection, target, lambda plan: field in fields(plan) and bool(plan.refused) != possible)
+    assert done == possible
+    if not done:
+        assert actual_consumer(api, consumer) == before
+    else:
+        apply(connection, Wanted(stream, (before,)), lambda plan: True)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_every_kind_of_stream_is_created(kind: str, connection: Connection, api: Api) -> None:
+    [target] = wanted(named(STREAMS[kind]))
+    try:
+        assert apply(connection, target, lambda plan: [s.action for s in plan.steps] == ["create"])
+    finally:
+        api("STREAM.DELETE.PAIR")
+
+
+@pytest.mark.parametrize("kind", CONSUMERS)
+def test_every_kind_of_consumer_is_created(kind: str, connection: Connection, make_stream: Make, api: Api) -> None:
+    stream = make_stream({"subjects": ["c.>"]})
+    consumer = {**CONSUMERS[kind], "durable_name": "one", "name": "one"}
+    [target] = wanted({"name": stream, "subjects": ["c.>"], "consumers": [consumer]})
+    assert apply(connection, target, lambda plan: [s.action for s in plan.steps] == ["unchanged", "create"])
+    assert api(f"CONSUMER.INFO.{stream}.one")["config"]["durable_name"] == "one"
+
+
+def test_only_given_fields_are_compared_and_changed(connection: Connection, api: Api, make_stream: Make) -> None:
+    name = make_stream({"max_msgs": 7, "metadata": {"owner": "me"}, "allow_direct": True})
+    before = actual_stream(api, name)
+    described = wanted({"name": name, "max_age": "1h", "metadata": {"team": "us"}})
+    plan = make_plan(connection, described, given_only=True)
+    assert fields(plan) == ["max_age", "metadata.team"]
+    carry_out(connection, plan)
+    after = actual_stream(api, name)
+    expected = before.changed(max_age="1h", metadata={**before.own_metadata, "team": "us"})
+    assert after.body() == expected.body()
+    assert not make_plan(connection, described, given_only=True).changes
+    assert set(fields(make_plan(connection, described))) == {"max_msgs", "allow_direct", "subjects", "metadata.owner"}
+
+
+def test_what_does_not_fit_to_the_rest_is_refused(connection: Connection, make_stream: Make) -> None:
+    name = make_stream({"duplicate_window": 120 * 10**9})
+    described = wanted({"name": name, "max_age": "10s"})
+    plan = make_plan(connection, described, given_only=True)
+    [step] = plan.refused
+    assert step.reasons == ("duplicate_window (2m) is longer than max_age (10s)",)
+    assert step.lines() == [
+        f"! cannot update stream {name}",
+        "    max_age: 0s -> 10s (risk: messages beyond it are deleted at once)",
+        "    duplicate_window (2m) is longer than max_age (10s)",
+    ]
+    assert plan.to_json()["steps"][0]["reasons"] == list(step.reasons)
+    with pytest.raises(JetStreamError, match=r"nothing was changed: .* cannot be updated: max_age.*longer than"):
+        carry_out(connection, plan)
+
+
+def test_a_plan_reads_as_text_and_as_json(
+    connection: Connection, api: Api, make_stream: Make, new_stream: Callable[[], str]
+) -> None:
+    new, there, sure, stuck = new_stream(), make_stream({}), make_stream({}), make_stream({})
+    described = wanted(
+        {
+            "name": new,
+            "subjects": ["plan.new"],
+            "max_age": "1h30m",
+            "consumers": [{"durable_name": "billing", "ack_policy": "explicit"}],
+        },
+        {"name": there, "subjects": [f"{there.lower()}.>"], "max_bytes": "1g", "deny_delete": True},
+        {"name": sure, "subjects": [f"{sure.lower()}.>"]},
+        {"name": stuck, "subjects": [f"{stuck.lower()}.>"], "storage": "memory"},
+    )
+    plan = make_plan(connection, described)
+    assert plan.lines() == [
+        f"+ create stream {new}",
+        '    subjects: ["plan.new"]',
+        "    max_age: 1h30m",
+        f"+ create consumer billing of stream {new}",
+        "    ack_policy: explicit",
+        f"~ update stream {there}",
+        "    max_bytes: -1 -> 1GiB (risk: messages beyond it are deleted at once)",
+        "    deny_delete: false -> true (risk: it cannot be taken back)",
+        f"= unchanged stream {sure}",
+        f"! cannot update stream {stuck}",
+        "    storage: file -> memory (refused: it can never change)",
+    ]
+    said = json.loads(json.dumps(plan.to_json()))
+    assert said["changes"] is True
+    assert said["steps"][0] == {
+        "stream": new,
+        "action": "create",
+        "config": {"name": new, "subjects": ["plan.new"], "max_age": 5400 * 10**9},
+        "differences": [],
+    }
+    assert [step.get("consumer") for step in said["steps"]] == [None, "billing", None, None, None]
+    assert said["steps"][2]["differences"][0] == {
+        "field": "max_bytes",
+        "actual": -1,
+        "wanted": 2**30,
+        "risk": "messages beyond it are deleted at once",
+    }
+    assert said["steps"][4]["differences"][0]["refused"] == "it can never change"
+    # One step that is refused, and nothing at all is done.
+    with pytest.raises(JetStreamError, match=f"nothing was changed: stream {stuck} cannot be updated: storage"):
+        carry_out(connection, plan)
+    assert new not in api("STREAM.NAMES")["streams"]
+    assert actual_stream(api, there).max_bytes == -1
+
+
+def test_a_stream_and_its_consumers_are_made_at_once(
+    connection: Connection, api: Api, new_stream: Callable[[], str]
+) -> None:
+    name = new_stream()
+    described = wanted(
+        {
+            "name": name,
+            "subjects": ["plan.>"],
+            "retention": "workqueue",
+            "consumers": [
+                {"durable_name": "a", "ack_policy": "explicit", "filter_subject": "plan.a"},
+                {"durable_name": "b", "ack_policy": "explicit", "filter_subjects": ["plan.b"]},
+            ],
+        }
+    )
+    carry_out(connection, make_plan(connection, described))
+    assert not make_plan(connection, described).changes
+    assert sorted(api(f"CONSUMER.NAMES.{name}")["consumers"]) == ["a", "b"]
+    # What a description does not name stays.
+    fewer = [Wanted(described[0].stream, described[0].consumers[:1])]
+    assert not make_plan(connection, fewer).changes
+
+
+# -- somebody else --
+
+
+def test_somebody_creates_just_the_same_meanwhile(
+    connection: Connection, api: Api, new_stream: Callable[[], str]
+) -> None:
+    name = new_stream()
+    described = wanted({"name": name, "subjects": ["plan.>"], "consumers": [{"durable_name": "c"}]})
+    plan = make_plan(connection, described)
+    api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
+    api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": {"durable_name": "c"}})
+    carry_out(connection, plan)
+    assert not make_plan(connection, described).changes
+
+
+def test_somebody_creates_more_than_what_is_given(
+    connection: Connection, api: Api, new_stream: Callable[[], str]
+) -> None:
+    name = new_stream()
+    described = wanted({"name": name, "subjects": ["plan.>"]})
+    given, whole = make_plan(connection, described, given_only=True), make_plan(connection, described)
+    api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"], "max_msgs": 5})
+    carry_out(connection, given)
+    with pytest.raises(PlanOutdated, match=r"has changed since the plan was made \(now there is max_msgs: 5 -> -1\)"):
+        carry_out(connection, whole)
+    assert actual_stream(api, name).max_msgs == 5
+
+
+def test_somebody_creates_another_consumer_meanwhile(connection: Connection, api: Api, make_stream: Make) -> None:
+    name = make_stream({})
+    described = [Wanted(actual_stream(api, name), (ConsumerConfig(durable_name="c", ack_policy="explicit"),))]
+    plan = make_plan(connection, described)
+    api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": {"durable_name": "c", "ack_policy": "none"}})
+    with pytest.raises(PlanOutdated, match=r"consumer c of stream .* has changed .*ack_policy: none -> explicit"):
+        carry_out(connection, plan)
+    assert actual_consumer(api, f"{name}.c").ack_policy == "none"
+
+
+def test_somebody_updates_meanwhile(connection: Connection, api: Api, make_stream: Make) -> None:
+    name = make_stream({})
+    before = actual_stream(api, name)
+    described = [Wanted(before.changed(max_msgs=5))]
+    plan = make_plan(connection, described)
+    api(f"STREAM.UPDATE.{name}", before.changed(max_msgs=9).body())
+    with pytest.raises(PlanOutdated, match=r"now there is max_msgs: 9 -> 5"):
+        carry_out(connection, plan)
+    api(f"STREAM.UPDATE.{name}", before.changed(max_msgs=5).body())
+    carry_out(connection, plan)
+    api(f"STREAM.UPDATE.{name}", before.body())
+    carry_out(connection, plan)  # as it was when the plan was made
+    assert actual_stream(api, name).max_msgs == 5
+
+
+def test_somebody_deletes_meanwhile(connection: Connection, api: Api, new_stream: Callable[[], str]) -> None:
+    name = new_stream()
+    api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
+    plan = make_plan(connection, wanted({"name": name, "subjects": ["plan.*"]}))
+    api(f"STREAM.DELETE.{name}")
+    with pytest.raises(PlanOutdated, match="it was deleted"):
+        carry_out(connection, plan)
+
+
+def test_somebody_deletes_at_the_last_moment(connection: Connection, api: Api, new_stream: Callable[[], str]) -> None:
+    name = new_stream()
+    api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
+    plan = make_plan(connection, wanted({"name": name, "subjects": ["plan.*"]}))
+
+    class Late:
+        """A connection that is just too late with its update."""
+
+        prefix = connection.prefix
+
+        def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+            if "UPDATE" in subject:
+                api(f"STREAM.DELETE.{name}")
+            return connection.api(subject, body, context=context)
+
+    with pytest.raises(PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"):
+        carry_out(Late(), plan)  # type: ignore[arg-type]
+
+
+def test_what_the_server_does_not_do_is_an_error(connection: Connection, new_stream: Callable[[], str]) -> None:
+    name = new_stream()
+    plan = make_plan(connection, wanted({"name": name, "subjects": ["plan.>"], "max_msgs": 5}))
+
+    class Forgetful:
+        """A server that knows no limits, as an old one knows no new fields."""
+
+        prefix = connection.prefix
+
+        def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+            sent = {key: value for key, value in json.loads(body).items() if key != "max_msgs"}
+            return connection.api(subject, json.dumps(sent).encode(), context=context)
+
+    with pytest.raises(JetStreamError, match=f"did create stream {name}, but not as .*: max_msgs is -1, not 5"):
+        carry_out(Forgetful(), plan)  # type: ignore[arg-type]
+
+
+def test_what_the_server_refuses_says_what_was_asked(
+    connection: Connection, make_stream: Make, new_stream: Callable[[], str]
+) -> None:
+    other, name = make_stream({}), new_stream()
+    plan = make_plan(connection, wanted({"name": name, "subjects": [f"{other.lower()}.a"]}))
+    with pytest.raises(ApiError, match=rf"cannot create stream {name} \(for a test\): subjects overlap"):
+        carry_out(connection, plan, note=" (for a test)")
+
+
+def test_an_update_keeps_messages(connection: Connection, make_stream: Make, api: Api, publisher: Publisher) -> None:
+    name = make_stream({})
+    publisher.publish(Message(f"{name.lower()}.a") for _ in range(3))
+    described = [Wanted(actual_stream(api, name).changed(max_msgs=100, compression="s2"))]
+    carry_out(connection, make_plan(connection, described))
+    assert api(f"STREAM.INFO.{name}")["state"]["messages"] == 3
+
+
+# -- descriptions --
+
+YAML = """\
+# Two streams, in two documents.
+name: ORDERS
+subjects: [orders.>]
+max_age: 7d
+consumers:
+  - &billing
+    durable_name: billing
+    ack_policy: explicit
+    ack_wait: 30s
+  - <<: *billing
+    durable_name: shipping
+    deliver_policy: by_start_time
+    opt_start_time: 2026-03-01T12:00:00.123456789Z
+---
+- name: COPY
+  sources: [{name: ORDERS}]
+  max_bytes: 1g
+---
+"""
+
+
+def test_yaml_and_json_describe_the_same(tmp_path: Path) -> None:
+    (tmp_path / "streams.yaml").write_text(YAML)
+    found = read_wanted(str(tmp_path / "streams.yaml"))
+    assert [each.stream.name for each in found] == ["ORDERS", "COPY"]
+    assert [each.durable_name for each in found[0].consumers] == ["billing", "shipping"]
+    assert [str(each.ack_wait) for each in found[0].consumers] == ["30s", "30s"]
+    assert found[0].consumers[1].opt_start_time == "2026-03-01T12:00:00.123456789Z"
+    described = [
+        {**each.stream.body(), "consumers": [consumer.body() for consumer in each.consumers]} for each in found
+    ]
+    (tmp_path / "list.json").write_text(json.dumps(described))
+    (tmp_path / "named.json").write_text("\ufeff" + json.dumps({each.pop("name"): each for each in described}))
+    (tmp_path / "more.json").write_text('{"name": "MORE"}')
+    more = read_wanted(str(tmp_path / "list.json"), str(tmp_path / "more.json"))
+    assert more == (*found, Wanted(StreamConfig(name="MORE")))
+    with pytest.raises(OptionError, match=r"list\.json: stream ORDERS is described in .*streams\.yaml already$"):
+        read_wanted(str(tmp_path / "streams.yaml"), str(tmp_path / "list.json"))
+    assert read_wanted(str(tmp_path / "list.json")) == read_wanted(str(tmp_path / "named.json")) == found
+
+
+def test_a_name_is_not_needed_for_the_only_stream() -> None:
+    [found] = wanted_in([{"subjects": ["a"]}], "test", "ORDERS")
+    assert found == Wanted(StreamConfig(name="ORDERS", subjects=("a",)))
+    [found] = wanted_in([{}], "test", "ORDERS")
+    assert found == Wanted(StreamConfig(name="ORDERS"))
+
+
+S = {"name": "S"}
+
+WRONG: list[tuple[Any, str]] = [
+    ([], "no stream is described"),
+    ([None], "no stream is described"),
+    ([[]], "no stream is described"),
+    ([{}], "a stream is described without its name"),
+    (["S"], "a stream is described by an object with its fields, not by text"),
+    ([[None]], "a stream is described by an object with its fields, not by nothing"),
+    ([7], "not by a number"),
+    ([{**S, "max_aeg": "1h"}], 'stream "S": there is no field "max_aeg" (did you mean max_age?)'),
+    ([{**S, "max_age": 1.5}], 'stream "S": max_age must be'),
+    ([{**S, "no_ack": "no"}], "no_ack must be true or false"),
+    ([{"name": "a.b"}], 'stream "a.b": name'),
+    ([S, S], "stream S is described twice"),
+    ([{"S": {}, "T": {"name": "S"}}], 'stream "T" has the name "S" in its fields'),
+    ([{"S": {"nmae": "S"}}], 'there is no field "nmae"'),
+    ([{**S, "consumers": {"a": {}}}], "stream S: consumers must be a list, not an object"),
+    ([{**S, "consumers": ["a"]}], "stream S, consumer 1: a consumer is described by an object"),
+    ([{**S, "consumers": [{"durable_name": "a", "ack": "none"}]}], 'stream S, consumer 1: there is no field "ack"'),
+    ([{**S, "consumers": [{"name": "a"}]}], "stream S, consumer 1: it needs a durable_name"),
+    ([{**S, "consumers": [{"inactive_threshold": "1h"}]}], "stream S, consumer 1: it needs a durable_name"),
+    ([{**S, "consumers": [{"durable_name": "a"}, {"name": "a", "durable_name": "a"}]}], "consumer 2: consumer a is"),
+]
+
+
+@pytest.mark.parametrize(("documents", "words"), WRONG, ids=lambda value: str(value)[:60])
+def test_what_a_description_cannot_be(documents: Any, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        wanted_in(documents, "file F")
+    assert str(caught.value).startswith("file F: ")
+    assert words in str(caught.value)
+
+
+DAMAGED = [
+    ("s.json", '{"name": "S", "name": "T"}', '"name" is there twice in one object'),
+    ("s.json", '{"name": "S",}', "not valid JSON: "),
+    ("s.json", "name: S", "not valid JSON: expecting value in line 1, column 1"),
+    ("s.json", "[" * 100_000, "not valid JSON: it is nested too deeply"),
+    ("s.json", '{"name": ' + "1" * 5000 + "}", "not valid JSON: it holds a number that is too long"),
+    ("s.yaml", "name: S\nmax_msgs: 1\nname: T\n", '"name" is there twice, again in line 3'),
+    ("s.yml", "name: S\nplacement: {tags: [a], tags: [b]}\n", '"tags" is there twice, again in line 2'),
+    ("s.yaml", "name: [S\n", "not valid YAML: "),
+    ("s.yaml", "name: !!python/object:os.system S\n", "not valid YAML: could not determine a constructor for the tag"),
+    ("s.yaml", "name: *nobody\n", "not valid YAML: found undefined alias"),
+    ("s.yaml", "[" * 100_000, "not valid YAML: "),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words"), DAMAGED, ids=lambda value: str(value)[:40])
+def test_damaged_files(name: str, text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(OptionError) as caught:
+        read_wanted(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"none\.json: the file cannot be read: No such file"):
+        read_wanted(str(tmp_path / "none.json"))
+    (tmp_path / "latin.yaml").write_bytes(b"description: \xe4\n")
+    with pytest.raises(OptionError, match=r"latin\.yaml: the file is not text \(UTF-8\)"):
+        read_wanted(str(tmp_path / "latin.yaml"))
+
+
+def test_yaml_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "yaml":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(OptionError, match=r"^F: reading YAML needs PyYAML: pip install 'spark-jetstream\[yaml\]'$"):
+        yaml_documents("name: S", "F")
