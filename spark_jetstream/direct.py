@@ -99,10 +99,10 @@ def look(connection: Connection, part: SequenceRange) -> StreamState:
     advice = "set failOnDataLoss to false to go on without them"
     try:
         body = connection.api(jsapi.stream_info(connection.prefix, part.stream), b"", context=context)
-    except StreamNotFound as error:
+    except StreamNotFound:
         raise DataLossError(
             f"stream {part.stream} was deleted while sequences {part.first} to {part.end - 1} were to be read; {advice}"
-        ) from error
+        ) from None
     state = stream_state(body, context)
     if state.created != part.created:
         raise DataLossError(
@@ -124,9 +124,12 @@ def check_server(connection: Connection) -> None:
 def refuse_indirect(state: StreamState) -> None:
     """Raises `JetStreamError` when nobody answers Direct Gets of the stream because it does not allow them."""
     if not state.allow_direct:
+        queue = state.retention == "workqueue"
+        needed = "reading a work queue" if queue else "readWith=direct"
+        other = "" if queue else ", or readWith to consumer"
         raise JetStreamError(
-            f"stream {state.name} does not answer direct gets, which readWith=direct needs; set the stream's "
-            "allow_direct to true, or readWith to consumer"
+            f"stream {state.name} does not answer direct gets, which {needed} needs; set the stream's allow_direct to "
+            f"true{other}"
         )
 
 
@@ -139,7 +142,7 @@ def next_at_leader(connection: Connection, stream: str, subject: str | None, seq
             f"{error}; with readWith=direct only the leader can say where stream {stream} ends, since any replica or "
             "mirror may answer a direct get",
             subject=error.subject,
-        ) from error
+        ) from None
     return None if found is None else found.sequence
 
 

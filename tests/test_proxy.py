@@ -94,6 +94,21 @@ class TestProxy:
         assert client.rest() == b""
         proxy.unstall()
 
+    def test_stall_at_holds_back_what_was_waited_for(self, proxy: WireProxy, dial: Callable[[], Raw]) -> None:
+        client = dial()
+        client.hello()
+        forgotten = proxy.stall_at(b"first")
+        proxy.forget()
+        client.echo(b"first")
+        assert client.message() == b"first"
+        assert not forgotten.is_set()
+        reached = proxy.stall_at(b"second")
+        client.echo(b"second")
+        assert reached.wait(10)
+        assert client.quiet()
+        proxy.unstall()
+        assert client.message() == b"second"
+
     def test_refuse_and_accept(self, proxy: WireProxy, dial: Callable[[], Raw]) -> None:
         client = dial()
         client.hello()

@@ -59,10 +59,10 @@ def find_bucket(connect: Callable[[], Connection], options: SourceOptions, patie
 
     try:
         body = retrying(ask, patience)
-    except StreamNotFound as error:
+    except StreamNotFound:
         raise OptionError(
             f"there is no {kind.words} {name} (option {kind.option}): no stream {stream}", option=kind.option
-        ) from error
+        ) from None
     return read_bucket(body, kind, name, options.keys, context)
 
 

@@ -57,6 +57,7 @@ class Driver:
         self._met = False
         self._views = {name: self._view(name, direct=options.read_with == "direct") for name in options.read_streams}
         self._progress = self._new_progress()
+        self._unwritten: Offset | None = None
         self._opened: set[str] = set()
         self._states: dict[str, StreamState] = {}
         self._verified: set[str] = set()
@@ -110,7 +111,10 @@ class Driver:
 
     def initial(self) -> Offset:
         """Where the query starts, by `startingTimestamp` or `startingOffsets`."""
-        return Offset({name: self._begin(name, self._state(name)) for name in self._views})
+        begin = Offset({name: self._begin(name, self._state(name)) for name in self._views})
+        if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
+            self._unwritten = begin
+        return begin
 
     def _begin(self, name: str, state: StreamState) -> StreamPosition:
         """Where a stream without a position begins. What holds its messages must be there before that is decided."""
@@ -121,9 +125,8 @@ class Driver:
             self._progress.open(state, fresh=True)
             self._opened.add(name)
             state = self._state(name)
-        position = starting_position(self.options, self._views[name], state)
-        self._progress.commit(state, position.next)
-        return position
+        # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
+        return starting_position(self.options, self._views[name], state)
 
     # Progress on the server
 
@@ -170,6 +173,11 @@ class Driver:
         ends = {name: self._end(name, known[name], states[name]) for name in self._views}
         backlogs = {name: self._backlog(name, known[name], ends[name], states[name]) for name in self._views}
         moved = {name: position for name, position in known.items() if position != start.streams.get(name)}
+        if start == self._unwritten:
+            # Spark writes down where a batch ends, and not where the first one begins, which is planned anew after a
+            # crash. One that ends where it begins fixes the beginning.
+            self._unwritten = None
+            return start
         available = sum(backlogs.values())
         if moved or not self._admitted(available, limited):
             idle = {name: ends[name] for name in self._views if not backlogs[name] and ends[name] != known[name]}

@@ -310,8 +310,8 @@ class _Reading:
         """The state of a stream; `DataLossError` when it is gone, or was created again."""
         try:
             state = self._state(place.stream)
-        except StreamNotFound as error:
-            raise DataLossError(f"stream {place.stream} was deleted while it was read") from error
+        except StreamNotFound:
+            raise DataLossError(f"stream {place.stream} was deleted while it was read") from None
         if state.created != place.created:
             raise DataLossError(f"stream {place.stream} was deleted and created again while it was read")
         return state

@@ -61,11 +61,11 @@ def read_table(
     """
     try:
         yield from _Table(connect, part, replace(settings, fail_on_data_loss=True), label).read()
-    except DataLossError as error:
+    except DataLossError:
         raise DataLossError(
             f"stream {part.stream}, created at {part.created}, was deleted or created again while the latest messages "
             "of its subjects were read; read it again"
-        ) from error
+        ) from None
 
 
 def check_direct(state: StreamState) -> None:
@@ -176,8 +176,8 @@ class _Table:
 
         try:
             state, replicas = retrying(ask, self.settings.retry_timeout)
-        except StreamNotFound as error:
-            raise DataLossError(f"stream {name} was deleted") from error
+        except StreamNotFound:
+            raise DataLossError(f"stream {name} was deleted") from None
         if state.created != self.part.created:
             raise DataLossError(f"stream {name} was deleted and created again at {state.created}")
         return state, replicas

@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
-from tests.support import sink_job, stream_job
+from tests.support import durable_job, sink_job, stream_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +48,7 @@ class Job:
         self.sink_log = folder / "rows" / "_spark_metadata"
         folder.mkdir(exist_ok=True)
         self._log = folder / "log"
+        self._read: dict[Path, set[int]] = {}
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         work = {
             "folder": str(folder),
@@ -164,8 +165,76 @@ class SinkJob(Job):
 
     def workers(self) -> list[int]:
         """The Python workers of executors only: what the driver has Python do is left out."""
-        daemons = [pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command]
-        return [pid for pid in daemons if _parent(pid) in daemons]
+        return _forked(self.processes())
+
+
+class DurableJob(Job):
+    """One run of `durable_job`; its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``."""
+
+    script = durable_job.__file__
+
+    def __enter__(self) -> DurableJob:
+        return self
+
+    def workers(self) -> list[int]:
+        """The Python workers of executors only: what the driver has Python do is left out."""
+        return _forked(self.processes())
+
+    def planners(self) -> list[int]:
+        """The Python processes that plan the queries' batches: Spark gives each source its own, while it runs."""
+        return [pid for pid, command in self.processes().items() if "python_streaming_source_runner" in command]
+
+    def latest(self, log: str) -> int:
+        """As for `Job`; the logs of the sinks are ``rows/<query>``."""
+        folder = self.folder / log / "_spark_metadata" if log.startswith("rows/") else self.checkpoint / log
+        return max((int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")), default=-1)
+
+    def committed(self, name: str) -> set[int]:
+        """The sequences in the sink of a query, of the batches that Spark has committed."""
+        last = self.latest(f"{name}/commits")
+        folder = self.folder / "rows" / name
+        found: set[int] = set()
+        for path in (folder / "_spark_metadata").glob("[0-9]*"):
+            if int(path.name.partition(".")[0]) <= last:
+                for line in path.read_text().splitlines()[1:]:
+                    found |= self._sequences(folder / json.loads(line)["path"].rpartition("/")[2])
+        return found
+
+    def _sequences(self, file: Path) -> set[int]:
+        if file not in self._read:
+            self._read[file] = {json.loads(line)["sequence"] for line in file.read_text().splitlines()}
+        return self._read[file]
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """While this lasts no process of the job does anything: first those that write stop, then those that plan."""
+        stopped = sorted(self.processes().items(), key=lambda each: "java" not in each[1])
+        for pid, _ in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid, _ in stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def failures(self) -> list[tuple[str, str]]:
+        """The queries that failed, each with the reason."""
+        path = self.folder / "failures"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(name, why) for name, why in map(json.loads, lines)]
+
+    def finish(self) -> dict[str, list[list[Any]]]:
+        """Let the queries read to the end; the rows in each one's sink."""
+        (self.folder / "finish").touch()
+        return self.result()
+
+
+def _forked(processes: Mapping[int, str]) -> list[int]:
+    """What the daemon of the executors has forked."""
+    daemons = [pid for pid, command in processes.items() if "daemon pyspark.worker" in command]
+    return [pid for pid in daemons if _parent(pid) in daemons]
 
 
 def _parent(pid: int) -> int:

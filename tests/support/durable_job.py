@@ -1,0 +1,82 @@
+"""A Spark job of its own processes, which a test may kill, all or some: several streams into files, each by a query.
+
+    python durable_job.py '{"folder": ..., "options": {"<query>": {...}}, "format": ..., "trigger": ..., "conf": {...}}'
+
+`options` are of the source, for each query. Rows go to `folder/rows/<query>` by Spark's own transactional file
+sink, checkpoints are `folder/checkpoint/<query>`. A query that fails is started again, and why it failed is a line of
+`folder/failures`. Once `folder/finish` exists each query reads to the end without limits, and `folder/result.json`
+tells what the files of the sinks hold, by their own logs of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.stream_job import session
+
+_SECONDS = 0.2  # between two looks at the queries
+_COLUMNS = "sequence bigint, subject string, data binary"
+
+
+def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The rows of a stream."""
+    return spark.readStream.format("jetstream").options(**options).load().select("sequence", "subject", "data")
+
+
+def start(rows: DataFrame, folder: str, name: str, format: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+    """Start a query, or start it again."""
+    writer = rows.writeStream.format(format).queryName(name).trigger(**trigger)
+    return (
+        writer.option("path", f"{folder}/rows/{name}")
+        .option("checkpointLocation", f"{folder}/checkpoint/{name}")
+        .start()
+    )
+
+
+def ended(query: StreamingQuery, seconds: float) -> str | None:
+    """Wait for a query's end; why it failed, "" if it did not. None: it still runs."""
+    try:
+        return "" if query.awaitTermination(seconds) else None  # type: ignore[arg-type]  # Spark takes fractions
+    except PySparkException as error:
+        return str(error)
+
+
+def run(
+    folder: str, options: dict[str, dict[str, str]], format: str, trigger: dict[str, Any], conf: dict[str, str]
+) -> None:
+    """Run the queries, whatever happens to them, until the test has seen enough."""
+    spark = session({"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf})
+    failures, finish = Path(folder, "failures"), Path(folder, "finish")
+    # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
+    frames = {name: read(spark, given) for name, given in options.items()}
+    queries = {name: start(rows, folder, name, format, trigger) for name, rows in frames.items()}
+    while not finish.exists():
+        for name, rows in frames.items():
+            why = ended(queries[name], _SECONDS)
+            if why is not None:
+                with failures.open("a") as file:
+                    file.write(json.dumps([name, why]) + "\n")
+                queries[name] = start(rows, folder, name, format, trigger)
+    for query in queries.values():
+        query.stop()
+    result = {}
+    for name, given in options.items():
+        unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
+        start(read(spark, unlimited), folder, name, format, {"availableNow": True}).awaitTermination()
+        # Read as a table of the sink: only the files in its log count.
+        files = spark.read.schema(_COLUMNS).format(format).load(f"{folder}/rows/{name}")
+        result[name] = sorted([row["sequence"], row["subject"], bytes(row["data"]).decode()] for row in files.collect())
+    spark.stop()
+    Path(folder, "result.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run(**json.loads(sys.argv[1]))
