@@ -56,9 +56,8 @@ _ACCEPTED: Mapping[str, tuple[str, ...]] = {
 _PASSED_OVER: Mapping[str, tuple[str, ...]] = {"bucket": TEXT, "revision": ("bigint",), "timestamp": ("timestamp",)}
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
-_OPERATION_LINES = pa.array(
-    [NO_BYTES, b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n", NO_BYTES], pa.binary()
-)
+# No Arrow array here: making one imports pandas where that is installed, and Spark starts processes that never need it.
+_OPERATION_LINES = [NO_BYTES, b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n", NO_BYTES]
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 _EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
 _LAST = re.compile(r": (\d+)$")
@@ -196,7 +195,7 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: Bucket, first
         operations = _operations(as_bytes(found["operation"]), faults)
         put = operations == _PUT
         if not put.all():
-            lines = _OPERATION_LINES.take(pa.array(operations))
+            lines = pa.array(_OPERATION_LINES, pa.binary()).take(pa.array(operations))
             # An operation that nobody knows keeps its value: whoever looks after the row wants to see it.
             removed = pa.array((operations == _DELETE) | (operations == _PURGE))
             data = pc.if_else(removed, piece(NO_BYTES), data)

@@ -24,7 +24,7 @@ _PUT, _DELETE, _PURGE = range(3)
 
 #: Header -> its values that mean a purge. Any other value deletes: an operation that is not known leaves no value.
 #: The first header is what clients write; the server marks with the second what it removed itself.
-_PURGES = {"KV-Operation": pa.array(["PURGE"]), "Nats-Marker-Reason": pa.array(["MaxAge", "Purge"])}
+_PURGES = {"KV-Operation": ("PURGE",), "Nats-Marker-Reason": ("MaxAge", "Purge")}
 
 # Some bucket: a mirror has the subjects of its origin, and of a stream with sources there may be several.
 _SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
@@ -80,7 +80,7 @@ def operations(headers: pa.MapArray) -> _Codes | None:
         # Of a header that is there several times the first value counts, as for the clients.
         said = values.values.take(pa.array(firsts[places]))
         rows = np.searchsorted(bounds, places, side="right") - 1
-        purged = pc.is_in(said, value_set=purges).to_numpy(zero_copy_only=False)
+        purged = pc.is_in(said, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
         given = pc.not_equal(said, "").to_numpy(zero_copy_only=False)
         codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
     return codes if codes.any() else None
