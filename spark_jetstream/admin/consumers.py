@@ -1,0 +1,281 @@
+"""Consumers: list, create, change, pause, reset, delete, and try them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, get_args
+
+from spark_jetstream import jsapi
+from spark_jetstream.admin import api_subjects as subjects
+from spark_jetstream.admin.amounts import Nanoseconds
+from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
+from spark_jetstream.admin.changing import asked_for, confirm, refuse_difference, refuse_impossible, target
+from spark_jetstream.admin.consumer_models import (
+    ConsumerConfig,
+    ConsumerInfo,
+    ConsumerNamesPage,
+    ConsumerPage,
+    PauseReply,
+    ResetReply,
+)
+from spark_jetstream.admin.delivered import Ack, DeliveredMessage, pull, settle
+from spark_jetstream.admin.differences import Difference, differences, update_body
+from spark_jetstream.admin.messages import DoneReply
+from spark_jetstream.admin.paging import Absent, pages
+from spark_jetstream.admin.placing import Replica, confirm_done, replicas
+from spark_jetstream.admin.streams import placement
+from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError
+from spark_jetstream.values import shown
+
+Config = ConsumerConfig | Mapping[str, Any]
+_MOST = 1000
+
+
+class Consumers:
+    """The consumers of an account's streams; ``admin.consumers``.
+
+    Configurations are given as for `Streams`. All methods raise what `Api` raises; `ConsumerNotFound` and
+    `StreamNotFound` name what was asked for.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    # Looking
+
+    def names(self, stream: str) -> Iterator[str]:
+        """The names of a stream's consumers, sorted, page by page."""
+        context = f"list the consumers of stream {stream}"
+        ask = partial(self._api.ask, subjects.CONSUMER_NAMES, context=context, stream=stream_name(stream))
+        for page in pages(ConsumerNamesPage, ask, {}, context):
+            yield from page.consumers
+
+    def infos(self, stream: str) -> Iterator[ConsumerInfo]:
+        """The consumers of a stream, sorted by name, page by page.
+
+        Raises `ServerBusy` at the end when servers of a cluster did not answer for some, which it names.
+        """
+        context = f"list the consumers of stream {stream}"
+        absent = Absent()
+        ask = partial(self._api.ask, subjects.CONSUMER_LIST, context=context, stream=stream_name(stream))
+        for page in pages(ConsumerPage, ask, {}, context):
+            yield from page.consumers
+            absent.add(page)
+        absent.check(context)
+
+    def load(self, stream: str, name: str) -> ConsumerInfo:
+        """A consumer: its configuration and state."""
+        context = f"look at {_what(stream, name)}"
+        return ConsumerInfo.from_server(self._ask(subjects.CONSUMER_INFO, None, context, stream, name), context)
+
+    def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
+        """The servers that keep a consumer, the leader first; empty outside of a cluster."""
+        return replicas(self.load(stream, name).cluster)
+
+    # Creating and changing
+
+    def create(
+        self, stream: str, config: Config | None = None, /, *, durable_form: bool = False, **fields: Any
+    ) -> ConsumerInfo:
+        """Create a consumer. One that exists just so stays as it is; `ApiError` 10148 for one that is different.
+
+        The API has several forms of this request, which differ in their subjects, and so in the permissions they need:
+
+        - without a name, ``CONSUMER.CREATE.STREAM``: the server names it, and removes it when nobody uses it;
+        - with a name, ``CONSUMER.CREATE.STREAM.NAME``: ``durable_name`` makes it stay, ``name`` alone does not;
+        - with a name and just one filter, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: so permissions can name the filter;
+        - with ``durable_form=True``, ``CONSUMER.DURABLE.CREATE.STREAM.NAME``: what clients used before server 2.9, for
+          accounts that may use nothing else. It overwrites an existing consumer where it can.
+
+        Where nothing is said the server's defaults hold, and its ``ack_policy`` is ``none``: `DEFAULT_CONSUMER` is a
+        template with ``explicit``. `JetStreamError` when the server is too old for something that is asked for, and
+        when it created the consumer, but not all as asked for.
+        """
+        wanted = asked_for(ConsumerConfig, config, fields, f"consumer of stream {stream}")
+        name = wanted.durable_name or wanted.name
+        context = f"create {_what(stream, name)}" if name else f"create a consumer on stream {stream}"
+        self._api.need_for(wanted, context)
+        form, filters = subjects.CONSUMER_CREATE, wanted.filters
+        if durable_form:
+            if not wanted.durable_name:
+                raise OptionError(f"cannot {context}: durable_form needs a durable_name")
+            form = subjects.CONSUMER_CREATE_DURABLE
+        elif name:
+            form = subjects.CONSUMER_CREATE_FILTERED if len(filters) == 1 else subjects.CONSUMER_CREATE_NAMED
+        body = self._api.ask(
+            form,
+            jsapi.create_request(stream, wanted.body()),
+            context=context,
+            stream=stream_name(stream),
+            consumer=name,
+            filter=filters[0] if filters else "",
+        )
+        info = ConsumerInfo.from_server(body, context)
+        # The name that the server chose is in the configuration of some versions.
+        named = wanted if name else wanted.changed(name=info.config.name)
+        confirm(named, info.config, f"{_what(stream, info.name)} was created")
+        return info
+
+    def load_or_create(
+        self, stream: str, config: Config | None = None, /, *, given_only: bool = False, **fields: Any
+    ) -> ConsumerInfo:
+        """The consumer, created if there is none of its name.
+
+        `JetStreamError` that lists the differences when there is one with another configuration. ``given_only``
+        compares nothing but what is given here; else what is not given stands for its default.
+        """
+        wanted = asked_for(ConsumerConfig, config, fields, f"consumer of stream {stream}")
+        name = wanted.durable_name or wanted.name
+        if not name:
+            raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
+        try:
+            info = self.load(stream, name)
+        except ConsumerNotFound:
+            try:
+                return self.create(stream, wanted)
+            except ApiError as error:
+                if error.err_code != jsapi.CONSUMER_EXISTS:
+                    raise
+                # Somebody else was quicker.
+                info = self.load(stream, name)
+        refuse_difference(wanted, info.config, _what(stream, name), given_only=given_only)
+        return info
+
+    def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
+        """What `update` with the same arguments would change. Nothing is changed."""
+        return self._planned(stream, name, changes, fields)[2]
+
+    def update(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
+        """Change a consumer; returns what was changed. As `Streams.update`, errors included.
+
+        ``filter_subject`` and ``filter_subjects`` are one thing: give the other one as None to change between them.
+        """
+        wanted, actual, found = self._planned(stream, name, changes, fields)
+        what = _what(stream, name)
+        refuse_impossible(found, what)
+        if found:
+            context = f"update {what}"
+            self._api.need_for(wanted, context)
+            filters = wanted.filters
+            form = subjects.CONSUMER_CREATE_FILTERED if len(filters) == 1 else subjects.CONSUMER_CREATE_NAMED
+            request = jsapi.update_request(stream, update_body(wanted, actual))
+            body = self._ask(form, request, context, stream, name, filter=filters[0] if filters else "")
+            confirm(wanted, ConsumerInfo.from_server(body, context).config, f"{what} was updated")
+        return found
+
+    def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:
+        """Delete a consumer; whether there was one. `ConsumerNotFound` without one, unless ``missing_ok``.
+
+        Its position is lost, and on a stream with interest retention the messages that only it waited for.
+        """
+        context = f"delete {_what(stream, name)}"
+        try:
+            body = self._ask(subjects.CONSUMER_DELETE, None, context, stream, name)
+        except ConsumerNotFound:
+            if missing_ok:
+                return False
+            raise
+        confirm_done(DoneReply.from_server(body, context), context)
+        return True
+
+    # Using
+
+    def pause(self, stream: str, name: str, until: Any) -> PauseReply:
+        """Deliver nothing until a time: an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds
+        since the epoch. Server 2.11.
+
+        `JetStreamError` when that is past by the server's clock; the consumer delivers then.
+        """
+        context = f"pause {_what(stream, name)}"
+        until = moment("until", until)
+        body = self._ask(subjects.CONSUMER_PAUSE, {"pause_until": until}, context, stream, name)
+        reply = PauseReply.from_server(body, context)
+        if not reply.paused:
+            raise JetStreamError(f"cannot {context} until {until}: that is past by the server's clock, it delivers now")
+        return reply
+
+    def resume(self, stream: str, name: str) -> PauseReply:
+        """Deliver again. Server 2.11."""
+        context = f"resume {_what(stream, name)}"
+        return PauseReply.from_server(self._ask(subjects.CONSUMER_PAUSE, None, context, stream, name), context)
+
+    def reset(self, stream: str, name: str, sequence: int | None = None) -> ResetReply:
+        """Let a consumer go on at a sequence of the stream, or, without one, behind what is acknowledged. Server 2.14.
+
+        What it delivered and nobody acknowledged is forgotten. `ApiError` 10204 for a sequence that its
+        ``deliver_policy`` does not allow.
+        """
+        context = f"reset {_what(stream, name)}" + (f" to sequence {sequence}" if sequence is not None else "")
+        request = {"seq": positive(sequence)} if sequence is not None else None
+        # For one that is missing there would be no reply at all.
+        self.load(stream, name)
+        return ResetReply.from_server(self._ask(subjects.CONSUMER_RESET, request, context, stream, name), context)
+
+    def unpin(self, stream: str, name: str, group: str) -> None:
+        """Take the place of the pinned client of a priority group away; the next one that pulls gets it. Server 2.11.
+
+        `ApiError` when the consumer has no such group.
+        """
+        context = f"unpin group {group} of {_what(stream, name)}"
+        self._ask(subjects.CONSUMER_UNPIN, {"group": group}, context, stream, name)
+
+    def step_down(self, stream: str, name: str, *, preferred: str | None = None) -> None:
+        """Let the leader of a consumer give way to another server. As `Streams.step_down`."""
+        context = f"let the leader of {_what(stream, name)} step down"
+        request = placement(self._api, preferred, context)
+        body = self._ask(subjects.CONSUMER_STEP_DOWN, request, context, stream, name)
+        confirm_done(DoneReply.from_server(body, context), context)
+
+    def next(
+        self,
+        stream: str,
+        name: str,
+        count: int = 1,
+        *,
+        timeout: float = 5.0,
+        ack: Ack = "ack",
+        group: str | None = None,
+    ) -> list[DeliveredMessage]:
+        """Up to ``count`` messages of a pull consumer: what there is, or else what comes within ``timeout`` seconds.
+
+        To have a look, not to process a stream. ``ack``: ``ack`` settles each message, ``nak`` has it delivered again
+        at once, ``term`` never again, ``none`` leaves it to the consumer's ``ack_wait``; each is confirmed by the
+        server before this returns. ``group`` is needed for a consumer with priority groups. An empty list: nothing
+        came.
+
+        `JetStreamError` for a push consumer, and for one that is paused.
+        """
+        if ack not in get_args(Ack):
+            raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
+        if not 1 <= count <= _MOST:
+            raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
+        if timeout < 0.1:
+            raise OptionError(f"timeout must be at least 0.1 seconds, not {timeout:g}")
+        info = self.load(stream, name)
+        what = _what(stream, name)
+        if info.config.push:
+            raise JetStreamError(f"{what} delivers to {info.config.deliver_subject}, and cannot be asked for messages")
+        if info.paused:
+            raise JetStreamError(f"{what} is paused for {Nanoseconds(info.pause_remaining)}, and delivers nothing")
+        connection = self._api.connection
+        found = pull(connection, info, count, timeout, group)
+        if ack != "none" and info.config.ack_policy != "none":
+            for each in found:
+                settle(connection, each, ack)
+        return found
+
+    def _ask(self, subject: str, body: Any, context: str, stream: str, name: str, **names: str) -> Any:
+        stream, name = stream_name(stream), consumer_name(name)
+        return self._api.ask(subject, body, context=context, stream=stream, consumer=name, **names)
+
+    def _planned(
+        self, stream: str, name: str, changes: Config | None, fields: Mapping[str, Any]
+    ) -> tuple[ConsumerConfig, ConsumerConfig, list[Difference]]:
+        actual = self.load(stream, name).config
+        wanted = target(actual, changes, fields, _what(stream, name))
+        return wanted, actual, differences(wanted, actual)
+
+
+def _what(stream: str, name: str) -> str:
+    return f"consumer {name} of stream {stream}"

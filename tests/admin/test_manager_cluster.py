@@ -1,0 +1,113 @@
+"""What only a cluster has: replicas, leaders that step down, servers that are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, Replica
+from spark_jetstream.errors import ApiError, JetStreamError, ServerBusy, StreamNotFound
+from spark_jetstream.testing import NatsCluster
+from spark_jetstream.testing.process import poll
+from tests.support.publish import Message, Publisher
+
+SERVERS = {"test-0", "test-1", "test-2"}
+Placed = Callable[[], tuple[Replica, ...]]
+
+
+@pytest.fixture(scope="module")
+def clustered(nats_cluster: NatsCluster) -> Iterator[JetStreamAdmin]:
+    """A cluster of three with a stream R3 on all of its servers, and R1 on one."""
+    with JetStreamAdmin(servers=nats_cluster.url) as admin, Publisher(nats_cluster.urls[0]) as publisher:
+        admin.streams.create(name="R3", subjects=["r3.*"], num_replicas=3)
+        admin.streams.create(name="R1", subjects=["r1.*"], num_replicas=1)
+        publisher.publish(Message(f"r3.{number % 3}", b"%d" % number) for number in range(30))
+        yield admin
+        for name in ("R3", "R1"):
+            admin.streams.delete(name)
+
+
+def settled(placed: Placed, servers: set[str], leader: str | None = None, other_than: str | None = None) -> str:
+    """Wait for a leader (that one, or another than that one) and for replicas that are up to date; the leader."""
+
+    def look() -> str | None:
+        try:
+            found = placed()
+        except ServerBusy:
+            return None
+        leads = [each.server for each in found if each.leader]
+        whole = {each.server for each in found} == servers and all(each.current and not each.lag for each in found)
+        fits = leads and leader in (None, leads[0]) and leads[0] != other_than
+        return leads[0] if whole and fits else None
+
+    return poll(look, 30, lambda: TimeoutError(f"{placed()}"))
+
+
+def test_replicas(clustered: JetStreamAdmin) -> None:
+    leader = settled(lambda: clustered.streams.replicas("R3"), SERVERS)
+    found = clustered.streams.replicas("R3")
+    assert found[0] == Replica(leader, True, True, False, 0, found[0].active)
+    assert [each.leader for each in found] == [True, False, False]
+    assert [each.server for each in found[1:]] == sorted(SERVERS - {leader})
+    (only,) = clustered.streams.replicas("R1")
+    assert only.server in SERVERS
+    assert [each.config.num_replicas for each in clustered.streams.infos()] == [1, 3]
+
+
+def test_the_leader_of_a_stream_steps_down(clustered: JetStreamAdmin) -> None:
+    def placed() -> tuple[Replica, ...]:
+        return clustered.streams.replicas("R3")
+
+    first = settled(placed, SERVERS)
+    clustered.streams.step_down("R3")
+    second = settled(placed, SERVERS, other_than=first)
+    clustered.streams.step_down("R3", preferred=first)
+    assert settled(placed, SERVERS, leader=first) != second
+    with pytest.raises(ApiError, match="let the leader of stream R3 step down"):
+        clustered.streams.step_down("R3", preferred="nobody")
+    with pytest.raises(StreamNotFound, match="leader of stream NOWHERE"):
+        clustered.streams.step_down("NOWHERE")
+
+
+def test_the_leader_of_a_consumer_steps_down(clustered: JetStreamAdmin) -> None:
+    clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
+
+    def placed() -> tuple[Replica, ...]:
+        return clustered.consumers.replicas("R3", "c")
+
+    first = settled(placed, SERVERS)
+    clustered.consumers.step_down("R3", "c")
+    settled(placed, SERVERS, other_than=first)
+    clustered.consumers.step_down("R3", "c", preferred=first)
+    settled(placed, SERVERS, leader=first)
+    assert [each.message.data for each in clustered.consumers.next("R3", "c", 2)] == [b"0", b"1"]
+    assert [each.name for each in clustered.consumers.infos("R3")] == ["c"]
+    clustered.consumers.delete("R3", "c")
+
+
+def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin) -> None:
+    clustered.streams.update("R3", allow_direct=True)
+    found = list(clustered.messages.read("R3", direct=True))
+    assert [each.data for each in found] == [b"%d" % number for number in range(30)]
+    assert dict(clustered.streams.subjects("R3")) == {f"r3.{number}": 10 for number in range(3)}
+
+
+def test_a_server_is_removed_and_another_takes_its_place(clustered: JetStreamAdmin) -> None:
+    clustered.streams.update("R1", num_replicas=2)
+
+    def placed() -> tuple[Replica, ...]:
+        return clustered.streams.replicas("R1")
+
+    two = poll(lambda: found if len(found := {each.server for each in placed()}) == 2 else None, 30, TimeoutError)
+    leader = settled(placed, two)
+    (follower,) = two - {leader}
+    (spare,) = SERVERS - two
+    clustered.streams.remove_peer("R1", follower)
+    settled(placed, {leader, spare})
+    with pytest.raises(ApiError, match=f"remove server {follower} from stream R1"):
+        clustered.streams.remove_peer("R1", follower)
+    with pytest.raises(JetStreamError, match="remove server nobody from stream R1"):
+        clustered.streams.remove_peer("R1", "nobody")
+    with pytest.raises(StreamNotFound, match="from stream NOWHERE"):
+        clustered.streams.remove_peer("NOWHERE", leader)

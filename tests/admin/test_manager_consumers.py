@@ -1,0 +1,418 @@
+"""Consumers administered on a real server, each method with what it does, what is missing, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerConfig, JetStreamAdmin, differences
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    StreamNotFound,
+)
+from spark_jetstream.testing import NatsServer
+from tests.admin.configs import CONSUMERS
+from tests.support.publish import Message, Publisher
+
+_numbers = itertools.count(1)
+PASSWORD = "change-me"
+
+
+@pytest.fixture
+def stream(admin: JetStreamAdmin) -> Iterator[str]:
+    """A stream that takes ``NAME.*`` and ``c.>``."""
+    name = f"CONSUMED{next(_numbers)}"
+    admin.streams.create(name=name, subjects=[f"{name}.*", "c.>"])
+    yield name
+    admin.streams.delete(name)
+
+
+@pytest.fixture
+def fill(publisher: Publisher, stream: str) -> Callable[[int], None]:
+    """A function that stores messages at ``NAME.0`` and ``NAME.1`` in turn, with their numbers from 0."""
+
+    def store(count: int) -> None:
+        publisher.publish(Message(f"{stream}.{at % 2}", b"%d" % at) for at in range(count))
+
+    return store
+
+
+# -- create --
+
+
+def test_every_kind_of_consumer_is_created_as_asked(admin: JetStreamAdmin, stream: str) -> None:
+    for number, kind in enumerate(CONSUMERS.values()):
+        config = {"name": f"kind{number}", "durable_name": f"kind{number}", **kind}
+        wanted = ConsumerConfig.parse({name: value for name, value in config.items() if value is not None}, "")
+        info = admin.consumers.create(stream, wanted)
+        assert differences(wanted, info.config) == []
+        assert admin.consumers.load_or_create(stream, wanted).created == info.created
+    assert len(list(admin.consumers.infos(stream))) == len(CONSUMERS)
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_forms_of_creation() -> None:
+    """Each form has a subject of its own: what an account may publish to decides which can be used."""
+    forms = {
+        "unnamed": "$JS.API.CONSUMER.CREATE.S",
+        "named": "$JS.API.CONSUMER.CREATE.S.own",
+        "filtered": "$JS.API.CONSUMER.CREATE.S.own.s.a",
+        "durable": "$JS.API.CONSUMER.DURABLE.CREATE.S.own",
+    }
+    users = "".join(
+        f'{{ user: {user}, password: "{PASSWORD}", permissions: {{ publish: "{subject}", subscribe: "_INBOX.>" }} }}\n'
+        for user, subject in forms.items()
+    )
+    config = f'accounts {{ A {{ jetstream: enabled, users: [{{ user: all, password: "{PASSWORD}" }}\n{users}] }} }}'
+    with NatsServer(config=config) as server:
+        login = {"servers": server.url, "password": PASSWORD}
+        with JetStreamAdmin(user="all", **login) as admin:
+            admin.streams.create(name="S", subjects=["s.*"])
+        requests: dict[str, dict[str, Any]] = {
+            "unnamed": {"ack_policy": "explicit"},
+            "named": {"name": "own", "filter_subjects": ["s.a", "s.b"]},
+            "filtered": {"durable_name": "own", "filter_subject": "s.a"},
+            "durable": {"durable_name": "own", "durable_form": True},
+        }
+        for user, request in requests.items():
+            for other in forms:
+                with JetStreamAdmin(user=other, **login) as admin:
+                    if other == user:
+                        info = admin.consumers.create("S", **request)
+                        assert info.name == "own" or user == "unnamed"
+                    else:
+                        with pytest.raises(PermissionDenied) as caught:
+                            admin.consumers.create("S", **request)
+                        assert caught.value.subject == forms[user]
+            with JetStreamAdmin(user="all", **login) as admin:
+                (info,) = admin.consumers.infos("S")
+                assert bool(info.config.durable_name) == ("durable_name" in request)
+                admin.consumers.delete("S", info.name)
+
+
+def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> None:
+    first = admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert first.config.ack_policy == "explicit"
+    assert admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c").created == first.created
+    with pytest.raises(
+        ApiError, match=f"cannot create consumer c of stream {stream}: consumer already exists"
+    ) as caught:
+        admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5)
+    assert caught.value.err_code == 10148
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"durable": "c"}, r"there is no field \"durable\" \(did you mean durable_name\?\)"),
+        ({"name": "a", "durable_name": "b"}, "name and durable_name are different"),
+        ({"name": "a.b"}, "name must be the name of a consumer"),
+        ({"durable_form": True, "name": "a"}, "durable_form needs a durable_name"),
+    ]
+    for fields, said in wrong:
+        with pytest.raises(OptionError, match=said):
+            admin.consumers.create(stream, **fields)
+    for request in (admin.consumers.create, admin.consumers.load_or_create):
+        with pytest.raises(StreamNotFound, match="consumer c of stream NOWHERE: stream not found"):
+            request("NOWHERE", durable_name="c")
+
+
+def test_load_or_create(admin: JetStreamAdmin, stream: str) -> None:
+    first = admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5)
+    again = admin.consumers.load_or_create(stream, {"durable_name": "c", "max_deliver": 5}, given_only=True)
+    assert again.created == first.created
+    with pytest.raises(JetStreamError) as caught:
+        admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert str(caught.value) == (
+        f"consumer c of stream {stream} exists with another configuration (there -> asked for): max_deliver: 5 -> -1"
+    )
+    with pytest.raises(OptionError, match="a name or durable_name is required"):
+        admin.consumers.load_or_create(stream, DEFAULT_CONSUMER)
+
+
+# -- look --
+
+
+def test_names_infos_and_load(admin: JetStreamAdmin, stream: str) -> None:
+    assert list(admin.consumers.names(stream)) == []
+    assert list(admin.consumers.infos(stream)) == []
+    for name in "cab":
+        admin.consumers.create(stream, durable_name=name)
+    assert list(admin.consumers.names(stream)) == ["a", "b", "c"]
+    assert [each.name for each in admin.consumers.infos(stream)] == ["a", "b", "c"]
+    info = admin.consumers.load(stream, "b")
+    assert (info.stream_name, info.name) == (stream, "b")
+    assert admin.consumers.replicas(stream, "b") == ()  # outside of a cluster
+    with pytest.raises(ConsumerNotFound, match=f"cannot look at consumer d of stream {stream}: consumer not found"):
+        admin.consumers.load(stream, "d")
+    for request in (
+        lambda: admin.consumers.load("NOWHERE", "b"),
+        lambda: list(admin.consumers.names("NOWHERE")),
+        lambda: list(admin.consumers.infos("NOWHERE")),
+    ):
+        with pytest.raises(StreamNotFound, match="of stream NOWHERE: stream not found"):
+            request()
+
+
+# -- change --
+
+
+def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a")
+    changes = {"ack_wait": "10s", "max_deliver": None, "filter_subject": "c.b"}
+    planned = admin.consumers.plan(stream, "c", changes)
+    assert [str(each) for each in planned] == [
+        "ack_wait: 30s -> 10s",
+        "max_deliver: 5 -> -1",
+        'filter_subjects: ["c.a"] -> ["c.b"]',
+    ]
+    assert admin.consumers.load(stream, "c").config.max_deliver == 5
+    assert admin.consumers.update(stream, "c", changes) == planned
+    config = admin.consumers.load(stream, "c").config
+    assert (config.ack_wait, config.max_deliver, config.filters) == (10**10, -1, ("c.b",))
+    assert (config.ack_policy, config.durable_name) == ("explicit", "c")
+    assert admin.consumers.update(stream, "c", **changes) == []
+    several = {"filter_subject": None, "filter_subjects": ["c.a", "c.b"]}
+    assert [each.field for each in admin.consumers.update(stream, "c", several)] == ["filter_subjects"]
+    assert admin.consumers.load(stream, "c").config.filters == ("c.a", "c.b")
+
+
+def test_update_what_cannot_change(admin: JetStreamAdmin, stream: str) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    said = rf"cannot update consumer c of stream {stream}: ack_policy: explicit -> all \(it can never change\)"
+    with pytest.raises(JetStreamError, match=said):
+        admin.consumers.update(stream, "c", ack_policy="all", max_deliver=5)
+    assert admin.consumers.load(stream, "c").config.max_deliver == -1
+    with pytest.raises(OptionError, match=r"consumer c of stream .*there is no field"):
+        admin.consumers.update(stream, "c", maximum=5)
+    for request in (admin.consumers.update, admin.consumers.plan):
+        with pytest.raises(ConsumerNotFound, match=f"consumer d of stream {stream}"):
+            request(stream, "d", max_deliver=5)
+
+
+def test_delete(admin: JetStreamAdmin, stream: str) -> None:
+    admin.consumers.create(stream, durable_name="c")
+    assert admin.consumers.delete(stream, "c") is True
+    assert list(admin.consumers.names(stream)) == []
+    assert admin.consumers.delete(stream, "c", missing_ok=True) is False
+    with pytest.raises(ConsumerNotFound, match=f"cannot delete consumer c of stream {stream}: consumer not found"):
+        admin.consumers.delete(stream, "c")
+    with pytest.raises(StreamNotFound, match="NOWHERE"):
+        admin.consumers.delete("NOWHERE", "c", missing_ok=True)
+
+
+# -- pause, reset, unpin --
+
+
+def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    fill(1)
+    until = dt.datetime(2036, 1, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
+    reply = admin.consumers.pause(stream, "c", until)
+    assert (reply.paused, reply.pause_until) == (True, "2036-01-01T12:00:00.123456Z")
+    assert admin.consumers.load(stream, "c").paused
+    with pytest.raises(JetStreamError, match=rf"consumer c of stream {stream} is paused for \d+d"):
+        admin.consumers.next(stream, "c")
+    assert [lag.paused for lag in admin.lag(stream)] == [True]
+    assert not admin.consumers.resume(stream, "c").paused
+    assert not admin.consumers.resume(stream, "c").paused
+    assert len(admin.consumers.next(stream, "c")) == 1
+    with pytest.raises(JetStreamError, match="until 2020-01-01T00:00:00Z: that is past by the server's clock"):
+        admin.consumers.pause(stream, "c", "2020-01-01T00:00:00Z")
+    with pytest.raises(OptionError, match=r'until must be a time .*, not "tomorrow"'):
+        admin.consumers.pause(stream, "c", "tomorrow")
+    missing: list[Callable[[], object]] = [
+        lambda: admin.consumers.pause(stream, "d", until),
+        lambda: admin.consumers.resume(stream, "d"),
+    ]
+    for request in missing:
+        with pytest.raises(ConsumerNotFound, match=f"consumer d of stream {stream}"):
+            request()
+
+
+def test_reset(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    fill(6)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", 2)] == [1, 2]
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", 2, ack="none")] == [3, 4]
+    reply = admin.consumers.reset(stream, "c")
+    assert (reply.reset_seq, reply.num_pending, reply.num_ack_pending) == (3, 4, 0)
+    assert admin.consumers.reset(stream, "c", 5).reset_seq == 5
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", 5)] == [5, 6]
+    assert admin.consumers.reset(stream, "c", 1).num_pending == 6
+    for wrong in (0, -1, True):
+        with pytest.raises(OptionError, match="sequence must be a whole number from 1 on"):
+            admin.consumers.reset(stream, "c", wrong)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last")
+    with pytest.raises(ApiError, match=f"reset consumer last of stream {stream} to sequence 2") as caught:
+        admin.consumers.reset(stream, "last", 2)
+    assert caught.value.err_code == 10204
+
+
+def test_reset_what_is_not_there_does_not_wait_for_a_reply(admin: JetStreamAdmin, stream: str) -> None:
+    with pytest.raises(ConsumerNotFound, match=f"consumer d of stream {stream}"):
+        admin.consumers.reset(stream, "d")
+    with pytest.raises(StreamNotFound, match="consumer d of stream NOWHERE"):
+        admin.consumers.reset("NOWHERE", "d", 5)
+
+
+def test_unpin(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    fill(3)
+    pinned: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups": ["g"], "priority_timeout": "1h"}
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **pinned)
+    assert len(admin.consumers.next(stream, "c", group="g")) == 1
+    (group,) = admin.consumers.load(stream, "c").priority_groups
+    assert group.pinned_client_id
+    # Somebody else has to wait.
+    assert admin.consumers.next(stream, "c", timeout=0.2, group="g") == []
+    admin.consumers.unpin(stream, "c", "g")
+    assert len(admin.consumers.next(stream, "c", group="g")) == 1
+    with pytest.raises(ApiError, match="unpin group h of consumer c") as caught:
+        admin.consumers.unpin(stream, "c", "h")
+    assert caught.value.err_code == 10160
+    with pytest.raises(ConsumerNotFound, match="unpin group g of consumer d"):
+        admin.consumers.unpin(stream, "d", "g")
+
+
+def test_there_is_no_leader_without_a_cluster(admin: JetStreamAdmin, stream: str) -> None:
+    admin.consumers.create(stream, durable_name="c")
+    with pytest.raises(ApiError, match=f"leader of consumer c of stream {stream} step down: JetStream clustering"):
+        admin.consumers.step_down(stream, "c")
+
+
+# -- next --
+
+
+def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Callable[[int], None]) -> None:
+    fill(4)
+    publisher.publish([Message(f"{stream}.h", b"\r\n\x00", [("A", "1"), ("A", "2")])])
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    (first,) = admin.consumers.next(stream, "c")
+    assert first.message.changed(stream=None) == admin.messages.get(stream, 1)
+    assert (first.deliveries, first.consumer_seq, first.pending, first.consumer) == (1, 1, 4, "c")
+    begun = time.monotonic()
+    rest = admin.consumers.next(stream, "c", 100, timeout=60)
+    assert time.monotonic() - begun < 30, "it waits for the first message only"
+    assert [each.message.seq for each in rest] == [2, 3, 4, 5]
+    assert (rest[3].message.data, rest[3].message.headers) == (b"\r\n\x00", {"A": ["1", "2"]})
+    assert [each.pending for each in rest] == [3, 2, 1, 0]
+    info = admin.consumers.load(stream, "c")
+    assert (info.num_pending, info.num_ack_pending, info.ack_floor.stream_seq) == (0, 0, 5)
+    for count in (1, 5):
+        assert admin.consumers.next(stream, "c", count, timeout=0.2) == []
+
+
+def test_ways_to_settle(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    fill(3)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+
+    def state() -> tuple[int, int]:
+        info = admin.consumers.load(stream, "c")
+        return info.num_pending, info.num_ack_pending
+
+    assert [(each.message.seq, each.deliveries) for each in admin.consumers.next(stream, "c", ack="nak")] == [(1, 1)]
+    assert [(each.message.seq, each.deliveries) for each in admin.consumers.next(stream, "c", ack="term")] == [(1, 2)]
+    assert state() == (2, 0)
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", ack="none")] == [2]
+    assert state() == (1, 1)
+    assert [each.message.seq for each in admin.consumers.next(stream, "c")] == [3]
+    assert state() == (0, 1)
+
+
+def test_next_of_consumers_that_need_no_acknowledgement(
+    admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]
+) -> None:
+    fill(4)
+    admin.consumers.create(stream, durable_name="none")
+    assert [each.message.seq for each in admin.consumers.next(stream, "none", 3)] == [1, 2, 3]
+    admin.consumers.create(stream, durable_name="all", ack_policy="all", filter_subject=f"{stream}.1")
+    assert [each.message.seq for each in admin.consumers.next(stream, "all", 3)] == [2, 4]
+
+
+def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> None:
+    admin.consumers.create(stream, durable_name="push", deliver_subject="delivered")
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_batch=2)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, name="g", priority_policy="overflow", priority_groups=["g"])
+    requests: list[tuple[Callable[[], object], str]] = [
+        (lambda: admin.consumers.next(stream, "push"), "consumer push .* delivers to delivered, and cannot be asked"),
+        (lambda: admin.consumers.next(stream, "c", 3), "refused a pull request .*Exceeded MaxRequestBatch of 2"),
+        (lambda: admin.consumers.next(stream, "g"), "refused a pull request .*Priority Group"),
+    ]
+    for request, said in requests:
+        with pytest.raises(JetStreamError, match=said):
+            request()
+    for arguments, said in [
+        ({"ack": "yes"}, 'ack must be one of ack, nak, term, none, not "yes"'),
+        ({"count": 0}, "count must be a number from 1 to 1,000, not 0"),
+        ({"count": 1001}, "count must be"),
+        ({"timeout": 0}, "timeout must be at least 0.1 seconds"),
+    ]:
+        with pytest.raises(OptionError, match=said):
+            admin.consumers.next(stream, "c", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConsumerNotFound, match=f"consumer d of stream {stream}"):
+        admin.consumers.next(stream, "d")
+
+
+# -- lag --
+
+
+def test_lag(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    fill(6)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="a")
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="b", filter_subject=f"{stream}.1")
+    admin.consumers.create(stream, durable_name="done")
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last_per_subject", filter_subject=f"{stream}.>"
+    )
+    filters = [f"{stream}.1", f"{stream}.0", "c.>"]
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="several", filter_subjects=filters)
+    admin.consumers.next(stream, "a", 2)
+    admin.consumers.next(stream, "a", ack="nak")
+    admin.consumers.next(stream, "a", ack="none")
+    admin.consumers.next(stream, "done", 6)
+    found = {each.consumer: each for each in admin.lag(stream)}
+    assert list(found) == ["a", "b", "done", "last", "several"]
+    a = found["a"]
+    assert (a.stream, a.pending, a.ack_pending, a.redelivered, a.total, a.waiting) == (stream, 3, 1, 1, 4, 0)
+    assert a.oldest == admin.messages.get(stream, 3).time
+    assert a.age is not None
+    assert 0 < a.age < 60 * 10**9
+    assert found["b"].oldest == admin.messages.get(stream, 2).time
+    assert (found["done"].total, found["done"].oldest, found["done"].age) == (0, None, None)
+    assert (found["last"].pending, found["last"].oldest) == (2, None)
+    assert found["several"].oldest == admin.messages.get(stream, 1).time
+    assert {each.oldest for each in admin.lag(stream, ages=False)} == {None}
+    everywhere = [(each.stream, each.consumer) for each in admin.lag()]
+    assert [(stream, name) for name in found] == [pair for pair in everywhere if pair[0] == stream]
+    with pytest.raises(StreamNotFound, match="NOWHERE"):
+        list(admin.lag("NOWHERE"))
+
+
+def test_lag_of_messages_that_were_given_up(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    """The server's floor of acknowledgements stays where a message was delivered too often; nobody waits for it."""
+    fill(3)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=1)
+    admin.consumers.next(stream, "c", ack="nak")
+    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(3, admin.messages.get(stream, 1).time)]
+    admin.consumers.next(stream, "c")
+    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(1, admin.messages.get(stream, 3).time)]
+    admin.consumers.next(stream, "c")
+    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(0, None)]
+
+
+def test_lag_of_streams_that_go_meanwhile(admin: JetStreamAdmin, stream: str) -> None:
+    admin.consumers.create(stream, durable_name="c")
+    for letter in "AB":
+        admin.streams.create(name=f"{stream}{letter}")
+        admin.consumers.create(f"{stream}{letter}", durable_name="c")
+    lags = admin.lag()
+    found = [each.stream for each in itertools.takewhile(lambda each: each.stream != stream, lags)]
+    for letter in "AB":
+        admin.streams.delete(f"{stream}{letter}")
+    assert not {each.stream for each in lags} & {stream, f"{stream}A", f"{stream}B"}
+    assert f"{stream}A" not in found

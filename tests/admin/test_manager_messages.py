@@ -1,0 +1,310 @@
+"""Messages looked at and removed one by one, and read in batches, on a real server."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, StoredMessage
+from spark_jetstream.errors import (
+    ApiError,
+    DataLossError,
+    JetStreamError,
+    MessageNotFound,
+    NoResponders,
+    OptionError,
+    StreamNotFound,
+)
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.admin.conftest import Api
+from tests.support.publish import Message, Publisher
+
+HEADERS = [("Nats-Msg-Id", "1"), ("Tag", "one"), ("Tag", "two"), ("Nats-Sequence", "mine")]
+COUNT = 30
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["direct", "leader"])
+def stream(request: pytest.FixtureRequest, publisher: Publisher) -> Iterator[str]:
+    """A stream with 30 messages at ``looked.0`` to ``looked.2`` in turn, the 8th deleted; the 4th has headers."""
+    publisher.api(
+        "STREAM.CREATE.LOOKED", {"name": "LOOKED", "subjects": ["looked.*"], "allow_direct": bool(request.param)}
+    )
+    publisher.publish(
+        Message(f"looked.{number % 3}", b"\x00%d" % number, HEADERS if number == 4 else None)
+        for number in range(1, COUNT + 1)
+    )
+    publisher.api("STREAM.MSG.DELETE.LOOKED", {"seq": 8})
+    yield "LOOKED"
+    publisher.api("STREAM.DELETE.LOOKED")
+
+
+def test_single_messages(admin: JetStreamAdmin, stream: str) -> None:
+    message = admin.messages.get(stream, 4)
+    assert (message.seq, message.subject, message.data) == (4, "looked.1", b"\x004")
+    assert message.headers == {"Nats-Msg-Id": ["1"], "Tag": ["one", "two"], "Nats-Sequence": ["mine"]}
+    assert admin.messages.last(stream).seq == COUNT
+    assert admin.messages.last(stream, "looked.1").seq == 28
+    assert admin.messages.next(stream).seq == 1
+    assert admin.messages.next(stream, sequence=8).seq == 9
+    assert admin.messages.next(stream, "looked.2", 8).seq == 11
+    for found in (admin.messages.since(stream, message.time), admin.messages.since(stream, message.time.nanoseconds)):
+        assert found == message
+    assert admin.messages.since(stream, dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc), "looked.2").seq == 2
+
+
+def test_messages_that_are_not_there(admin: JetStreamAdmin, stream: str) -> None:
+    requests: list[tuple[Callable[[], object], str]] = [
+        (lambda: admin.messages.get(stream, 8), "get message 8 of stream LOOKED: no message found"),
+        (lambda: admin.messages.get(stream, 999), "get message 999 of stream LOOKED"),
+        (lambda: admin.messages.last(stream, "looked.9"), "get the last looked.9 of stream LOOKED"),
+        (lambda: admin.messages.next(stream, "*.1", 29), r"get the first \*.1 from sequence 29 on of stream LOOKED"),
+        (lambda: admin.messages.since(stream, "2036-01-01T00:00:00Z"), "get the first > since 2036-01-01T00:00:00Z of"),
+        (lambda: admin.messages.erase(stream, 8), "erase message 8 of stream LOOKED: there is no such message"),
+        (lambda: admin.messages.delete(stream, 999), "delete message 999 of stream LOOKED: there is no such message"),
+    ]
+    for request, said in requests:
+        with pytest.raises(MessageNotFound, match=f"cannot {said}"):
+            request()
+
+
+def test_requests_about_messages_that_cannot_be(admin: JetStreamAdmin, stream: str) -> None:
+    requests: list[tuple[Callable[[], object], str]] = [
+        (lambda: admin.messages.get(stream, 0), 'sequence must be a whole number from 1 on, not "0"'),
+        (lambda: admin.messages.delete(stream, -1), "sequence must be"),
+        (lambda: admin.messages.get(stream, "4"), "sequence must be"),  # type: ignore[arg-type]
+        (lambda: admin.messages.last(stream, "a..b"), "subject must be"),
+        (lambda: admin.messages.since(stream, "noon"), 'time must be .*, not "noon"'),
+        (lambda: admin.messages.since(stream, dt.datetime(2020, 1, 1)), "time must be a time with its zone"),
+        (lambda: list(admin.messages.read(stream, "a..b")), "subject must be"),
+        (lambda: list(admin.messages.read(stream, sequence=0)), "sequence must be"),
+    ]
+    for request, said in requests:
+        with pytest.raises(OptionError, match=said):
+            request()
+    for request in (
+        lambda: admin.messages.get("NOWHERE", 1),
+        lambda: admin.messages.last("NOWHERE"),
+        lambda: admin.messages.erase("NOWHERE", 1),
+        lambda: list(admin.messages.read("NOWHERE")),
+    ):
+        with pytest.raises(StreamNotFound, match=r"of stream NOWHERE|at stream NOWHERE"):
+            request()
+
+
+def test_read(admin: JetStreamAdmin, stream: str) -> None:
+    everything = [sequence for sequence in range(1, COUNT + 1) if sequence != 8]
+    found = list(admin.messages.read(stream))
+    assert [each.seq for each in found] == everything
+    assert [plain(each) for each in found] == [plain(admin.messages.get(stream, sequence)) for sequence in everything]
+    assert sequences(admin.messages.read(stream, "looked.1")) == list(range(1, COUNT + 1, 3))
+    assert sequences(admin.messages.read(stream, "*.2", sequence=8, count=3)) == [11, 14, 17]
+    assert sequences(admin.messages.read(stream, sequence=27, count=100)) == [27, 28, 29, 30]
+    assert sequences(admin.messages.read(stream, since=found[24].time, count=2)) == [26, 27]
+    assert sequences(admin.messages.read(stream, "looked.0", since=found[24].time)) == [27, 30]
+    nothing = [
+        admin.messages.read(stream, "looked.9"),
+        admin.messages.read(stream, sequence=31),
+        admin.messages.read(stream, sequence=2**62),
+        admin.messages.read(stream, count=0),
+        admin.messages.read(stream, since="2036-01-01T00:00:00Z"),
+    ]
+    assert [list(each) for each in nothing] == [[]] * 5
+
+
+def test_read_insists_on_a_way(admin: JetStreamAdmin, stream: str) -> None:
+    assert sequences(admin.messages.read(stream, sequence=28, direct=False)) == [28, 29, 30]
+    if admin.streams.load(stream).config.allow_direct:
+        assert sequences(admin.messages.read(stream, sequence=28, direct=True)) == [28, 29, 30]
+        assert {each.stream for each in admin.messages.read(stream, direct=True)} == {stream}
+    else:
+        with pytest.raises(JetStreamError, match="stream LOOKED does not allow direct reads"):
+            list(admin.messages.read(stream, direct=True))
+
+
+def test_reading_ends_where_the_stream_did(admin: JetStreamAdmin, stream: str, publisher: Publisher) -> None:
+    reading = admin.messages.read(stream, sequence=29)
+    found = [next(reading).seq]
+    (extra,) = publisher.publish([Message("looked.0", b"later")])
+    try:
+        assert found + sequences(reading) == [29, 30]
+    finally:
+        publisher.api("STREAM.PURGE.LOOKED", {"seq": extra + 1, "filter": "looked.0"} if extra < 30 else {"keep": 30})
+
+
+@pytest.fixture
+def direct(publisher: Publisher) -> Iterator[str]:
+    """A stream that allows direct gets, with messages at ``d.0``, ``d.1``, ``d.2``, ``d.0``; the last has headers."""
+    publisher.api("STREAM.CREATE.DIRECT", {"name": "DIRECT", "subjects": ["d.*"], "allow_direct": True})
+    publisher.publish([*(Message(f"d.{number}", b"%d" % number) for number in range(3)), Message("d.0", b"", HEADERS)])
+    yield "DIRECT"
+    publisher.api("STREAM.DELETE.DIRECT")
+
+
+def test_single_messages_directly(admin: JetStreamAdmin, direct: str) -> None:
+    asked: list[Callable[[bool], StoredMessage]] = [
+        lambda way: admin.messages.get(direct, 4, direct=way),
+        lambda way: admin.messages.get(direct, 1, direct=way),
+        lambda way: admin.messages.last(direct, "d.1", direct=way),
+        lambda way: admin.messages.last(direct, "d.*", direct=way),
+        lambda way: admin.messages.last(direct, direct=way),
+        lambda way: admin.messages.next(direct, "d.2", 2, direct=way),
+        lambda way: admin.messages.since(direct, "2020-01-01T00:00:00Z", "d.2", direct=way),
+    ]
+    for ask in asked:
+        found = ask(True)
+        assert found.stream == direct
+        assert plain(found) == plain(ask(False))
+    missing: list[Callable[[], object]] = [
+        lambda: admin.messages.get(direct, 9, direct=True),
+        lambda: admin.messages.last(direct, "d.9", direct=True),
+        lambda: admin.messages.next(direct, "d.1", 3, direct=True),
+        lambda: admin.messages.since(direct, "2036-01-01T00:00:00Z", direct=True),
+    ]
+    for request in missing:
+        with pytest.raises(
+            MessageNotFound, match=r"of stream DIRECT: the server that answered has no such message \(404"
+        ):
+            request()
+
+
+def test_messages_that_look_like_the_end_of_an_answer(admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
+    blocks = [
+        b"NATS/1.0 404 Message Not Found\r\n\r\n",
+        b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 1\r\n\r\n",
+        b"NATS/1.0\r\nStatus: 503\r\n\r\n",
+    ]
+    stored = publisher.publish([*(Message("d.odd", b"", block=block) for block in blocks), Message("d.odd", b"last")])
+    for sequence in stored:
+        assert plain(admin.messages.get(direct, sequence, direct=True)) == plain(admin.messages.get(direct, sequence))
+    assert [each.seq for each in admin.messages.read(direct, "d.odd", direct=True)] == stored
+    assert admin.messages.last_of_each(direct, "d.odd")[0].data == b"last"
+    assert admin.messages.last_of_each(direct, "d.odd", sequence=stored[0])[0].seq == stored[0]
+    admin.consumers.create(direct, DEFAULT_CONSUMER, name="odd", filter_subject="d.odd")
+    assert [each.message.seq for each in admin.consumers.next(direct, "odd", 4)] == stored
+
+
+def test_the_last_of_each(admin: JetStreamAdmin, direct: str) -> None:
+    def found(*subjects: str, **limit: object) -> list[int]:
+        return [each.seq for each in admin.messages.last_of_each(direct, *subjects, **limit)]  # type: ignore[arg-type]
+
+    assert found() == found("d.*") == [2, 3, 4]
+    assert found("d.0", "d.2") == [3, 4]
+    assert found(sequence=3) == [1, 2, 3]
+    assert found("d.0", time=admin.messages.get(direct, 4).time.nanoseconds - 1) == [1]
+    assert found("d.9") == []
+    with pytest.raises(OptionError, match="sequence and time cannot be set together"):
+        found(sequence=3, time="2036-01-01T00:00:00Z")
+
+
+def test_the_last_of_each_in_several_answers(admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
+    """One answer has no more than 8 MiB."""
+    publisher.publish(Message(f"d.big{number}", b"x" * 1_000_000) for number in range(20))
+    found = admin.messages.last_of_each(direct, "d.*")
+    assert [each.seq for each in found] == list(range(2, 25))
+    assert {len(each.data) for each in found[3:]} == {1_000_000}
+    publisher.publish(Message(f"d.{number}") for number in range(10, 1100))
+    with pytest.raises(JetStreamError, match="more than 1,024 subjects match"):
+        admin.messages.last_of_each(direct)
+
+
+def test_direct_gets_that_nobody_answers(admin: JetStreamAdmin, publisher: Publisher) -> None:
+    publisher.api("STREAM.CREATE.CLOSED", {"name": "CLOSED", "subjects": ["closed"]})
+    try:
+        publisher.publish([Message("closed")])
+        for stream in ("CLOSED", "NOWHERE"):
+            said = f"nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct set"
+            requests: list[Callable[[str], object]] = [
+                lambda name: admin.messages.get(name, 1, direct=True),
+                lambda name: admin.messages.last(name, "closed", direct=True),
+                admin.messages.last_of_each,
+            ]
+            for request in requests:
+                with pytest.raises(NoResponders, match=said):
+                    request(stream)
+    finally:
+        publisher.api("STREAM.DELETE.CLOSED")
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_reading_ends_in_a_gap(direct: bool, admin: JetStreamAdmin, publisher: Publisher) -> None:
+    publisher.api("STREAM.CREATE.GAP", {"name": "GAP", "subjects": ["gap"], "allow_direct": True})
+    try:
+        publisher.publish([Message("gap")] * 3)
+        reading = admin.messages.read("GAP", direct=direct)
+        assert next(reading).seq == 1
+        admin.messages.delete("GAP", 3)
+        publisher.publish([Message("gap")])
+        assert set(sequences(reading)) <= {2, 3}
+    finally:
+        publisher.api("STREAM.DELETE.GAP")
+
+
+def test_an_empty_stream(admin: JetStreamAdmin, publisher: Publisher) -> None:
+    publisher.api("STREAM.CREATE.BARE", {"name": "BARE", "subjects": ["bare.*"], "allow_direct": True})
+    try:
+        assert list(admin.messages.read("BARE")) == []
+        publisher.publish([Message("bare.a")] * 3)
+        admin.streams.purge("BARE")
+        assert list(admin.messages.read("BARE")) == []
+    finally:
+        publisher.api("STREAM.DELETE.BARE")
+
+
+def test_a_stream_that_goes_while_it_is_read(admin: JetStreamAdmin, publisher: Publisher) -> None:
+    publisher.api("STREAM.CREATE.SHORT", {"name": "SHORT", "subjects": ["short.*"], "allow_direct": True})
+    publisher.publish([Message("short.a", b"%d" % number) for number in range(1200)])
+    reading = admin.messages.read("SHORT")
+    first = next(reading)
+    publisher.api("STREAM.DELETE.SHORT")
+    publisher.api("STREAM.CREATE.SHORT", {"name": "SHORT", "subjects": ["short.*"], "allow_direct": True})
+    publisher.publish([Message("short.a", b"other") for _ in range(1200)])
+    found = [first]
+    try:
+        with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):
+            found.extend(reading)
+    finally:
+        publisher.api("STREAM.DELETE.SHORT")
+    assert b"other" not in {each.data for each in found}
+
+
+@pytest.mark.usefixtures("no_connection_left")
+@pytest.mark.parametrize("erase", [True, False])
+def test_erase_and_delete(erase: bool) -> None:
+    secret = b"nobody may read this 4711"
+    with NatsServer() as server, JetStreamAdmin(servers=server.url) as admin, Publisher(server.url) as own:
+        admin.streams.create(name="S", subjects=["s"])
+        own.publish([Message("s", secret), Message("s", b"other")])
+        blocks = [path for path in server.store_dir.rglob("*.blk") if secret in path.read_bytes()]
+        assert blocks
+        (admin.messages.erase if erase else admin.messages.delete)("S", 1)
+        assert sequences(admin.messages.read("S")) == [2]
+        if erase:
+            poll(
+                lambda: not any(secret in path.read_bytes() for path in blocks) or None,
+                10,
+                lambda: TimeoutError("it is still on the disk"),
+            )
+
+
+def test_what_must_stay(admin: JetStreamAdmin, api: Api, publisher: Publisher) -> None:
+    api("STREAM.CREATE.HELD", {"name": "HELD", "subjects": ["held"], "deny_delete": True})
+    try:
+        publisher.publish([Message("held", b"1")])
+        for remove in (admin.messages.erase, admin.messages.delete):
+            with pytest.raises(ApiError, match=r"message 1 of stream HELD: .*not permitted") as caught:
+                remove("HELD", 1)
+            assert not isinstance(caught.value, MessageNotFound)
+        assert admin.messages.get("HELD", 1).data == b"1"
+    finally:
+        api("STREAM.DELETE.HELD")
+
+
+def sequences(messages: Iterator[StoredMessage]) -> list[int]:
+    return [each.seq for each in messages]
+
+
+def plain(message: StoredMessage) -> tuple[object, ...]:
+    return message.seq, message.subject, message.data, message.hdrs, message.time.nanoseconds

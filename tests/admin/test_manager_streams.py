@@ -1,0 +1,426 @@
+"""Streams administered on a real server, each method with what it does, what is missing, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import (
+    DEFAULT_STREAM,
+    DEFAULT_WORK_QUEUE,
+    ConsumerConfig,
+    JetStreamAdmin,
+    StreamConfig,
+    differences,
+    template,
+)
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, StreamExists, StreamNotFound
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.admin.configs import ORIGIN, STREAMS
+from tests.admin.conftest import Api
+from tests.support.publish import Message, Publisher
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name(admin: JetStreamAdmin) -> Iterator[str]:
+    """A name for a stream; what has it, or begins with it, is gone after the test."""
+    chosen = f"MANAGED{next(_numbers)}x"
+    yield chosen
+    for each in list(admin.streams.names()):
+        if each.startswith(chosen):
+            admin.streams.delete(each)
+
+
+@pytest.fixture
+def fill(publisher: Publisher) -> Callable[..., None]:
+    """A function that stores messages at ``subject.0`` to ``subject.N``, in turn."""
+
+    def store(subject: str, count: int, subjects: int = 1) -> None:
+        publisher.publish(Message(f"{subject}.{at % subjects}", b"%d" % at) for at in range(count))
+
+    return store
+
+
+# -- create --
+
+
+def test_create_in_three_ways(admin: JetStreamAdmin, name: str) -> None:
+    one = admin.streams.create(name=f"{name}A", subjects=[f"{name}.a"], max_age="1h")
+    two = admin.streams.create({"name": f"{name}B", "subjects": [f"{name}.b"], "max_age": "1h"})
+    three = admin.streams.create(StreamConfig.parse({"name": f"{name}C", "subjects": [f"{name}.c"]}, ""), max_age="1h")
+    assert [each.config.max_age for each in (one, two, three)] == [3600 * 10**9] * 3
+    assert [each.config.subjects for each in (one, two, three)] == [(f"{name}.{letter}",) for letter in "abc"]
+    assert admin.streams.load(f"{name}A").created == one.created
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.usefixtures("api")
+def test_every_kind_of_stream_is_created_as_asked(kind: str, admin: JetStreamAdmin, name: str) -> None:
+    subjects = {} if "mirror" in STREAMS[kind] else {"subjects": [f"{name}.>"]}
+    config = {**subjects, **STREAMS[kind], "name": name}
+    info = admin.streams.create(config)
+    assert differences(StreamConfig.parse(config, ""), info.config) == []
+    assert admin.streams.load_or_create(config).created == info.created
+
+
+def test_create_again(admin: JetStreamAdmin, name: str) -> None:
+    first = admin.streams.create(name=name, max_msgs=5)
+    assert admin.streams.create(name=name, max_msgs=5).created == first.created
+    with pytest.raises(StreamExists, match=f"cannot create stream {name}: stream name already in use"):
+        admin.streams.create(name=name, max_msgs=6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "^stream: name is required$"),
+        ({"name": "X", "max_msg": 5}, r"^stream X: there is no field \"max_msg\" \(did you mean max_msgs\?\)$"),
+        ({"name": "X", "max_age": "1ms"}, "^stream X: max_age must be a duration of at least 100ms"),
+        ({"name": "X", "deny_purge": True, "allow_rollup_hdrs": True}, "^stream X: allow_rollup_hdrs purges"),
+    ],
+)
+def test_create_what_cannot_be(fields: dict[str, Any], said: str, admin: JetStreamAdmin) -> None:
+    for request in (admin.streams.create, admin.streams.load_or_create):
+        with pytest.raises(OptionError, match=said):
+            request(fields)
+        with pytest.raises(OptionError, match=said):
+            request(**fields)
+    with pytest.raises(OptionError, match="a StreamConfig or a mapping is needed, not a ConsumerConfig"):
+        admin.streams.create(ConsumerConfig(name="c"))  # type: ignore[arg-type]
+
+
+def test_create_what_the_server_refuses(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.>"])
+    with pytest.raises(ApiError, match=f"create stream {name}B: subjects overlap") as caught:
+        admin.streams.create(name=f"{name}B", subjects=[f"{name}.b"])
+    assert caught.value.err_code == 10065
+
+
+def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
+    first = admin.streams.load_or_create(name=name, max_msgs=5, metadata={"owner": "me"})
+    again = admin.streams.load_or_create(name=name, max_msgs=5, metadata={"owner": "me"})
+    assert (
+        first.created == again.created == admin.streams.load_or_create(name=name, max_msgs=5, given_only=True).created
+    )
+    with pytest.raises(JetStreamError) as caught:
+        admin.streams.load_or_create(name=name, max_msgs=6, storage="memory")
+    assert str(caught.value) == (
+        f"stream {name} exists with another configuration (there -> asked for): max_msgs: 5 -> 6; "
+        "storage: file -> memory; metadata.owner: me -> nothing"
+    )
+    assert admin.streams.load(name).config.max_msgs == 5
+
+
+def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
+    stream = admin.streams.create(DEFAULT_STREAM, name=f"{name}A").config
+    queue = admin.streams.create(DEFAULT_WORK_QUEUE, name=f"{name}B", max_msgs=10).config
+    assert (stream.retention, stream.discard, stream.max_age, stream.allow_direct) == ("limits", "old", 0, True)
+    assert (queue.retention, queue.discard, queue.max_msgs, queue.allow_direct) == ("workqueue", "new", 10, True)
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({**DEFAULT_STREAM, "max_age": "30d", "metadata": {"team": "data"}}))
+    own = admin.streams.create(template(file), name=f"{name}C", metadata={"team": "web"}).config
+    assert (own.max_age.timedelta.days, own.own_metadata) == (30, {"team": "web"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "is not JSON"), ("[]", "is not a JSON object"), (None, "cannot be read: no such file")]
+)
+def test_templates_that_are_none(text: str | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(OptionError, match=f"template {file} {said}"):
+        template(file)
+
+
+# -- look --
+
+
+def test_load(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.>"])
+    fill(name, 5)
+    admin.messages.delete(name, 3)
+    assert admin.streams.load(name).state.deleted == ()
+    state = admin.streams.load(name, deleted=True).state
+    assert (state.deleted, state.messages, state.last_seq) == ((3,), 4, 5)
+    with pytest.raises(StreamNotFound, match="cannot look at stream NOWHERE: stream not found"):
+        admin.streams.load("NOWHERE")
+
+
+def test_names_and_infos_by_subject(admin: JetStreamAdmin, name: str) -> None:
+    for letter in "BA":
+        admin.streams.create(name=f"{name}{letter}", subjects=[f"{name}.{letter}.*"])
+    for subject, expected in [(f"{name}.>", "AB"), (f"{name}.A.1", "A"), (f"{name}.C.1", "")]:
+        assert list(admin.streams.names(subject)) == [name + letter for letter in expected]
+        assert [each.config.name for each in admin.streams.infos(subject)] == [name + letter for letter in expected]
+    everything = list(admin.streams.names())
+    assert {f"{name}A", f"{name}B"} < set(everything)
+    assert everything == [each.config.name for each in admin.streams.infos()] == sorted(everything)
+    for wrong in ("", "a..b", "a.>.b"):
+        with pytest.raises(OptionError, match="subject must be a subject"):
+            list(admin.streams.names(wrong))
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_lists_of_many_pages() -> None:
+    """1,024 names are a page, and 256 streams or consumers; 100,000 subjects."""
+    with (
+        NatsServer(config="jetstream { limits { default_max_consumers: 2000 } }") as server,
+        JetStreamAdmin(servers=server.url) as admin,
+        Publisher(server.url) as publisher,
+    ):
+        assert list(admin.streams.names()) == []
+        assert list(admin.streams.infos()) == []
+        expected = [f"S{number:04}" for number in range(1100)]
+        for name in expected:
+            config = {"name": name, "storage": "memory", "subjects": [f"{name}.*"], "max_consumers": 2000}
+            publisher.api(f"STREAM.CREATE.{name}", config)
+        assert list(admin.streams.names()) == expected
+        assert [each.config.name for each in admin.streams.infos()] == expected
+        # A page is asked for when it is needed.
+        before = admin.account.info().api.total
+        assert list(itertools.islice(admin.streams.names(), 1000)) == expected[:1000]
+        assert admin.account.info().api.total == before + 2
+        consumers = [f"c{number:04}" for number in range(1030)]
+        for name in consumers:
+            sent = {"stream_name": "S0000", "config": {"name": name, "mem_storage": True, "inactive_threshold": 10**12}}
+            publisher.api(f"CONSUMER.CREATE.S0000.{name}", sent)
+        assert list(admin.consumers.names("S0000")) == consumers
+        assert [each.name for each in admin.consumers.infos("S0000")] == consumers
+        frames = b"".join(Message(f"S0001.{number}").frame() for number in range(50_000))
+        publisher.pour(frames, 1, Message("S0001.0"))
+        frames = b"".join(Message(f"S0001.{number}").frame() for number in range(50_000, 100_010))
+        publisher.pour(frames, 1, Message("S0001.1"))
+        counts = dict(admin.streams.subjects("S0001"))
+        assert len(counts) == 100_010
+        assert sum(counts.values()) == 100_012
+        assert counts["S0001.0"] == counts["S0001.1"] == 2
+
+
+def test_subjects(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.>"])
+    assert list(admin.streams.subjects(name)) == []
+    fill(name, 7, subjects=3)
+    assert list(admin.streams.subjects(name)) == [(f"{name}.0", 3), (f"{name}.1", 2), (f"{name}.2", 2)]
+    assert list(admin.streams.subjects(name, f"{name}.1")) == [(f"{name}.1", 2)]
+    with pytest.raises(StreamNotFound, match="count the messages of stream NOWHERE"):
+        list(admin.streams.subjects("NOWHERE"))
+
+
+@pytest.mark.usefixtures("api")
+def test_origins_and_their_lag(admin: JetStreamAdmin, name: str, publisher: Publisher) -> None:
+    publisher.publish([Message("origin.a", b"1"), Message("origin.b", b"2")])
+    admin.streams.create(name=f"{name}M", mirror={"name": ORIGIN})
+    admin.streams.create(name=f"{name}S", sources=[{"name": "NEVER"}, {"name": ORIGIN}])
+    assert admin.streams.origins(ORIGIN) == ()
+    poll(lambda: admin.streams.load(f"{name}M").state.messages >= 2 or None, 20, lambda: TimeoutError("no copy"))
+    (mirror,) = admin.streams.origins(f"{name}M")
+    assert (mirror.name, mirror.lag) == (ORIGIN, 0)
+    sources = admin.streams.origins(f"{name}S")
+    assert [each.name for each in sources] == ["NEVER", ORIGIN]
+    assert sources[0].active == -1
+
+
+# -- change --
+
+
+def test_plan_and_update(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.a"], max_age="1h", metadata={"owner": "me"})
+    changes = {"max_msgs": 5, "max_age": "2h", "metadata": None}
+    planned = admin.streams.plan(name, changes)
+    assert [str(each) for each in planned] == [
+        "max_msgs: -1 -> 5",
+        "max_age: 1h -> 2h",
+        "metadata.owner: me -> nothing",
+    ]
+    assert [each.risk for each in planned] == ["messages beyond it are deleted at once", "", ""]
+    assert admin.streams.load(name).config.max_msgs == -1
+    assert admin.streams.update(name, changes) == planned
+    config = admin.streams.load(name).config
+    assert (config.max_msgs, config.max_age, config.own_metadata) == (5, 7200 * 10**9, {})
+    assert config.subjects == (f"{name}.a",)
+    assert admin.streams.update(name, changes) == admin.streams.plan(name, **changes) == []
+
+
+def test_update_to_a_whole_configuration(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.a"], max_msgs=5)
+    wanted = StreamConfig.parse({"name": name, "subjects": [f"{name}.a"], "max_age": "1h"}, "")
+    assert [each.field for each in admin.streams.update(name, wanted)] == ["max_msgs", "max_age"]
+    assert admin.streams.update(name, wanted) == []
+    assert [each.field for each in admin.streams.update(name, wanted, max_msgs=7)] == ["max_msgs"]
+
+
+def test_update_what_cannot_change(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=name, deny_delete=True)
+    planned = admin.streams.plan(name, storage="memory", max_msgs=5, deny_delete=False)
+    assert [(each.field, bool(each.refused)) for each in planned] == [
+        ("max_msgs", False),
+        ("storage", True),
+        ("deny_delete", True),
+    ]
+    with pytest.raises(JetStreamError) as caught:
+        admin.streams.update(name, storage="memory", max_msgs=5, deny_delete=False)
+    assert str(caught.value) == (
+        f"cannot update stream {name}: storage: file -> memory (it can never change); "
+        "deny_delete: true -> false (it cannot be taken back)"
+    )
+    assert admin.streams.load(name).config.max_msgs == -1
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"max_msg": 5}, r"there is no field \"max_msg\" \(did you mean max_msgs\?\)"),
+        ({"max_age": "1ms"}, "max_age must be"),
+        ({"subjects": ["a.>", "a.b"]}, "which overlap"),
+    ]
+    for fields, said in wrong:
+        with pytest.raises(OptionError, match=f"stream {name}: .*{said}"):
+            admin.streams.update(name, fields)
+    for request in (admin.streams.update, admin.streams.plan):
+        with pytest.raises(StreamNotFound, match="NOWHERE"):
+            request("NOWHERE", max_msgs=5)
+
+
+def test_copy(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+    given = {"subjects": [f"{name}.a.>"], "max_age": "1h", "metadata": {"owner": "me"}, "deny_delete": True}
+    original = admin.streams.create(given, name=f"{name}A").config
+    fill(f"{name}.a", 3)
+    info = admin.streams.copy(f"{name}A", f"{name}B", subjects=[f"{name}.b.>"], max_msgs=5)
+    assert info.state.messages == 0
+    assert [each.field for each in differences(info.config, original)] == ["name", "subjects", "max_msgs"]
+    with pytest.raises(ApiError, match=f"create stream {name}C: subjects overlap"):
+        admin.streams.copy(f"{name}A", f"{name}C")
+    with pytest.raises(StreamNotFound, match="NOWHERE"):
+        admin.streams.copy("NOWHERE", f"{name}C")
+    with pytest.raises(OptionError, match=f"stream {name}C: there is no field"):
+        admin.streams.copy(f"{name}A", f"{name}C", subject="a")
+
+
+@pytest.mark.usefixtures("api")
+def test_copy_what_copies(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=f"{name}A", mirror={"name": ORIGIN, "filter_subject": "origin.a"})
+    admin.streams.create(name=f"{name}B", sources=[{"name": ORIGIN}])
+    for letter, field in (("A", "mirror"), ("B", "sources")):
+        original = admin.streams.load(name + letter).config
+        copied = admin.streams.copy(name + letter, f"{name}{letter}2").config
+        assert getattr(copied, field) == getattr(original, field)
+        assert getattr(copied, field)
+
+
+def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.*"], max_age="1h")
+    fill(name, 3)
+    assert "sealed" in [each.field for each in admin.streams.seal(name)]
+    assert admin.streams.load(name).config.sealed
+    assert admin.streams.seal(name) == []
+    for request in (lambda: admin.streams.purge(name), lambda: admin.messages.delete(name, 1)):
+        with pytest.raises(ApiError, match=r"sealed|not permitted"):
+            request()
+    assert admin.messages.get(name, 1).seq == 1
+    copied = admin.streams.copy(name, f"{name}B", subjects=[f"{name}.b.*"]).config
+    assert (copied.sealed, copied.deny_delete, copied.deny_purge) == (False, True, True)
+    with pytest.raises(StreamNotFound, match="NOWHERE"):
+        admin.streams.seal("NOWHERE")
+
+
+# -- remove --
+
+
+def test_delete(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=name)
+    assert admin.streams.delete(name) is True
+    assert name not in admin.streams.names()
+    assert admin.streams.delete(name, missing_ok=True) is False
+    with pytest.raises(StreamNotFound, match=f"cannot delete stream {name}: stream not found"):
+        admin.streams.delete(name)
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize(
+    ("which", "purged", "left"),
+    [
+        ({}, 10, []),
+        ({"subject": "*.1"}, 5, [1, 3, 5, 7, 9]),
+        ({"sequence": 4}, 3, [4, 5, 6, 7, 8, 9, 10]),
+        ({"keep": 2}, 8, [9, 10]),
+        ({"keep": 0}, 10, []),
+        ({"subject": "*.0", "sequence": 6}, 3, [2, 4, 6, 7, 8, 9, 10]),
+        ({"subject": "*.0", "keep": 1}, 4, [2, 4, 6, 8, 9, 10]),
+        ({"sequence": 0}, 0, list(range(1, 11))),
+        ({"sequence": 1}, 0, list(range(1, 11))),
+        ({"sequence": 2**62}, 10, []),
+        ({"subject": "*.0", "sequence": 2**62}, 5, [2, 4, 6, 8, 10]),
+        ({"subject": "nothing.>"}, 0, list(range(1, 11))),
+    ],
+)
+def test_purge(
+    which: dict[str, Any],
+    purged: int,
+    left: list[int],
+    storage: str,
+    admin: JetStreamAdmin,
+    name: str,
+    fill: Callable[..., None],
+) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.*"], storage=storage)
+    fill(name, 10, subjects=2)
+    assert admin.streams.purge(name, **which) == purged
+    assert [each.seq for each in admin.messages.read(name)] == left
+    assert admin.streams.load(name).state.last_seq == 10
+
+
+def test_purge_what_cannot_be(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.*"], deny_purge=True)
+    fill(name, 3)
+    with pytest.raises(OptionError, match="seq and keep cannot be set together"):
+        admin.streams.purge(name, sequence=3, keep=1)
+    for wrong, said in [
+        ({"subject": ""}, "subject must be"),
+        ({"keep": -1}, "keep must"),
+        ({"sequence": -1}, "seq mu"),
+    ]:
+        with pytest.raises(OptionError, match=said):
+            admin.streams.purge(name, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ApiError, match=f"cannot purge stream {name}: .*not permitted"):
+        admin.streams.purge(name)
+    for sequence in (None, 3):
+        with pytest.raises(StreamNotFound, match="NOWHERE"):
+            admin.streams.purge("NOWHERE", sequence=sequence)
+    assert admin.streams.load(name).state.messages == 3
+
+
+# -- where it is --
+
+
+def test_without_a_cluster_there_is_one_replica(admin: JetStreamAdmin, name: str, publisher: Publisher) -> None:
+    admin.streams.create(name=name)
+    (only,) = admin.streams.replicas(name)
+    assert (only.server, only.leader, only.current, only.lag) == (publisher.info["server_name"], True, True, 0)
+    refused: list[Callable[[], object]] = [
+        lambda: admin.streams.step_down(name),
+        lambda: admin.streams.remove_peer(name, "other"),
+    ]
+    for request in refused:
+        with pytest.raises(ApiError, match=f"stream {name}.*: JetStream clustering support required"):
+            request()
+    with pytest.raises(OptionError, match="the server must be named"):
+        admin.streams.remove_peer(name, "")
+
+
+def test_what_somebody_else_creates_meanwhile(admin: JetStreamAdmin, name: str, api: Api) -> None:
+    """Between the look and the creation of `load_or_create`."""
+    look = admin.streams.load
+
+    def quick(stream: str, **options: Any) -> Any:
+        admin.streams.load = look  # type: ignore[method-assign]
+        api(f"STREAM.CREATE.{stream}", {"name": stream, "max_msgs": 5})
+        raise StreamNotFound("not yet", code=404, err_code=10059, description="")
+
+    admin.streams.load = quick  # type: ignore[assignment]
+    with pytest.raises(JetStreamError, match=f"stream {name} exists with another configuration .*: max_msgs: 5 -> 6"):
+        admin.streams.load_or_create(name=name, max_msgs=6)
