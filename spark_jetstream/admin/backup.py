@@ -1,0 +1,210 @@
+"""The backup of a stream and its consumers, by the snapshot protocol of the server (backup and restore, version 2).
+
+The server sends chunks to an inbox, each full one with a reply subject at which it wants to hear that it came; only so
+many bytes are on their way at a time (the window). The end is an empty message: with status 204, or, when all of it
+fitted into one chunk, without a status. Any other status says what went wrong.
+
+Needed permissions, besides the inbox: publish to ``$JS.API.STREAM.SNAPSHOT.<stream>`` and
+``$JS.SNAPSHOT.ACK.<stream>.>``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_jetstream import jsapi
+from spark_jetstream.admin.amounts import Bytes, Timestamp
+from spark_jetstream.admin.archive import MANIFEST, META, Framing, Kind, Manifest, indented
+from spark_jetstream.admin.backup_files import Draft
+from spark_jetstream.admin.messages import SnapshotConfig
+from spark_jetstream.admin.stream_replies import SnapshotReply
+from spark_jetstream.connection import Connection, Inbox
+from spark_jetstream.errors import BackupError, PermissionDenied
+from spark_jetstream.wire import Frames, Status
+
+Progress = Callable[[int, int], None]
+"""Called now and then with bytes that are done, and with how many there are in all."""
+
+CHUNK_SIZE = 512 * 1024
+"""Bytes of a chunk, where the server takes messages of that size."""
+
+SILENCE = 30.0
+"""Seconds after which a server that sends nothing counts as gone."""
+
+_ACKS = "$JS.SNAPSHOT.ACK."
+_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
+_DONE = 204
+_TOKEN = "snapshot"
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A backup that was made: where it is, what is in it, and which kind of data the server sent."""
+
+    path: Path
+    reply: SnapshotReply
+    manifest: Manifest
+    kind: Kind
+
+
+def backup(
+    connection: Connection,
+    stream: str,
+    target: str | os.PathLike[str],
+    *,
+    consumers: bool = True,
+    chunk_size: int = CHUNK_SIZE,
+    window_size: int = 0,
+    check: bool = False,
+    silence: float = SILENCE,
+    progress: Progress | None = None,
+) -> Backup:
+    """Save a stream, with its `consumers`, at `target`: a single file when that ends with ``.tar``, else a directory.
+
+    Both are what ``nats stream restore`` reads; the file has to be unpacked for it. Missing directories are made. The
+    target appears when it is complete and on the disk, not before.
+
+    `chunk_size` and `window_size` are bytes (1 KiB to 1 MiB, 1 KiB to 32 MiB; 0 for the server's 128 KiB and 8 MiB). A
+    window is about the memory that is needed. `check` lets a server before 2.15 check all messages first; later ones
+    always do. `silence` is how many seconds the server may send nothing: that is all there is to see when the stream is
+    deleted meanwhile. `progress` gets the bytes received and the size of the stream, which is an estimate: what is sent
+    is compressed.
+
+    The stream is not locked: messages that are removed meanwhile may be missing, those stored meanwhile are. In a
+    cluster a consumer that waits for acknowledgements is saved as if nothing behind its acknowledgement floor had been
+    delivered: after a restore that comes again. Servers before 2.15 cannot save a stream that is in memory.
+
+    Raises `OptionError` when there is something at the target; `StreamNotFound` and other answers of the API;
+    `PermissionDenied` with the subject; `ConnectionFailed` when the connection is cut; `BackupError` when the server
+    gives up, falls silent, or sends what cannot be a backup. What was written is removed then.
+    """
+    context = f"back up stream {stream}"
+    with connection.inbox(replies=True, paced=False, token=_TOKEN) as inbox:
+        draft = Draft(Path(target))
+        try:
+            sizes = {"chunk_size": min(chunk_size, connection.max_payload), "window_size": window_size}
+            asked = {
+                "deliver_subject": f"{inbox.subject}.{_TOKEN}",
+                "no_consumers": not consumers,
+                "jsck": check,
+                **{name: size for name, size in sizes.items() if size},
+            }
+            request = SnapshotConfig.parse(asked, context).body()
+            body = connection.api(
+                jsapi.stream_snapshot(connection.prefix, stream), jsapi.stream_create_request(request), context=context
+            )
+            reply = SnapshotReply.from_server(body, context)
+            chunks = _Chunks(connection, inbox, stream, silence)
+            kind, count = _receive(chunks, draft, reply.state.bytes, progress)
+            meta = indented({name: body[name] for name in ("config", "state")})
+            manifest = Manifest(
+                stream=stream,
+                server=".".join(map(str, connection.server_version)),
+                time=Timestamp.of(dt.datetime.now(dt.timezone.utc)),
+                consumers=consumers,
+                chunks=count,
+                data_bytes=Bytes(draft.size),
+                data_sha256=draft.sha256,
+                meta_sha256=hashlib.sha256(meta).hexdigest(),
+            )
+            draft.complete({META: meta, MANIFEST: manifest.to_json()})
+        finally:
+            draft.discard()
+    return Backup(draft.target, reply, manifest, kind)
+
+
+def _receive(chunks: _Chunks, draft: Draft, total: int, progress: Progress | None) -> tuple[Kind, int]:
+    """Write what comes; what kind it is, and how many chunks."""
+    framing = Framing(f"what the server sent of stream {chunks.stream}")
+    for data in chunks:
+        framing.feed(data)
+        draft.write(data)
+        if progress is not None:
+            progress(draft.size, total)
+    return framing.finish(), chunks.count
+
+
+class _Chunks:
+    """The chunks in their order, each acknowledged before it is handed out."""
+
+    def __init__(self, connection: Connection, inbox: Inbox, stream: str, silence: float) -> None:
+        self.stream = stream
+        self.count = 0
+        self._connection = connection
+        self._inbox = inbox
+        self._silence = silence
+        self._acknowledged = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            frames = self._next()
+            for index in range(len(frames)):
+                start, head, size = (int(of[index]) for of in (frames.line_end, frames.head, frames.size))
+                if size == head:
+                    self._check_end(frames.data[start : start + head])
+                    return
+                if self._acknowledged < self.count:
+                    raise BackupError(f"the backup of stream {self.stream} goes on after its last chunk")
+                self.count += 1
+                self._acknowledge(_reply_subject(frames, index), size - head)
+                yield frames.data[start + head : start + size]
+
+    def _next(self) -> Frames:
+        while True:
+            try:
+                event = self._inbox.get(self._silence)
+            except PermissionDenied as error:
+                # It is told of whatever anybody may not publish over this connection.
+                denied = error.subject or ""
+                if denied == f"{self._connection.options.inbox_prefix}.>":
+                    raise
+                if not denied.startswith(_ACKS.lower()):
+                    continue
+                subject = f"{_ACKS}{self.stream}.>"
+                raise PermissionDenied(
+                    f"cannot back up stream {self.stream}: the account may not publish to {subject}", subject=subject
+                ) from None
+            if event is None:
+                self._connection.check(_SIGN_OF_LIFE)
+                raise BackupError(
+                    f"the backup of stream {self.stream} is broken off: the server has sent nothing for "
+                    f"{self._silence:g} s"
+                )
+            assert not isinstance(event, Status)  # an inbox with replies has none
+            return event
+
+    def _acknowledge(self, subject: str, size: int) -> None:
+        """Let the server go on. The last chunk has no subject for that, if it is not full (server 2.15)."""
+        if not subject:
+            return
+        self._inbox.send(b"PUB %s 0\r\n\r\n" % subject.encode())
+        self._acknowledged += 1
+        # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be called something else.
+        numbers = subject.rpartition(f"{_ACKS}{self.stream}.")[2].split(".")[1:]
+        if subject.startswith(_ACKS) and numbers != [str(size), str(self.count)]:
+            raise BackupError(
+                f"the backup of stream {self.stream} has a hole: chunk {self.count} has {size} bytes, and comes as "
+                f"{subject}"
+            )
+
+    def _check_end(self, head: bytes) -> None:
+        words = head.partition(b"\r\n")[0].decode("utf-8", "replace").split(None, 2)
+        if words[1:2] == [str(_DONE)] or (not words and not self._acknowledged and self.count):
+            return
+        said = " ".join(words[1:]) or "an end without a status"
+        raise BackupError(f"the backup of stream {self.stream} is broken off by the server: {said}")
+
+
+def _reply_subject(frames: Frames, index: int) -> str:
+    """Of one message; empty without one."""
+    dots = int(frames.reply_dots[index])
+    if dots < 0:
+        return ""
+    before = int(frames.reply[index])
+    start, end = (int(frames.separators[at]) for at in (before, before + dots + 1))
+    return bytes(frames.lines[start + 1 : end]).decode("utf-8", "surrogateescape")
