@@ -100,8 +100,8 @@ def spark_log(spark: SparkSession, spark_log_file: Path) -> SparkLog:
 
 @pytest.fixture(scope="session")
 def nats_server_options() -> dict[str, Any]:
-    """The shared server also serves its counters."""
-    return {"http_monitor": True}
+    """The shared server also serves its counters, and keeps connections that are quiet while long tests run."""
+    return {"http_monitor": True, "config": 'ping_interval: "1h"'}
 
 
 @pytest.fixture

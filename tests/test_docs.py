@@ -21,8 +21,9 @@ from spark_jetstream.options import options_markdown
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
+from tests.support.keyed import CONFIG, table_of
 from tests.support.publish import Message, Publisher
-from tests.support.queries import batch, wait_until
+from tests.support.queries import available_now, batch, streaming, wait_until
 from tests.support.streams import Stream
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,7 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 def add_orders(url: str, publisher: Publisher | None = None) -> Stream:
     """The stream ORDERS, as the examples have it."""
-    orders = Stream(url, "ORDERS", publisher)
+    orders = Stream(url, "ORDERS", publisher, allow_direct=True)
     places = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
     orders.send(
         *(
@@ -83,7 +84,10 @@ def shop() -> Iterator[NatsServer]:
         Stream(server.url, "RETURNS", publisher).fill(20)
         Stream(server.url, "PICKED", publisher)
         Stream(server.url, "TOTALS", publisher)
+        Stream(server.url, "EVENTS", publisher, retention="interest")
+        Stream(server.url, "JOBS", publisher, retention="workqueue", allow_direct=True)
         Stream(server.url, "PRICES", publisher, max_msgs_per_subject=1).fill_in_turn(40, ["tea", "milk", "bread"])
+        publisher.api("STREAM.CREATE.KV_prices", {"name": "KV_prices", "subjects": ["$KV.prices.>"], **CONFIG})
         publisher.api(
             "STREAM.CREATE.ORDERS_MIRROR", {"name": "ORDERS_MIRROR", "storage": "file", "mirror": {"name": "ORDERS"}}
         )
@@ -155,6 +159,7 @@ def test_examples_of_the_writing_guide(
     assert bytes(stored["totals.good"].data) == b"1"
     assert stored["totals.dead"].headers["Dead-Letter-Subject"] == ["totals..bad"]
     assert bytes(stored["totals.2026-02-03"].data) == b"17"
+    assert table_of(shop.url, "prices") == {"fruit.apple": b"1.30", "fruit.plum": b"2.10"}
 
 
 def test_a_write_with_an_id_stores_nothing_when_it_is_run_again(
@@ -199,6 +204,32 @@ def test_the_permissions_of_the_guide_are_enough(spark: SparkSession, tmp_path: 
             Stream(server.url, "OTHER", admin).fill(1)
             with pytest.raises(Exception, match=r"the account may not publish to \$JS.API.STREAM.INFO.OTHER"):
                 batch(spark, server.url, "OTHER", **login).count()
+
+
+def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[str], dict[str, Any]]) -> None:
+    run_page("docs/progress.md")
+    with Publisher(shop.url) as publisher:
+        for name, count in (("EVENTS", 100), ("JOBS", 50)):
+            info = publisher.api(f"CONSUMER.INFO.{name}.spark")
+            assert (info["ack_floor"]["stream_seq"], info["num_pending"]) == (count, 0)
+            assert publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] == 0
+
+
+def test_the_permissions_of_the_page_on_progress_are_enough(spark: SparkSession, tmp_path: Path) -> None:
+    config = [block.text for block in blocks(ROOT / "docs" / "progress.md", "conf")]
+    assert len(config) == 1
+    with NatsServer(config=config[0]) as server, Publisher(server.url, user="admin", **{"pass": "change-me"}) as admin:
+        made = [
+            Stream(server.url, "EVENTS", admin, retention="interest"),
+            Stream(server.url, "JOBS", admin, retention="workqueue", allow_direct=True),
+        ]
+        for each in made:
+            login = {"user": "spark", "password": "change-me-too", "durable": "spark", "subjects": f"{each.subject}.a"}
+            frame = streaming(spark, server.url, each.name, None, maxMessagesPerTrigger=20, **login)
+            available_now(frame, tmp_path / each.name)
+            each.fill(50)
+            assert available_now(frame, tmp_path / each.name).counts == [20, 20, 10]
+            assert each.state()["messages"] == 0
 
 
 def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:

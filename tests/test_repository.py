@@ -38,9 +38,13 @@ FOREIGN = {
 
 #: Bytes, text and numbers in, the same out: neither these nor what they import know a connection, a clock or a log.
 PURE = {
-    "errors", "options", "schema", "wire", "jsapi", "columns", "streams",
-    "source.offsets", "source.plan", "source.admission", "source.continuity", "source.probe",
+    "errors", "options", "schema", "wire", "jsapi", "columns", "streams", "objects", "direct_columns", "merging",
+    "source.offsets", "source.plan", "source.admission", "source.continuity", "source.probe", "source.durable",
+    "source.kv_rows", "source.seen",
+    "source.objects", "source.assembly",
     "sink.rows", "sink.encode", "sink.identity", "sink.acks", "sink.refusals", "sink.deadletters", "sink.report",
+    "sink.kv", "sink.revisions", "sink.object_rows",
+    "admin.models", "admin.archive", "admin.changing", "admin.environment", "admin.api_subjects", "admin.placing",
 }  # fmt: skip
 IMPURE_LIBRARIES = {
     "asyncio",
@@ -60,7 +64,7 @@ DEMO = {"demo_query", "demo_back", "demo_report"}
 #: The modules that may use a library; the demo is a program on top of the connector, as users write them.
 USERS_OF = {
     "nats": {"connection", "client_parts", "demo"},
-    "pyspark": {"datasource", "files", "source.reader", "sink.writer", "monitoring", *DEMO},
+    "pyspark": {"datasource", "files", "source.reader", "source.filtered_reader", "sink.writer", "monitoring", *DEMO},
 }
 
 #: Parts that know nothing of each other.
