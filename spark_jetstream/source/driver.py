@@ -16,6 +16,7 @@ from spark_jetstream.connection import Connection
 from spark_jetstream.errors import OptionError
 from spark_jetstream.source.bounds import ending_position, starting_position
 from spark_jetstream.source.direct_view import DirectView
+from spark_jetstream.source.holding import Holding
 from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.plan import (
@@ -56,9 +57,8 @@ class Driver:
         self._clock = clock
         self._met = False
         self._views = {name: self._view(name, direct=options.read_with == "direct") for name in options.read_streams}
-        self._progress = self._new_progress()
+        self._holding = Holding(self._new_progress())
         self._unwritten: Offset | None = None
-        self._opened: set[str] = set()
         self._states: dict[str, StreamState] = {}
         self._verified: set[str] = set()
         self._known = (0, 0)
@@ -76,7 +76,8 @@ class Driver:
         if options.durable is None:
             return None
         return Progress(
-            self._connection,
+            # Not `_connection`: a commit may go on in a thread of its own.
+            lambda: self._connect(self._patience()),
             options.durable,
             options.subjects,
             self._patience,
@@ -102,7 +103,7 @@ class Driver:
         check_retention(state, self.options)
         if needs_direct(state, self.options) and not isinstance(self._views[name], DirectView):
             self._views[name] = self._view(name, direct=True)
-        if state.retention == "interest" and self._progress is None and name not in self._warned:
+        if state.retention == "interest" and not self._holding.wanted and name not in self._warned:
             self._warned.add(name)
             warn_of_interest(state)
         return state
@@ -118,13 +119,10 @@ class Driver:
 
     def _begin(self, name: str, state: StreamState) -> StreamPosition:
         """Where a stream without a position begins. What holds its messages must be there before that is decided."""
-        if self._progress is None:
-            return starting_position(self.options, self._views[name], state)
-        check_start(state, self.options)
-        if name not in self._opened:
-            self._progress.open(state, fresh=True)
-            self._opened.add(name)
-            state = self._state(name)
+        if self._holding.wanted:
+            check_start(state, self.options)
+            if self._holding.open(state, fresh=True):
+                state = self._state(name)
         # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
         return starting_position(self.options, self._views[name], state)
 
@@ -132,22 +130,10 @@ class Driver:
 
     def commit(self, end: Offset) -> None:
         """Everything before `end` is in the sink for good: say so to the server, if the user wants that (`durable`)."""
-        if self._progress is None:
-            return
         for name, position in end.streams.items():
             state = self._states.get(name)
-            if name in self._opened and state is not None and position.created == state.created:
-                self._progress.commit(state, position.next)
-
-    def _hold(self, name: str, state: StreamState) -> None:
-        """Make sure that the position on the server is there and ours."""
-        if self._progress is None:
-            return
-        if name in self._opened:
-            self._progress.check(state)
-        else:
-            self._progress.open(state, fresh=False)
-            self._opened.add(name)
+            if state is not None and position.created == state.created:
+                self._holding.commit(state, position.next)
 
     # Streaming
 
@@ -192,12 +178,12 @@ class Driver:
         position = start.streams.get(name)
         if position is None:
             return self._begin(name, state)
-        self._hold(name, state)
+        self._holding.hold(state)
         going_on = self._checked(name, position, state)
         # Where a batch begins, everything before is in the sink. Spark itself says so later, when the next batch has
         # rows, and never of the last batch of a run.
-        if self._progress is not None and going_on == position:
-            self._progress.commit(state, position.next)
+        if going_on == position:
+            self._holding.commit(state, position.next)
         return going_on
 
     def _checked(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
