@@ -51,4 +51,5 @@ def test_a_stream_and_a_batch_on_executors_of_their_own(server: NatsServer, tmp_
     assert folders >= {"0", "1"}, log[-3000:]
     assert SECRET not in log
     admin = server.url.replace("//", f"//spark:{SECRET}@")
-    wait_until(lambda: not consumers(admin, "S"), "the end of all consumers")
+    # Those of executors that ended with their application before they were done are deleted by the server.
+    wait_until(lambda: not consumers(admin, "S"), "the end of all consumers", 60)

@@ -55,6 +55,11 @@ def position(s: Stream, durable: str = DURABLE) -> tuple[int, int]:
     return int(info["ack_floor"]["stream_seq"]), int(info["num_pending"])
 
 
+def reaches(expected: tuple[int, int], s: Stream, durable: str = DURABLE) -> None:
+    """Wait until `position` is that: the server counts what was just published, or purged, a moment later."""
+    wait_until(lambda: position(s, durable) == expected, f"{expected} of consumer {durable}", 20)
+
+
 def left(s: Stream) -> list[int]:
     """The sequences that the stream still holds."""
     state = s.publisher.api(f"STREAM.INFO.{s.name}", {"deleted_details": True})["state"]
@@ -89,10 +94,10 @@ def fails(spark: SparkSession, s: Stream, folder: Path, **options: object) -> tu
 def test_rows_and_lag(spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str) -> None:
     s = kept(retention)
     assert run(spark, s, tmp_path).counts == [0]
-    assert position(s) == (0, 0)
+    reaches((0, 0), s)
     s.fill(100)
     rows = s.rows()
-    assert position(s) == (0, 100)
+    reaches((0, 100), s)
     second = run(spark, s, tmp_path, maxMessagesPerTrigger=30)
     assert second.counts == [30, 30, 30, 10]
     assert second.stored == rows
@@ -101,14 +106,14 @@ def test_rows_and_lag(spark: SparkSession, kept: MakeStream, tmp_path: Path, ret
     assert [offsets(each, "endOffset", s.name) for each in second.progress] == [31, 61, 91, 101]
     assert [offsets(each, "latestOffset", s.name) for each in second.progress] == [101] * 4
     # A run to the end asks once more whether there is anything, which tells that the last batch is through.
-    assert position(s) == (100, 0)
+    reaches((100, 0), s)
     assert left(s) == (list(range(1, 101)) if retention == "limits" else [])
     s.fill(20)
-    assert position(s) == (100, 20)
+    reaches((100, 20), s)
     third = run(spark, s, tmp_path)
     assert third.sequences == list(range(101, 121))
     assert third.stored == s.rows(*range(101, 121)) if retention == "limits" else third.counts == [20]
-    assert position(s) == (120, 0)
+    reaches((120, 0), s)
     assert consumers(s.url, s.name) == [DURABLE]
 
 
@@ -121,10 +126,10 @@ def test_the_last_commit_is_caught_up(spark: SparkSession, kept: MakeStream, tmp
     once = available_now(frame, tmp_path, once=True)
     assert once.counts == [10]
     # Spark tells nobody of the last batch of such a run.
-    assert position(s) == (0, 10)
+    reaches((0, 10), s)
     assert left(s) == list(range(1, 11))
     assert run(spark, s, tmp_path).counts == []
-    assert position(s) == (10, 0)
+    reaches((10, 0), s)
     assert left(s) == (list(range(1, 11)) if retention == "limits" else [])
 
 
@@ -151,13 +156,13 @@ def test_a_batch_that_fails_is_read_again(
     with pytest.raises(StreamingQueryException, match="SinkFailed"):
         writer.trigger(availableNow=True).start().awaitTermination()
     assert seen.counts == [20, 20]
-    assert position(s) == (20, 30)
+    reaches((20, 30), s)
     assert left(s) == list(range(21, 51))
     s.fill(5)
     again = run(spark, s, tmp_path)
     assert again.counts == [20, 15]
     assert again.stored[:30] == rows[20:]
-    assert position(s) == (55, 0)
+    reaches((55, 0), s)
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
@@ -233,7 +238,7 @@ def test_a_limits_stream_read_by_direct_gets(spark: SparkSession, kept: MakeStre
     done = run(spark, s, tmp_path, readWith="direct", maxMessagesPerTrigger=20)
     assert done.stored == s.rows()
     assert done.counts == [20, 20, 10]
-    assert position(s) == (50, 0)
+    reaches((50, 0), s)
     assert consumers(s.url, s.name) == [DURABLE]
 
 
@@ -254,7 +259,7 @@ def test_a_beginning_within_the_stream(
     second = run(spark, s, tmp_path, startingOffsets=given)
     begin = 11 if latest else 5
     assert first.sequences + second.sequences == list(range(begin, 13))
-    assert position(s) == (12, 0)
+    reaches((12, 0), s)
 
 
 @pytest.mark.parametrize("given", ["latest", "json", "timestamp"])
@@ -285,10 +290,10 @@ def test_a_new_checkpoint_with_an_old_consumer(
     s.fill(10)
     run(spark, s, tmp_path / "one")
     s.fill(5)
-    assert position(s) == (10, 5)
+    reaches((10, 5), s)
     again = run(spark, s, tmp_path / "two")
     assert again.sequences == list(range(1 if retention == "limits" else 11, 16))
-    assert position(s) == (15, 0)
+    reaches((15, 0), s)
 
 
 def test_the_option_is_new_for_a_query(
@@ -299,7 +304,7 @@ def test_the_option_is_new_for_a_query(
     available_now(streaming(spark, s.url, s.name), tmp_path)
     s.fill(5)
     assert run(spark, s, tmp_path).sequences == list(range(11, 16))
-    assert position(s) == (15, 0)
+    reaches((15, 0), s)
     assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in spark_log.text
 
 
@@ -316,7 +321,7 @@ def test_the_option_is_new_for_a_query_of_an_interest_stream(
     assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in said
     assert "set failOnDataLoss=false" in said
     assert run(spark, s, tmp_path, failOnDataLoss="false").sequences == list(range(11, 16))
-    assert position(s) == (15, 0)
+    reaches((15, 0), s)
     s.fill(1)
     assert run(spark, s, tmp_path).sequences == [16]
 
@@ -345,7 +350,7 @@ def test_the_consumer_is_deleted_while_the_query_is_down(
         assert run(spark, s, tmp_path).sequences == list(range(11, 16))
     s.fill(2)
     assert run(spark, s, tmp_path).sequences == [16, 17]
-    assert position(s) == (17, 0)
+    reaches((17, 0), s)
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])

@@ -42,6 +42,7 @@ RETRIABLE = {
     "ConsumerLost",
     "AnswerRejected",
     "MirrorAnswered",
+    "PlanOutdated",
 }
 
 

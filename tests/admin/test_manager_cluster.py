@@ -52,7 +52,8 @@ def test_replicas(clustered: JetStreamAdmin) -> None:
     assert [each.server for each in found[1:]] == sorted(SERVERS - {leader})
     (only,) = clustered.streams.replicas("R1")
     assert only.server in SERVERS
-    assert [each.config.num_replicas for each in clustered.streams.infos()] == [1, 3]
+    made = {each.config.name: each.config.num_replicas for each in clustered.streams.infos()}
+    assert (made["R1"], made["R3"]) == (1, 3)
 
 
 def test_the_leader_of_a_stream_steps_down(clustered: JetStreamAdmin) -> None:
