@@ -26,13 +26,6 @@ settings.load_profile("shared")
 _numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes (pytest-xdist): one of them has the tests that use Spark, which is started once."""
-    for item in items:
-        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 class SparkLog:
     """What Spark and its Python processes have written to their standard error since the test began."""
 
@@ -56,7 +49,10 @@ def spark_log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark of two cores, one for the whole session. It finds the data source by `pyspark_jetstream`."""
+    """A Spark of two cores, one for the whole session. It finds the data source by `pyspark_jetstream`.
+
+    With several processes (pytest-xdist) each has one: starting it takes seconds, and the tests that use it minutes.
+    """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["JAVA_HOME"] = ensure_java()

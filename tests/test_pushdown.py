@@ -47,19 +47,12 @@ def times(s: Stream, sequence: int) -> str:
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ("sequence = 7", ["EqualTo"]),
         ("sequence BETWEEN 5 AND 9", ["GreaterThanOrEqual", "LessThanOrEqual"]),
-        ("sequence > 10 AND sequence < 13", ["GreaterThan", "LessThan"]),
-        ("subject = 'SUBJECT.eu.a'", ["EqualTo"]),
         ("subject IN ('SUBJECT.eu.a', 'SUBJECT.us.b')", ["In("]),
-        ("subject LIKE 'SUBJECT.eu.%'", ["StringStartsWith"]),
         ("subject LIKE 'SUBJECT.eu.%' AND sequence <= 12", ["StringStartsWith", "LessThanOrEqual"]),
         ("stream = 'NAME' AND sequence < 4", ["EqualTo", "LessThan"]),
-        ("stream = 'OTHER'", ["EqualTo"]),
-        ("timestamp >= TIME8", ["GreaterThanOrEqual"]),
         ("timestamp > TIME8 AND timestamp <= TIME15", ["GreaterThan", "LessThanOrEqual"]),
         ("timestamp = TIME8", ["EqualTo"]),
-        ("sequence > 100", ["GreaterThan"]),
         ("sequence < 9 AND subject = 'nothing.like.it'", ["EqualTo"]),
     ],
 )
@@ -82,13 +75,8 @@ def test_what_the_server_does(pushing: SparkSession, stream: MakeStream, conditi
     "condition",
     [
         "subject LIKE 'SUBJECT.e%'",
-        "subject LIKE '%.a'",
         "sequence % 2 = 0",
-        "sequence IN (3, 5)",
-        "subject <> 'SUBJECT.eu.a'",
-        "length(data) > 5",
         "sequence = 3 OR subject = 'SUBJECT.eu.a'",
-        "size(headers) > 0",
     ],
 )
 def test_what_spark_does_itself(pushing: SparkSession, stream: MakeStream, condition: str) -> None:
@@ -124,9 +112,7 @@ def test_predicates_narrow_what_the_options_say(pushing: SparkSession, stream: M
         "endingOffsets": f'{{"{one.name}": 19, "{other.name}": 15}}',
     }
     for text in (
-        "sequence >= 4",
-        "sequence < 10",
-        f"stream = '{one.name}'",
+        f"stream = '{one.name}' AND sequence < 10",
         f"subject LIKE '{one.subject}.%'",
         f"subject = '{one.subject}.c.d'",
         f"subject IN ('{one.subject}.a', '{other.subject}.b') AND sequence > 6",
