@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from spark_jetstream.source.progress import Progress
 from spark_jetstream.streams import StreamState
 
-#: Seconds that a commit may keep its caller. An interest stream removes each message while it answers: for a batch of
-#: 100,000 that takes half a second.
+#: Seconds that a commit may keep its caller. An interest stream removes each message before it answers, so a commit
+#: takes longer the larger its batch was.
 WAIT = 0.008
 
 
