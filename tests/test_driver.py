@@ -292,6 +292,25 @@ def test_available_now_where_messages_make_way_for_newer_ones(server: NatsServer
     assert batches[-1][1].streams["KEYED"].next == 51
 
 
+def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
+    """With `availableNow` Spark ends who plans as soon as nothing is left to read: nobody would finish the commit."""
+    create(server.url, "HELD", retention="interest")
+    with WireProxy(server.url) as proxy:
+        planner = driver(proxy.url, "HELD", durable="spark")
+        start = planner.initial()
+        fill(server.url, "HELD", 20)
+        planner.prepare_available_now()
+        (batch,) = run(planner, start, batches=1)
+        assert batch[1].streams["HELD"].next == 21
+        held_back = proxy.stall_at(b"$JS.API.CONSUMER.RESET.HELD.spark")
+        release = threading.Timer(0.5, proxy.unstall)
+        release.start()
+        assert planner.latest(batch[1], limited=True) == batch[1]
+        assert held_back.is_set()
+        assert api(server.url, "STREAM.INFO.HELD")["state"]["messages"] == 0
+        release.join()
+
+
 def test_planning_leaves_no_consumers_behind(server: NatsServer) -> None:
     sparse(server.url, max_consumers=5)
     planner = driver(server.url, subjects="S.*", maxMessagesPerTrigger=13, maxMessagesPerPartition=4)

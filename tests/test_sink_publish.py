@@ -721,19 +721,21 @@ class TestSharing:
         wanted = [*range(100_000, 110_000), *range(200_000, 210_000)]
         assert sorted(numbers(target.url, target.name)) == wanted
 
-    def test_no_inbox_is_left(self, nats_server: NatsServer, target: Stream) -> None:
+    def test_no_inbox_is_left(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         """However a task ends, its subscription ends with it."""
-        sink = Sink(nats_server.url, maxRetries=0)
+        server = nats_server_factory()  # where nobody else is connected
+        create(server.url, "LEFT", subjects=["left.>"])
+        sink = Sink(server.url, maxRetries=0)
 
         def broken() -> Iterator[pa.RecordBatch]:
-            yield rows(f"{target.subject}.a", 0, 10)
+            yield rows("left.a", 0, 10)
             raise JetStreamError("no more rows")
 
         def subscriptions() -> int:
-            found: list[dict[str, Any]] = nats_server.monitor("/connz?subs=true")["connections"]
+            found: list[dict[str, Any]] = server.monitor("/connz?subs=true")["connections"]
             return sum(int(each["subscriptions"]) for each in found if each.get("name") == "spark-jetstream")
 
-        sink.write([rows(f"{target.subject}.a", 0, 10)])
+        sink.write([rows("left.a", 0, 10)])
         sink.connect(5).api("$JS.API.INFO", b"", context="look")
         wait_until(lambda: subscriptions() == 1, "the inbox of requests alone")
         for _ in range(3):

@@ -167,7 +167,11 @@ class Driver:
         available = sum(backlogs.values())
         if moved or not self._admitted(available, limited):
             idle = {name: ends[name] for name in self._views if not backlogs[name] and ends[name] != known[name]}
-            return Offset({**known, **({} if moved else idle)})
+            end = Offset({**known, **({} if moved else idle)})
+            if end == start:
+                # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
+                self._holding.settle()
+            return end
         self._waiting_since = None
         if limited:
             ends = self._within_limits(known, ends, backlogs, states)
