@@ -11,6 +11,7 @@ The variable SPARK_JETSTREAM_KILLS asks for more kills than the suite has time f
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -28,7 +29,7 @@ from spark_jetstream.testing.process import poll
 from tests.support.jobs import DurableJob
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import api, consumers, create
+from tests.support.reading import api, consumers, create, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +245,11 @@ def _kill(processes: list[int]) -> int:
     return len(processes)
 
 
+def empty(url: str, stream: str) -> bool:
+    """Whether a stream has no messages."""
+    return bool(api(url, f"STREAM.INFO.{stream}")["state"]["messages"] == 0)
+
+
 def removed(url: str, stream: str) -> set[int]:
     """The sequences that were in a stream, and are not any more."""
     state = api(url, f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
@@ -308,6 +314,11 @@ def test_kills_at_any_moment(server: NatsServer, tmp_path: Path) -> None:
         stored = feed.stored[name]
         assert len(stored) > 5 * LIMIT
         assert [row for row in found[name] if row[0] in stored] == list(stored.values())
-        assert state["messages"] == 0, "the stream is not empty"
+        # What those who were killed have left holds messages until the server removes it, after a minute.
+        for left in set(consumers(server.url, name)) - {"spark"}:
+            api(server.url, f"CONSUMER.DELETE.{name}.{left}")
+        position = api(server.url, f"CONSUMER.INFO.{name}.spark")["ack_floor"]["stream_seq"]
+        assert position == state["last_seq"] or name == "QUEUE", "the last batch was not committed"
+        wait_until(functools.partial(empty, server.url, name), f"the end of stream {name}")
     said = [said for _, why in failures for said in re.findall(r"spark_jetstream\.\S+: .*", why)]
     assert said == [], "queries failed by themselves"
