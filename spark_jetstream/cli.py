@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+import os
+import sys
+from typing import Annotated, Any
 
 import spark_jetstream
 from spark_jetstream.errors import JetStreamError
 
 try:
     import typer
-except ModuleNotFoundError as error:
-    raise SystemExit(f"spark-jetstream: {error.name} is missing: pip install 'spark-jetstream[cli]'") from error
 
-app = typer.Typer(
-    name="spark-jetstream",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+    from spark_jetstream.commands import framework
+    from spark_jetstream.commands.all import GROUPS
+except ModuleNotFoundError as error:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in ("typer", "rich"):
+        raise
+    raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
+
+app = typer.Typer(name="spark-jetstream", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -26,13 +30,23 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Example: spark-jetstream demo --messages 50000")
-def root(
-    version: Annotated[
+def _root(ctx: typer.Context, **given: Any) -> None:
+    """Read and write NATS JetStream with Apache Spark, and administer it.
+
+    Options that come before the command count for it as well, as with the nats CLI.
+    """
+    ctx.obj = {"options": framework.connection_options(given), "as_json": given["as_json"]}
+
+
+_VERSION = inspect.Parameter(
+    "version",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Read and write NATS JetStream with Apache Spark."""
+    ],
+)
+app.callback(epilog="Example: spark-jetstream demo --messages 50000")(framework.signed(_root, [_VERSION]))
 
 
 @app.command(epilog="Example: spark-jetstream demo --messages 50000 --json")
@@ -58,12 +72,21 @@ def demo(
     raise typer.Exit(code)
 
 
+for group in GROUPS:
+    app.add_typer(group)
+
+
 def main() -> None:
     """Entry point of the console script.
 
-    An error of this package is one line on standard error, and exit code 1.
+    An error of this package is one line on standard error, and an exit code of `framework`.
     """
     try:
         app()
     except JetStreamError as error:
-        raise SystemExit(f"spark-jetstream: {error}") from error
+        typer.echo(f"spark-jetstream: {error}", err=True)
+        raise SystemExit(framework.exit_code(error)) from error
+    except BrokenPipeError as error:
+        # Whoever read this has seen enough. Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(framework.FAILED) from error

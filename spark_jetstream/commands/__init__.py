@@ -1,0 +1,1 @@
+"""The commands of ``spark-jetstream``, a module for each group; `spark_jetstream.cli` puts them together."""

@@ -1,0 +1,46 @@
+"""Arguments and options that several commands have, with what a shell may complete them to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from spark_jetstream.admin.manager import JetStreamAdmin
+from spark_jetstream.commands.framework import Run, connection_options
+from spark_jetstream.errors import JetStreamError
+
+_MOST = 100  # that a shell is given to choose from
+_QUICKLY = "2s"  # nobody waits longer for a list of names
+
+
+def completion(
+    names: Callable[[JetStreamAdmin, dict[str, Any]], Iterator[str]],
+) -> Callable[[typer.Context, str], list[str]]:
+    """What completes a name: ``names`` gets a `JetStreamAdmin` and what is on the line already. A server that cannot
+    be asked completes nothing."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
+        with contextlib.suppress(JetStreamError):
+            options = {"requestTimeout": _QUICKLY, "connectTimeout": _QUICKLY, **connection_options(given)}
+            found = names(Run(options, as_json=False).admin, given)
+            return list(islice((name for name in found if name.startswith(incomplete)), _MOST))
+        return []
+
+    return complete
+
+
+def _consumers(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    yield from admin.consumers.names(given.get("stream", ""))
+
+
+complete_stream = completion(lambda admin, given: admin.streams.names())
+complete_consumer = completion(_consumers)
+
+StreamName = Annotated[str, typer.Argument(help="Name of the stream.", autocompletion=complete_stream)]
+ConsumerName = Annotated[str, typer.Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.", show_default=False)]
