@@ -15,7 +15,7 @@ from spark_jetstream.admin.lag import ConsumerLag, lags
 from spark_jetstream.admin.stored import Messages
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.connection_options import ConnectionOptions, beside
-from spark_jetstream.contexts import selected_context
+from spark_jetstream.contexts import context_options, selected_context
 from spark_jetstream.errors import OptionError
 from spark_jetstream.option_specs import CONNECTION_OPTIONS
 from spark_jetstream.option_table import given_options
@@ -48,10 +48,12 @@ class JetStreamAdmin:
         """As the ``nats`` command would connect: by the variables ``NATS_URL``, ``NATS_CONTEXT`` and so on (see
         `environment_options`), else by the context that ``nats context select`` chose.
 
-        What is given here wins: a user, say, over all that the variables say of authentication.
+        What is given here wins: a user, say, over all that the variables say of authentication, and a context over
+        ``NATS_URL``. (The command lets the variable win there; but who names a context must not end up elsewhere.)
         """
         given = _own(options)
-        inherited = beside(given, environment_options(os.environ))
+        chosen = context_options(given["context"]) if "context" in given else {}
+        inherited = beside({**chosen, **given}, environment_options(os.environ))
         if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
             inherited["context"] = selected
         admin = cls.__new__(cls)
