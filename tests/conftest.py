@@ -25,6 +25,23 @@ settings.load_profile("shared")
 
 _numbers = itertools.count(1)
 
+#: With tests of minutes. They come first, so that no process is left alone with one of them at the end.
+_LONG = (
+    "test_sink_kills.py",
+    "test_recovery.py",
+    "test_durable_kills.py",
+    "test_docs.py",
+    "test_compat.py",
+    "test_demo.py",
+    "test_notebooks.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first."""
+    places = {name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(_LONG)))
+
 
 class SparkLog:
     """What Spark and its Python processes have written to their standard error since the test began."""

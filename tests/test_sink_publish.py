@@ -483,7 +483,7 @@ class TestRefusals:
         ids=["queue full", "same id under way", "store said no", "no resources", "status 429", "status 503"],
     )
     def test_that_may_pass(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
-        left = [20]
+        left = [8]  # of which each is waited for longer, up to a second
 
         def refuse(frame: bytes) -> bytes:
             if is_answer(frame) and left[0]:
@@ -506,7 +506,7 @@ class TestRefusals:
     def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
         self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
     ) -> None:
-        left = [20]
+        left = [8]  # of which each is waited for longer, up to a second
 
         def refuse(frame: bytes) -> bytes:
             if is_answer(frame) and left[0] and b".1 " in frame.partition(b"\r\n")[0]:
