@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -33,7 +32,20 @@ from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
-from tests.support.reading import SETTINGS, api, consumers, create, fill, options, part_of, pulls, wait_until
+from tests.support.reading import (
+    SETTINGS,
+    api,
+    collect,
+    consumers,
+    create,
+    fill,
+    options,
+    part_of,
+    pulls,
+    sequences,
+    some,
+    wait_until,
+)
 
 COUNT = 3000
 ALL = list(range(1, COUNT + 1))
@@ -67,24 +79,6 @@ def direct(
         return connect(given, patience=patience)
 
     return read_direct(to_server, part, settings, "test")
-
-
-def sequences(read: Iterator[Messages]) -> list[int]:
-    """All stream sequences that come, in the order they come."""
-    found: list[int] = []
-    collect(read, found)
-    return found
-
-
-def some(read: Iterator[Messages], number: int = 1) -> list[int]:
-    """The sequences of the next `number` pieces."""
-    return sequences(islice(read, number))
-
-
-def collect(read: Iterator[Messages], found: list[int]) -> None:
-    """Add the sequences to `found` as they come: what came before an error is there after it."""
-    for run in read:
-        found += run.sequences.tolist()
 
 
 # Nothing goes wrong

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from tests.support.proxy import WireProxy
 from tests.support.reading import (
     SETTINGS,
     api,
+    collect,
     consumers,
     create,
     fill,
@@ -33,6 +33,7 @@ from tests.support.reading import (
     part_of,
     pulls,
     sequences,
+    some,
     wait_until,
 )
 
@@ -57,17 +58,6 @@ def proxy(server: NatsServer) -> Iterator[WireProxy]:
     """Between the reader and the server."""
     with WireProxy(server.url) as between:
         yield between
-
-
-def some(read: Iterator[Delivered], number: int = 1) -> list[int]:
-    """The sequences of the next `number` pieces."""
-    return sequences(islice(read, number))
-
-
-def collect(read: Iterator[Delivered], found: list[int]) -> None:
-    """Add the sequences to `found` as they come: what came before an error is there after it."""
-    for pulled in read:
-        found += pulled.sequences.tolist()
 
 
 # Nothing goes wrong

@@ -5,10 +5,11 @@ What a test prepares goes through a `Publisher`, so that it does not depend on w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
-from spark_jetstream.columns import Delivered
+from spark_jetstream.columns import Delivered, Messages
 from spark_jetstream.connection import Connection
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import connect
@@ -73,9 +74,20 @@ def pulls(
     return read_range(to_server, part, settings, label)
 
 
-def sequences(read: Iterator[Delivered]) -> list[int]:
+def sequences(read: Iterable[Messages]) -> list[int]:
     """All stream sequences that come, in the order they come."""
     return [int(sequence) for pulled in read for sequence in pulled.sequences]
+
+
+def some(read: Iterator[Messages], number: int = 1) -> list[int]:
+    """The sequences of the next `number` pieces."""
+    return sequences(islice(read, number))
+
+
+def collect(read: Iterator[Messages], found: list[int]) -> None:
+    """Add the sequences to `found` as they come: what came before an error is there after it."""
+    for each in read:
+        found += each.sequences.tolist()
 
 
 def wait_until(check: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
