@@ -17,6 +17,8 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         │   ├── StreamNotFound                10059
         │   ├── ConsumerNotFound              10014
         │   ├── MessageNotFound               10037
+        │   │   └── KeyNotFound               a key of a bucket has no value
+        │   ├── WrongRevision                 10071 10164, of a key of a bucket
         │   ├── StreamExists                  10058 10130
         │   ├── JetStreamNotEnabled           10039 10076
         │   ├── ConsumerLimitReached          10026
@@ -139,6 +141,37 @@ class ConsumerNotFound(ApiError):
 
 class MessageNotFound(ApiError):
     """No message has this sequence or subject (deleted, expired, purged, or never stored)."""
+
+
+class KeyNotFound(MessageNotFound):
+    """A key of a Key-Value bucket has no value.
+
+    ``operation`` is what took it away, ``DELETE`` or ``PURGE``, and ``revision`` which revision that is; ``""`` and 0
+    when nothing is left of the key, or when it never was.
+    """
+
+    def __init__(self, message: str, *, bucket: str, key: str, operation: str = "", revision: int = 0) -> None:
+        super().__init__(message, code=404, err_code=10037, description="")
+        self.bucket = bucket
+        self.key = key
+        self.operation = operation
+        self.revision = revision
+
+
+class WrongRevision(ApiError):
+    """A key of a Key-Value bucket has another revision than the one that a write depends on; nothing was stored.
+
+    ``expected`` is that revision (0: none), ``found`` the key's, 0 when it has none, None when the server did not say.
+    """
+
+    def __init__(
+        self, message: str, *, bucket: str, key: str, expected: int, found: int | None, err_code: int = 10071
+    ) -> None:
+        super().__init__(message, code=400, err_code=err_code, description="")
+        self.bucket = bucket
+        self.key = key
+        self.expected = expected
+        self.found = found
 
 
 class StreamExists(ApiError):

@@ -26,6 +26,7 @@ ROLLUP_HEADER, ROLLUP_SUBJECT = "Nats-Rollup", "sub"
 #: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
 _NO_TIME = "0001-01-01T00:00:00Z"
 
+_LONGEST_NAME = 2048  # bytes; in base64 it has to leave room in the control line, which ends at 4 KiB
 _DIGEST = "SHA-256="
 _SHA256_BYTES = 32
 _LARGEST = 2**63 - 1
@@ -62,6 +63,12 @@ def meta_subject(bucket: str, name: str) -> str:
 def chunk_subject(bucket: str, nuid: str) -> str:
     """Where the chunks of one version of an object are."""
     return f"$O.{bucket}.C.{nuid}"
+
+
+def name_fault(name: str) -> str | None:
+    """Why an object cannot have a name (not an empty one), None when it can."""
+    size = len(name.encode())
+    return f"its name has {size} bytes, more than {_LONGEST_NAME}" if size > _LONGEST_NAME else None
 
 
 def digest_text(sha256: bytes) -> str:
@@ -170,13 +177,6 @@ class ObjectMeta:
             "deleted": self.deleted or None,
         }
         return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
-
-    def sha256(self) -> bytes:
-        """The 32 bytes of the digest; `ProtocolError` that names bucket and object when there is none to check by."""
-        try:
-            return digest_bytes(self.digest)
-        except ValueError as error:
-            raise ProtocolError(f"bucket {self.bucket}, object {self.name!r}: {error}") from None
 
 
 def _body(data: bytes, bucket: str) -> dict[str, Any]:

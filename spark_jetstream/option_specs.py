@@ -279,7 +279,7 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
-NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (nats {} add)"
+NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (spark-jetstream {} add)"
 
 #: What an option needs beside it to mean anything.
 NEEDED: Mapping[str, str] = {

@@ -72,7 +72,7 @@ def read_range(
 
 
 class RangeReader:
-    """Reads one range. Who reads something else in the same way (`source.latest`) overrides how it begins and ends.
+    """Reads one range. Who reads something else in the same way (`latest`) overrides how it begins and ends.
 
     `next` is the first sequence that was not handed out yet, `count` is how many messages were.
     """

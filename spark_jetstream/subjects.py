@@ -12,7 +12,8 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.lists import items, refuse_twice
 from spark_jetstream.values import shown
 
-_SUBJECT_BYTES = 1024  # the control line, in which a reply subject and headers follow, has at most 4 KiB
+MAX_SUBJECT = 1024
+"""How many bytes a subject may have: the control line, in which a reply subject follows, has at most 4 KiB."""
 _OWN_SUBJECTS = ("$JS", "$SYS")
 
 
@@ -76,7 +77,7 @@ def _publishing_fault(subject: str) -> str:
     if tokens[0] in _OWN_SUBJECTS:
         return f"everything below {tokens[0]} belongs to the server"
     length = len(subject.encode())
-    return f"there are {length:,} bytes, more than {_SUBJECT_BYTES:,}" if length > _SUBJECT_BYTES else ""
+    return f"there are {length:,} bytes, more than {MAX_SUBJECT:,}" if length > MAX_SUBJECT else ""
 
 
 def subject_fault(subject: str) -> str:

@@ -33,6 +33,12 @@ VALUES: dict[str, Any] = {
     "number": 17,
     "stored": 16,
     "description": "JetStream system temporarily unavailable",
+    "bucket": "settings",
+    "key": "colour",
+    "operation": "DELETE",
+    "revision": 5,
+    "expected": 4,
+    "found": 5,
 }
 RETRIABLE = {
     "ConnectionFailed",

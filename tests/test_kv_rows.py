@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError, SchemaError
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
+from spark_jetstream.seen import Seen, subject_hashes
 from spark_jetstream.source.kv_rows import bucket_batch
-from spark_jetstream.source.seen import Seen, subject_hashes
 from tests.support.messages import Made
 
 ALL = [column.name for column in BUCKET_COLUMNS]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from spark_jetstream import table
 from spark_jetstream.columns import Messages
 from spark_jetstream.connection import Connection
 from spark_jetstream.deadline import Deadline
@@ -22,10 +23,9 @@ from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.pulling import PullSettings
-from spark_jetstream.source import table
 from spark_jetstream.source.buckets import Bucket, find_bucket
 from spark_jetstream.source.kv_rows import bucket_batch
-from spark_jetstream.source.table import TablePart, read_table
+from spark_jetstream.table import TablePart, read_table
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.keyed import make_bucket, name_of
 from tests.support.proxy import WireProxy

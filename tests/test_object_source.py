@@ -35,8 +35,8 @@ from spark_jetstream.source import object_reading
 from spark_jetstream.source.object_listing import list_objects, plan_objects
 from spark_jetstream.source.object_reading import Read, read_object_range, read_objects
 from spark_jetstream.source.objects import LARGEST_CONTENT
-from spark_jetstream.source.table import TablePart
 from spark_jetstream.streams import SequenceRange
+from spark_jetstream.table import TablePart
 from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
 from tests.support.objects import ALL, ROLLUP, SOME, Bucket, buckets, rows_of

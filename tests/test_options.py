@@ -257,7 +257,7 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"ensureStream": " "}, "ensureStream", "must not be empty"),
     (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "replace"}, "ensureStreamOnConflict", "ignore, not"),
     (STREAM, {**NONE, "bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more"),
-    (BATCH, {**NONE, "objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "by hand (nats object add)"),
+    (BATCH, {**NONE, "objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
     # required
     (STREAM, {"stream": None}, "stream", "option stream is required: the name of the stream to read (or bucket"),
     # buckets

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.durables import RUN, SINCE
 from spark_jetstream.errors import (
     ConsumerLimitReached,
     DataLossError,
@@ -76,8 +77,8 @@ def test_what_is_made(nats_server: NatsServer, stream: Maker) -> None:
             }[len(filters)]
             assert config["durable_name"] == "query"
             assert not config.get("mem_storage")
-            assert len(config["metadata"][pure.RUN]) == 32
-            assert config["metadata"][pure.SINCE].endswith("Z")
+            assert len(config["metadata"][RUN]) == 32
+            assert config["metadata"][SINCE].endswith("Z")
 
 
 def test_interest_is_held_until_the_commit(nats_server: NatsServer, stream: Maker) -> None:
@@ -324,7 +325,7 @@ def test_a_consumer_that_fits_is_taken_over_as_it_is(
     run = run_of(url, *reversed(filters))
     run.open(state_of(url, made.name), fresh=True)
     after = consumer(url, made.name)["config"]
-    added = {pure.RUN: after["metadata"][pure.RUN], pure.SINCE: after["metadata"][pure.SINCE]}
+    added = {RUN: after["metadata"][RUN], SINCE: after["metadata"][SINCE]}
     assert after == {**before, "metadata": {**before.get("metadata", {}), **added}}
     made.fill(4)
     run.commit(state_of(url, made.name), 3)

@@ -40,11 +40,15 @@ FOREIGN = {
 PURE = {
     "errors", "options", "schema", "wire", "jsapi", "columns", "streams", "objects", "direct_columns", "merging",
     "source.offsets", "source.plan", "source.admission", "source.continuity", "source.probe", "source.durable",
-    "source.kv_rows", "source.seen",
+    "source.kv_rows", "kv", "acks", "refusals", "seen", "object_content", "object_notes", "stored_objects",
     "source.objects", "source.assembly",
-    "sink.rows", "sink.encode", "sink.identity", "sink.acks", "sink.refusals", "sink.deadletters", "sink.report",
+    "sink.rows", "sink.encode", "sink.identity", "sink.deadletters", "sink.report",
     "sink.kv", "sink.revisions", "sink.object_rows",
     "admin.models", "admin.archive", "admin.changing", "admin.environment", "admin.api_subjects", "admin.placing",
+    "admin.object_models", "admin.object_infos",
+    "admin.kv_models", "admin.kv_entries", "admin.event_reading", "admin.event_rendering", "admin.event_subjects",
+    "permissions", "permission_lines", "permission_sets", "permission_admin",
+    "doctor.findings", "doctor.purposes", "doctor.stream", "bench.figures",
 }  # fmt: skip
 IMPURE_LIBRARIES = {
     "asyncio",
@@ -64,7 +68,16 @@ DEMO = {"demo_query", "demo_back", "demo_report"}
 #: The modules that may use a library; the demo is a program on top of the connector, as users write them.
 USERS_OF = {
     "nats": {"connection", "client_parts", "demo"},
-    "pyspark": {"datasource", "files", "source.reader", "source.filtered_reader", "sink.writer", "monitoring", *DEMO},
+    "pyspark": {
+        "datasource",
+        "files",
+        "source.reader",
+        "source.filtered_reader",
+        "sink.writer",
+        "monitoring",
+        "doctor.spark_row",
+        *DEMO,
+    },
 }
 
 #: Parts that know nothing of each other.

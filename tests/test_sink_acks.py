@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jetstream.acks import AckReader, Answers, Refusal
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.sink.acks import AckReader, Answers, Refusal
 from spark_jetstream.wire import Frames, Scanner
 
 INBOX = "_INBOX.abcdef.7"

@@ -19,10 +19,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jetstream.acks import Refusal
 from spark_jetstream.errors import OptionError, RowRefused, SchemaError, StreamNotFound
 from spark_jetstream.pool import close_all
 from spark_jetstream.schema import BUCKET_COLUMNS, ddl
-from spark_jetstream.sink.acks import Refusal
 from spark_jetstream.sink.kv import Bucket, BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.revisions import Revisions, hashed
 from spark_jetstream.sink.rows import Rows

@@ -39,29 +39,26 @@ from spark_jetstream.errors import (
     SchemaError,
     StreamNotFound,
 )
+from spark_jetstream.object_content import chunk_size, chunks
+from spark_jetstream.object_notes import note_body, read_note
 from spark_jetstream.objects import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.objects import digest_text, meta_subject
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.sink.object_bucket import check_object_bucket
-from spark_jetstream.sink.object_rows import (
-    ObjectColumns,
-    chunk_size,
-    chunks,
-    note_body,
-    object_rows,
-    read_note,
-)
+from spark_jetstream.sink.object_rows import ObjectColumns, object_rows
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.uploads import MAX_BYTES_IN_FLIGHT
 from tests.conftest import SparkLog
 from tests.support import object_job
+from tests.support.acks import Acks, is_ack
 from tests.support.client import ask
 from tests.support.jobs import ROOT
 from tests.support.leaf import Linked
 from tests.support.object_job import batch, content
+from tests.support.objects import assert_only_objects
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, wait_until
@@ -179,15 +176,7 @@ class Bucket:
 
     def check(self) -> None:
         """Nothing is in the bucket but objects: meta messages, and as many chunks as they say."""
-        found = self.subjects()
-        expected = {}
-        for subject in found:
-            if subject.startswith(f"$O.{self.name}.M."):
-                meta = json.loads(self.last(subject)["data"])
-                expected[subject] = 1
-                if meta["chunks"]:
-                    expected[f"$O.{self.name}.C.{meta['nuid']}"] = meta["chunks"]
-        assert found == expected
+        assert_only_objects(self.api, self.name)
 
 
 @pytest.fixture
@@ -202,33 +191,6 @@ def bucket(nats_server: NatsServer, publisher: Publisher) -> Iterator[Bucket]:
 def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
     with WireProxy(nats_server.url) as running:
         yield running
-
-
-def is_ack(frame: bytes) -> bool:
-    """Whether a frame is the acknowledgement of a publish that was stored."""
-    return re.search(rb'\r\n\{"stream":"OBJ_\w+",("domain":"\w+",)? ?"seq":', frame[:400]) is not None
-
-
-class Acks:
-    """Lets so many acknowledgements pass, and loses those that follow; `lost` is set when the first one is."""
-
-    def __init__(self, proxy: WireProxy, passing: int) -> None:
-        self.left = passing
-        self.lost = threading.Event()
-        self._proxy = proxy
-        proxy.drop(self._frame)
-
-    def _frame(self, frame: bytes) -> bytes:
-        if not is_ack(frame):
-            return frame
-        self.left -= 1
-        if self.left >= 0:
-            return frame
-        self.lost.set()
-        return b""
-
-    def end(self) -> None:
-        self._proxy.drop(None)
 
 
 # -- pure --

@@ -154,7 +154,7 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
         "error, update or ignore",
     ),
     (STREAM, {"bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more than"),
-    (BATCH, {"objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "by hand (nats object add)"),
+    (BATCH, {"objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
     # buckets
     (STREAM, {"bucket": "b", "subject": "a"}, "subject", "no meaning with bucket: column key says"),
     (STREAM, {"bucket": "b", "stream": "KV_b"}, "stream", "options stream and bucket exclude each other"),

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jetstream import refusals
+from spark_jetstream.acks import Refusal
 from spark_jetstream.errors import API_ERRORS, ProtocolError
-from spark_jetstream.sink import refusals
-from spark_jetstream.sink.acks import Refusal
+from spark_jetstream.refusals import Outcome, outcome, reason
 from spark_jetstream.sink.deadletters import dead_letters
 from spark_jetstream.sink.encode import encode, own_lines
 from spark_jetstream.sink.identity import Identifier
-from spark_jetstream.sink.refusals import Outcome, outcome, reason
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import Rows
 from tests.support.sink_rows import batch_of, read, rows

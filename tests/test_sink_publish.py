@@ -483,7 +483,7 @@ class TestRefusals:
         ids=["queue full", "same id under way", "store said no", "no resources", "status 429", "status 503"],
     )
     def test_that_may_pass(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
-        left = [8]  # of which each is waited for longer, up to a second
+        left = [20]
 
         def refuse(frame: bytes) -> bytes:
             if is_answer(frame) and left[0]:
@@ -723,7 +723,7 @@ class TestSharing:
 
     def test_no_inbox_is_left(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         """However a task ends, its subscription ends with it."""
-        server = nats_server_factory()  # where nobody else is connected
+        server = nats_server_factory(http_monitor=True)  # where nobody else is connected
         create(server.url, "LEFT", subjects=["left.>"])
         sink = Sink(server.url, maxRetries=0)
 

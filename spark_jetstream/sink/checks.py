@@ -20,10 +20,11 @@ from spark_jetstream.errors import (
     StreamExists,
     StreamNotFound,
 )
+from spark_jetstream.kv import stream_name
 from spark_jetstream.lookup import StoredMessage, message, streams_of
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import retrying
-from spark_jetstream.sink.kv import STREAM_PREFIX, Bucket
+from spark_jetstream.sink.kv import Bucket
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.streams import StreamState, stream_state, subject_pattern
 
@@ -217,7 +218,7 @@ class _Look:
 
     def bucket(self, name: str, prefix: str, why: str = "") -> dict[str, Any] | None:
         """What STREAM.INFO says of a bucket's stream, None when it cannot be seen; ``why`` it is looked at."""
-        stream = f"{STREAM_PREFIX}{name}"
+        stream = stream_name(name)
         context = f"read bucket {name} (option bucket)"
         try:
             return self._ask(lambda _: jsapi.stream_info(prefix, stream), b"", context)

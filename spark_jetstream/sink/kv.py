@@ -1,9 +1,7 @@
 """Rows for a Key-Value bucket: which columns there are, and what its keys and operations are on the wire (ADR-8). Pure.
 
-A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Putting a value is publishing it.
-DELETE is an empty message with ``KV-Operation: DEL``, and PURGE one with ``KV-Operation: PURGE`` and
-``Nats-Rollup: sub``, for which the server drops what the key had before. The revision of a key is a stream sequence:
-``Nats-Expected-Last-Subject-Sequence`` makes a write depend on it.
+Putting a value is publishing it. DELETE and PURGE are empty messages with headers, and for PURGE the server drops what
+the key had before; `kv` has the rest of the layout.
 """
 
 from __future__ import annotations
@@ -17,12 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream import jsapi
-from spark_jetstream.errors import OptionError, SchemaError
-from spark_jetstream.sink.acks import NO_STREAM, Refusal
-from spark_jetstream.sink.refusals import Target, reason
+from spark_jetstream.acks import NO_STREAM, Refusal
+from spark_jetstream.errors import SchemaError
+from spark_jetstream.kv import (
+    EXPECTED,
+    OPERATION_HEADERS,
+    OPERATIONS,
+    WRONG_REVISION,
+    Origin,
+    last_revision,
+    stream_name,
+)
+from spark_jetstream.refusals import Target, reason
 from spark_jetstream.sink.rows import (
-    MAX_SUBJECT,
     NO_BYTES,
     TEXT,
     IntArray,
@@ -38,12 +43,7 @@ from spark_jetstream.sink.rows import (
     without,
     words,
 )
-from spark_jetstream.subjects import key_fault
-
-STREAM_PREFIX = "KV_"
-EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-WRONG_REVISION = (10071, 10164)
-"""Error codes of a row whose expected revision is not the latest one."""
+from spark_jetstream.subjects import MAX_SUBJECT, key_fault
 
 _ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "key": TEXT,
@@ -57,10 +57,12 @@ _PASSED_OVER: Mapping[str, tuple[str, ...]] = {"bucket": TEXT, "revision": ("big
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
 # No Arrow array here: making one imports pandas where that is installed, and Spark starts processes that never need it.
-_OPERATION_LINES = [NO_BYTES, b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n", NO_BYTES]
+_OPERATION_LINES = [
+    "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+    for headers in (*(OPERATION_HEADERS[each] for each in OPERATIONS), {})
+]
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 _EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
-_LAST = re.compile(r": (\d+)$")
 _MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n]", re.MULTILINE)
 
 
@@ -83,21 +85,8 @@ class Bucket(Target):
 
         ``mirror`` is that of its stream's configuration. `OptionError` for a mirror of something that is no bucket.
         """
-        origin, api = name, None
-        if mirror:
-            origin = str(mirror.get("name", ""))
-            if not origin.startswith(STREAM_PREFIX):
-                raise OptionError(
-                    f"option bucket: {name} is a mirror of stream {origin}, which is no Key-Value bucket, so nobody "
-                    "can write to it",
-                    option="bucket",
-                )
-            origin = origin.removeprefix(STREAM_PREFIX)
-            external = mirror.get("external")
-            api = str(external.get("api") or "") if isinstance(external, dict) else ""
-        through = api or prefix
-        before = "" if through == jsapi.DEFAULT_PREFIX else f"{through}."
-        return cls(api or None, name, origin, f"{before}$KV.{origin}.")
+        found = Origin.of(name, prefix, mirror)
+        return cls(found.api_prefix, name, found.bucket, found.write_prefix)
 
     @property
     def option(self) -> str:
@@ -107,7 +96,7 @@ class Bucket(Target):
     @property
     def stream(self) -> str:
         """The stream that stores what is written."""
-        return f"{STREAM_PREFIX}{self.origin}"
+        return stream_name(self.origin)
 
     @property
     def nobody(self) -> str:
@@ -137,8 +126,7 @@ class Bucket(Target):
         wrong = "column expected_revision"
         expected = expected_revision(lines)
         if refusal.err_code in WRONG_REVISION and expected is not None:
-            found = _LAST.search(refusal.description)
-            latest = int(found[1]) if found else None
+            latest = last_revision(refusal.description)
             there = "has another one" if latest is None else f"has revision {latest}" if latest else "does not exist"
             wanted = f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
             wrong = f"column expected_revision {wanted}: read it again before changing it"

@@ -23,13 +23,13 @@ import pyarrow as pa
 
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.kv import WRONG_REVISION
 from spark_jetstream.lookup import StoredMessage, last_message
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import retrying
 from spark_jetstream.sink.encode import own_lines, tails
 from spark_jetstream.sink.flight import Flight, RefusedRow, Totals
 from spark_jetstream.sink.kv import (
-    WRONG_REVISION,
     Bucket,
     BucketColumns,
     expected_revision,

@@ -1,18 +1,15 @@
-"""Rows of a DataFrame as objects of an Object Store bucket, and what is noted of their uploads. Pure."""
+"""Rows of a DataFrame as objects of an Object Store bucket. Pure."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.errors import ProtocolError, SchemaError
-from spark_jetstream.objects import DEFAULT_CHUNK_SIZE, chunk_subject
+from spark_jetstream.errors import SchemaError
+from spark_jetstream.objects import name_fault
 from spark_jetstream.sink.rows import TEXT, check_columns
 
 _ACCEPTED: Mapping[str, tuple[str, ...]] = {
@@ -28,9 +25,6 @@ _PASSED_OVER: Mapping[str, tuple[str, ...]] = {
     "digest": TEXT,
     "modified": ("timestamp",),
 }
-_LONGEST_NAME = 2048  # bytes; in base64 it has to leave room in the control line, which ends at 4 KiB
-_NOTE_BYTES = 12
-_TOKEN = re.compile(r"[^\s.*>]+")
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
             yield ObjectRow(number, "", memoryview(b""), fault=why)
             continue
         found: dict[str, tuple[str, ...]] = {}
-        fault = _name_fault(name)
+        fault = name_fault(name)
         if headers is not None:
             found, wrong = _headers(headers[index].as_py())
             fault = fault or wrong
@@ -103,11 +97,6 @@ def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
     return memoryview(data or b"").cast("B"), ends.tolist()
 
 
-def _name_fault(name: str) -> str | None:
-    size = len(name.encode())
-    return f"its name has {size} bytes, more than {_LONGEST_NAME}" if size > _LONGEST_NAME else None
-
-
 def _headers(
     entries: Sequence[tuple[str, str | Sequence[str | None] | None]] | None,
 ) -> tuple[dict[str, tuple[str, ...]], str | None]:
@@ -119,45 +108,3 @@ def _headers(
             return {}, f"column headers holds null as a value of {name[:80]!r}"
         found[name] = tuple(str(value) for value in values)
     return found, None
-
-
-def chunks(content: memoryview, size: int) -> Iterator[memoryview]:
-    """The content in pieces of ``size`` bytes, the last one with what is left; none at all of an empty one."""
-    for at in range(0, len(content), size):
-        yield content[at : at + size]
-
-
-def chunk_size(max_payload: int, max_msg_size: int, head: int) -> int:
-    """Bytes of a chunk that a server, and a stream with its own limit (negative: none), take beside ``head`` bytes.
-
-    0 or less when there is no room for any.
-    """
-    limit = max_payload if max_msg_size < 0 else min(max_payload, max_msg_size)
-    return min(DEFAULT_CHUNK_SIZE, limit - head)
-
-
-# The note of uploads
-
-
-def note_subject(bucket: str, name: str) -> str:
-    """Where it is noted which uploads of an object have begun; among the chunks, where no reader looks."""
-    digest = hashlib.blake2b(name.encode(), digest_size=_NOTE_BYTES).hexdigest()
-    return chunk_subject(bucket, f"spark-jetstream-{digest}")
-
-
-def note_body(nuids: Sequence[str]) -> bytes:
-    """The note: all ids under which chunks of an object may lie, except those that were removed."""
-    return json.dumps({"version": 1, "uploads": list(nuids)}).encode()
-
-
-def read_note(data: bytes, subject: str) -> tuple[str, ...]:
-    """The ids of a note; `ProtocolError` when it is none."""
-    try:
-        body = json.loads(data)
-        uploads = body["uploads"] if body["version"] == 1 else None
-    except (ValueError, KeyError, TypeError):
-        uploads = None
-    # An id with a wildcard in it would stand for the chunks of others.
-    if not isinstance(uploads, list) or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in uploads):
-        raise ProtocolError(f"what is noted of uploads at {subject} cannot be read: {data[:120]!r}")
-    return tuple(uploads)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from spark_jetstream.acks import NO_STREAM, AckReader, Refusal, Stored
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import (
     ConnectionFailed,
@@ -32,10 +33,9 @@ from spark_jetstream.errors import (
     RowRefused,
 )
 from spark_jetstream.lookup import Listeners, next_message, streams_of
-from spark_jetstream.sink.acks import NO_STREAM, AckReader, Refusal, Stored
+from spark_jetstream.refusals import Outcome, Target, outcome, queue_is_full
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.flight import Flight, RefusedRow, Totals
-from spark_jetstream.sink.refusals import Outcome, Target, outcome, queue_is_full
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.wire import Frames
 
@@ -178,6 +178,7 @@ class Publisher:
         """Wait a moment for the answers to what was sent before a failure, so that it can say what is stored."""
         self._failing = True
         end = time.monotonic() + _SETTLING
+        self._land()
         while self._flights and time.monotonic() < end:
             try:
                 event = self._inbox.get(max(0.01, end - time.monotonic()))
@@ -428,7 +429,8 @@ class Publisher:
         for flight in self._flights:
             for index in np.flatnonzero(flight.waiting).tolist():
                 subject = bytes(flight.rows.subject[index].as_py()).decode("utf-8", "replace")
-                if subject.lower() == denied.subject.lower():
+                # A server that has the option's domain itself names the subject as it is stored.
+                if denied.subject.lower() in (subject.lower(), self._target.stored_at(subject).lower()):
                     self._fail(flight, index, "the account may not publish to this subject", 0)
 
     def _land(self) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
+from spark_jetstream.subjects import MAX_SUBJECT
 
 IntArray = npt.NDArray[np.int64]
 
@@ -42,7 +43,6 @@ _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
-MAX_SUBJECT = 1024  # bytes; the control line with the reply subject has to stay below 4 KiB
 
 NO_BYTES = b""
 

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.acks import NO_STREAM
 from spark_jetstream.connection import Connection
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink.acks import NO_STREAM
+from spark_jetstream.refusals import Target
 from spark_jetstream.sink.deadletters import dead_letters
 from spark_jetstream.sink.encode import own_lines, tails
 from spark_jetstream.sink.identity import Identifier
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.publish import Publisher, PublishSettings, RefusedRow, Totals
-from spark_jetstream.sink.refusals import Target
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
 

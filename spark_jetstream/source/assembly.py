@@ -6,15 +6,14 @@ once, and the buffer becomes the column as it is.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.columns import Delivered, Messages
-from spark_jetstream.errors import ProtocolError
+from spark_jetstream.columns import Messages
+from spark_jetstream.object_content import ContentCheck, chunk_views
 from spark_jetstream.objects import ObjectMeta, chunk_subject
 
 
@@ -47,17 +46,17 @@ class Assembly:
         """Put chunks, each behind those of its object that came before."""
         if len(self._by_subject) == 1:
             (parts,) = self._by_subject.values()
-            for chunk in _chunks(messages):
+            for chunk in chunk_views(messages):
                 for part in parts:
                     part.add(chunk)
             return
-        for subject, chunk in zip(messages.subjects().to_pylist(), _chunks(messages), strict=True):
+        for subject, chunk in zip(messages.subjects().to_pylist(), chunk_views(messages), strict=True):
             for part in self._by_subject.get(subject, ()):
                 part.add(chunk)
 
     def faults(self) -> list[str | None]:
         """For each object what is wrong with its content, None where chunks, bytes and digest are as they should be."""
-        return [part.fault() for part in self._parts]
+        return [part.check.fault() for part in self._parts]
 
     def column(self) -> pa.BinaryArray:
         """The contents, in the order of the objects; without a fault they are what they should be."""
@@ -70,48 +69,12 @@ class _Part:
 
     def __init__(self, meta: ObjectMeta, place: memoryview) -> None:
         self.meta = meta
+        self.check = ContentCheck(meta)
         self._place = place
-        self._size = 0
-        self._chunks = 0
-        self._hash = hashlib.sha256()
 
     def add(self, chunk: memoryview) -> None:
         """The next chunk; one that has no room is only counted."""
-        end = self._size + len(chunk)
-        self._chunks += 1
+        end = self.check.size + len(chunk)
         if end <= len(self._place):
-            self._place[self._size : end] = chunk
-            self._hash.update(chunk)
-        self._size = end
-
-    def fault(self) -> str | None:
-        meta = self.meta
-        if meta.size and not meta.nuid:
-            return "its meta message does not say where its chunks are"
-        if self._chunks != meta.chunks:
-            return f"its meta message speaks of {meta.chunks} chunks, and there are {self._chunks}"
-        if self._size != meta.size:
-            return f"its meta message speaks of {meta.size} bytes, and its chunks hold {self._size}"
-        if not (meta.size or meta.digest):
-            return None  # there is nothing to check
-        try:
-            expected = meta.sha256()
-        except ProtocolError as error:
-            return str(error)
-        return None if self._hash.digest() == expected else "its content has another digest than its meta message says"
-
-
-def _chunks(messages: Messages) -> Iterator[memoryview]:
-    """The payloads, not copied where that can be."""
-    if isinstance(messages, Delivered):
-        frames = messages.frames
-        data = memoryview(frames.data)
-        starts, ends = frames.line_end + frames.head, frames.line_end + frames.size
-    else:
-        payloads = messages.payloads()
-        _, offsets, values = payloads.buffers()
-        bounds = np.frombuffer(offsets, np.int32, len(payloads) + 1, 4 * payloads.offset)
-        data = memoryview(b"" if values is None else values).cast("B")
-        starts, ends = bounds[:-1], bounds[1:]
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield data[start:end]
+            self._place[self.check.size : end] = chunk
+        self.check.add(chunk)

@@ -82,6 +82,7 @@ class Driver:
             options.subjects,
             self._patience,
             fail_on_data_loss=options.fail_on_data_loss,
+            direct=options.read_with == "direct",
         )
 
     def _patience(self) -> float:

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream import jsapi
+from spark_jetstream.durables import RUN, SINCE
 from spark_jetstream.errors import JetStreamError, OptionError, ProtocolError
 from spark_jetstream.subjects import subjects_overlap
 
-RUN = "spark_jetstream_run"
-"""Metadata key: the token of the run that has the consumer."""
-SINCE = "spark_jetstream_since"
-"""Metadata key: when that run took it, by the server's clock (RFC 3339)."""
 RESET_LEVEL = 4
 """The API level of the first server that can move a consumer (2.14)."""
 SEVERAL_FILTERS_LEVEL = 5

@@ -16,9 +16,10 @@ from spark_jetstream.direct import check_server, look, read_direct, refuse_indir
 from spark_jetstream.errors import OutageError
 from spark_jetstream.pool import retrying
 from spark_jetstream.pulling import PullSettings
-from spark_jetstream.source.objects import ObjectGroup, StoredObject, live_objects, pack, refuse_large
-from spark_jetstream.source.table import TablePart, read_table
+from spark_jetstream.source.objects import ObjectGroup, live_objects, pack, refuse_large
+from spark_jetstream.stored_objects import StoredObject
 from spark_jetstream.streams import SequenceRange
+from spark_jetstream.table import TablePart, read_table
 
 
 def plan_objects(

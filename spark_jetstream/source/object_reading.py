@@ -31,13 +31,8 @@ from spark_jetstream.pool import retrying
 from spark_jetstream.pulling import PullSettings, read_range
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.assembly import Assembly
-from spark_jetstream.source.objects import (
-    ObjectGroup,
-    StoredObject,
-    live_objects,
-    refuse_large,
-    stored_objects,
-)
+from spark_jetstream.source.objects import ObjectGroup, live_objects, refuse_large
+from spark_jetstream.stored_objects import StoredObject, stored_objects
 from spark_jetstream.streams import SequenceRange, StreamState, stream_state
 
 log = logging.getLogger(__name__)

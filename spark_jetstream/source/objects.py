@@ -6,13 +6,14 @@ Reading a group is `object_reading`. The layout of a bucket is in `spark_jetstre
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappush, heapreplace
 
 from spark_jetstream.columns import Messages
-from spark_jetstream.errors import JetStreamError, ProtocolError
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.objects import ObjectMeta
+from spark_jetstream.stored_objects import StoredObject, stored_objects
 
 #: Bytes of content that a task has at most, unless a single object has more: `spark.sql.files.maxPartitionBytes`.
 TASK_BYTES = 128 * 1024 * 1024
@@ -22,26 +23,6 @@ LARGEST_CONTENT = 2**31 - 1
 
 # What an object costs beside its bytes, as bytes that take as long.
 _OBJECT_COST = 16 * 1024
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """A meta message and where it lies: its subject, its stream sequence, and when it was stored, in ns."""
-
-    meta: ObjectMeta
-    subject: str
-    sequence: int
-    timestamp: int
-
-    @property
-    def origin(self) -> str:
-        """The bucket in the subjects: another one than was asked for where the stream is a mirror."""
-        return self.subject.split(".")[1]
-
-    @property
-    def readable(self) -> bool:
-        """Whether there is a row for it: it is not deleted, and no link to a bucket, which is like a directory."""
-        return not self.meta.deleted and (self.meta.link is None or bool(self.meta.link[1]))
 
 
 @dataclass(frozen=True)
@@ -55,28 +36,6 @@ class ObjectGroup:
     stream: str
     created: str
     objects: tuple[StoredObject, ...]
-
-
-def stored_objects(messages: Messages, bucket: str) -> Iterator[StoredObject]:
-    """What meta messages say, deleted objects and links to buckets included.
-
-    An empty message is a deleted object: a server leaves one in place of what expired (JETSTREAM ADR-43). Raises
-    `ProtocolError` that names bucket and sequence.
-    """
-    rows = zip(
-        messages.subjects().to_pylist(),
-        messages.sequences.tolist(),
-        messages.timestamps().tolist(),
-        messages.payloads().to_pylist(),
-        strict=True,
-    )
-    for subject, sequence, timestamp, payload in rows:
-        gone = ObjectMeta(bucket=bucket, name=subject, deleted=True)
-        try:
-            meta = ObjectMeta.from_json(payload, bucket) if payload else gone
-        except ProtocolError as error:
-            raise ProtocolError(f"{error} (sequence {sequence}, subject {subject})") from None
-        yield StoredObject(meta, subject, sequence, timestamp)
 
 
 def live_objects(

@@ -24,6 +24,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.pool import retrying
 from spark_jetstream.source import durable as pure
+from spark_jetstream.source.direct_view import DirectView
 from spark_jetstream.source.durable import Seen
 from spark_jetstream.source.durable_requests import Requests
 from spark_jetstream.source.view import StreamView
@@ -56,8 +57,8 @@ class Progress:
     """The consumers of one name (option durable), one on each stream of a query: how far Spark has committed.
 
     One object belongs to one run of a query, and to one thread. `connect()` gives the connection; `patience()` says for
-    how many seconds errors that may pass are tried again. All methods raise what `Connection.api` raises
-    (`PermissionDenied` names the subject that is missing), and
+    how many seconds errors that may pass are tried again; with `direct` messages are looked at without a consumer. All
+    methods raise what `Connection.api` raises (`PermissionDenied` names the subject that is missing), and
 
     - `OptionError` (durable) when the consumer is there with another configuration, or belongs to an application;
     - `OptionError` (subjects) when another consumer of a work queue has the filter;
@@ -73,6 +74,7 @@ class Progress:
         patience: Callable[[], float],
         *,
         fail_on_data_loss: bool,
+        direct: bool = False,
     ) -> None:
         self._connect = connect
         self._durable = durable
@@ -80,6 +82,7 @@ class Progress:
         self._filters = filters
         self._patience = patience
         self._fail = fail_on_data_loss
+        self._view = DirectView if direct else StreamView
         self._run = uuid.uuid4().hex
         self._ask = Requests(connect, filters, self._run)
         self._held: dict[str, _Held] = {}
@@ -275,8 +278,7 @@ class Progress:
             # A server that crashed may have forgotten the last move. What it holds too long does no harm.
             log.info("stream %s: consumer %s is back at sequence %d", state.name, self._durable, found.next)
         elif held.next < found.next != held.trying and found.next > state.first_kept:
-            view = StreamView(self._connect, state.name, self._filters, self._patience)
-            passed_over = view.peek(held.next)
+            passed_over = self._view(self._connect, state.name, self._filters, self._patience).peek(held.next)
             what = (
                 f"consumer {self._durable} of stream {state.name} (option durable) was moved from sequence {held.next} "
                 f"to {found.next}"

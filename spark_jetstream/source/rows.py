@@ -16,9 +16,9 @@ from spark_jetstream.source.kv_rows import bucket_batch
 from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.object_reading import read_object_range, read_objects
 from spark_jetstream.source.objects import ObjectGroup
-from spark_jetstream.source.table import TablePart, read_table
 from spark_jetstream.source_options import SourceOptions
 from spark_jetstream.streams import SequenceRange
+from spark_jetstream.table import TablePart, read_table
 
 #: What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket.
 Part = SequenceRange | ObjectGroup | TablePart

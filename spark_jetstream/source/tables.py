@@ -12,8 +12,8 @@ from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.object_listing import plan_objects
 from spark_jetstream.source.objects import ObjectGroup
 from spark_jetstream.source.retention import check_retention
-from spark_jetstream.source.table import TablePart, check_direct
 from spark_jetstream.source_options import SourceOptions
+from spark_jetstream.table import TablePart, check_direct
 
 Connect = Callable[[float], Connection]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
+import json
 import pickle
 import secrets
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.object_listing import plan_objects
 from spark_jetstream.source.object_reading import read_objects
 from spark_jetstream.source.objects import ObjectGroup
-from spark_jetstream.source.table import TablePart
+from spark_jetstream.table import TablePart
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, options
@@ -146,6 +148,22 @@ class Bucket:
         found = {row["name"]: row["content"] for row in rows}
         assert len(found) == len(rows)
         return found
+
+
+def assert_only_objects(api: Callable[..., dict[str, Any]], bucket: str) -> None:
+    """Nothing is in a bucket but objects: meta messages, and as many chunks as they say."""
+    stream = stream_name(bucket)
+    state = api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
+    found = dict(state.get("subjects") or {})
+    expected = {}
+    for subject in found:
+        if subject.startswith(f"$O.{bucket}.M."):
+            last = api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"]
+            meta = json.loads(base64.b64decode(last["data"]))
+            expected[subject] = 1
+            if meta["chunks"]:
+                expected[chunk_subject(bucket, meta["nuid"])] = meta["chunks"]
+    assert found == expected
 
 
 def rows_of(batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any]]:

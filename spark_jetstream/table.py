@@ -26,12 +26,12 @@ from spark_jetstream.connection import Connection
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.direct import read_direct
 from spark_jetstream.errors import DataLossError, OptionError, OutageError, StreamNotFound
+from spark_jetstream.latest import LEAST_BATCH, FollowingReader, LatestReader, StretchReader, followed
 from spark_jetstream.lookup import next_message
 from spark_jetstream.merging import Merged
 from spark_jetstream.pool import retrying
 from spark_jetstream.pulling import PullSettings
-from spark_jetstream.source.latest import LEAST_BATCH, FollowingReader, LatestReader, StretchReader, followed
-from spark_jetstream.source.seen import Seen, subject_hashes
+from spark_jetstream.seen import Seen, subject_hashes
 from spark_jetstream.streams import SequenceRange, StreamState, stream_state
 
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
+from spark_jetstream.acks import NO_STREAM, AckReader, Refusal
 from spark_jetstream.connection import Connection
-from spark_jetstream.errors import ConnectionFailed, PermissionDenied
-from spark_jetstream.sink.acks import NO_STREAM, AckReader, Refusal
-from spark_jetstream.sink.refusals import Outcome, outcome, queue_is_full, reason
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.refusals import Outcome, outcome, queue_is_full, reason
 from spark_jetstream.wire import Frames
 
 MAX_BYTES_IN_FLIGHT = 8 * 1024 * 1024
@@ -31,7 +31,7 @@ class Hope(enum.Enum):
 
 
 class NotStored(Exception):
-    """Something was not stored. Does not leave this package: the task makes its own error of it.
+    """Something was not stored. Does not leave this package: `object_uploads` makes another error of it.
 
     ``settled`` is true when nothing of it can come to be stored any more. ``cut`` is the connection's error where it
     was lost, ``silent`` says that an answer did not come in time, ``denied`` is the account's missing permission.
@@ -61,7 +61,8 @@ class NotStored(Exception):
 class Uploads:
     """Publishes to one subject after the other, over one connection, from one thread; use it as a context manager.
 
-    With ``domain`` only answers of that JetStream domain count.
+    With ``domain`` only answers of that JetStream domain count. Times in seconds; ``ack_option`` is what errors call
+    the option that ``ack_timeout`` comes from.
     """
 
     def __init__(
@@ -73,8 +74,11 @@ class Uploads:
         ack_timeout: float,
         retry_timeout: float,
         domain: str | None = None,
+        ack_option: str = "ackTimeout",
     ) -> None:
         self.stream = stream
+        self._subject = ""
+        self._ack_option = ack_option
         self._domain = None if domain is None else f'"domain":"{domain}"'.encode()
         self._own = f"NATS/1.0\r\nNats-Expected-Stream: {stream}\r\n".encode()
         self._max_in_flight = max_in_flight
@@ -113,6 +117,7 @@ class Uploads:
         """
         head = self.head(lines)
         first = self._next
+        self._subject = subject
         self._waiting, self._sequences, self._bytes, self._refusals = {}, {}, 0, []
         for payload in payloads:
             size = len(head) + len(payload)
@@ -137,6 +142,19 @@ class Uploads:
             # A stream that came back without its end, or two that hold the same subjects.
             raise NotStored(f"stream {self.stream} has stored its parts out of order", Hope.RETRY, settled=True)
         return found
+
+    def settle(self) -> bool:
+        """After `store` was left by an exception that is not its own: wait for the answers that are missing.
+
+        Returns whether nothing of it can come to be stored any more.
+        """
+        try:
+            self._settle(self._subject)
+        except NotStored as failure:
+            return failure.settled
+        except JetStreamError:
+            return False
+        return True
 
     def resume(self, failure: NotStored) -> None:
         """After a failure: go on over a connection that works.
@@ -184,7 +202,7 @@ class Uploads:
         except ConnectionFailed as cut:
             raise NotStored(str(cut), Hope.OUTAGE, cut=cut) from None
         if self._waiting and time.monotonic() - self._heard > self._ack_timeout:
-            why = f"no acknowledgement within {self._ack_timeout:g} s (option ackTimeout)"
+            why = f"no acknowledgement within {self._ack_timeout:g} s (option {self._ack_option})"
             raise NotStored(why, Hope.RETRY, silent=True)
 
     def _take(self, frames: Frames) -> None:

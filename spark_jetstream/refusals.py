@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_jetstream.acks import NO_STREAM, Refusal
 from spark_jetstream.errors import API_ERRORS, InsufficientResources, ServerBusy
-from spark_jetstream.sink.acks import NO_STREAM, Refusal
 
 
 class Outcome(enum.Enum):

@@ -1,0 +1,331 @@
+"""Objects stored in an Object Store bucket, and their meta messages replaced (JETSTREAM ADR-20).
+
+How an object is stored, so that whoever is killed at whatever moment, readers see the old object or the new one, and
+nothing stays behind for good:
+
+1. Look at the meta message that the object has now, if any.
+2. Note under which ids chunks of it may lie from now on: those of the version it replaces, the new ones, and those that
+   an earlier note names, whose writers were killed or are still at it. The note is one message, written only in the
+   place of the one that was read (`Nats-Expected-Last-Subject-Sequence`).
+3. Store the chunks under a new id.
+4. Store the meta message, only in the place of the one that was looked at. From here on the new object is what readers
+   see, and no other writer who has noted ids before can store his any more.
+5. Remove the chunks under all other ids of the note, then the note.
+
+Who writes an object again does all of this again: it is the same in the end, and what an attempt before has left behind
+is in the note. An upload of which anything was refused, cut off, or not answered in time is given up as a whole, and
+begun anew under another id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from spark_jetstream.connection import Connection
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.lookup import StoredMessage
+from spark_jetstream.new_objects import NewObject, ObjectNotStored, Stored, Tries, UploadSettings, new_nuid
+from spark_jetstream.object_content import chunk_size
+from spark_jetstream.object_notes import note_body, note_subject, read_note
+from spark_jetstream.object_stream import ObjectStream
+from spark_jetstream.objects import (
+    ROLLUP_HEADER,
+    ROLLUP_SUBJECT,
+    ObjectMeta,
+    chunk_subject,
+    digest_text,
+    meta_subject,
+)
+from spark_jetstream.uploads import WRONG_SEQUENCE, Hope, NotStored, Uploads
+
+log = logging.getLogger(__name__)
+
+_ROLLUP = f"{ROLLUP_HEADER}: {ROLLUP_SUBJECT}\r\n"
+_NOTES = 20  # writers of one object at the same time, at most
+
+
+@dataclass
+class _Upload:
+    """One try to store an object: its id, the note it stands in, and what is there already.
+
+    ``spared`` are ids that are none of its business any more, whatever is noted. ``begun``: its content was asked for.
+    ``offered``: its meta message was sent, and its chunks may be an object's.
+    """
+
+    nuid: str
+    spared: frozenset[str] = frozenset()
+    replaced: str = ""
+    note: int = 0
+    noted: tuple[str, ...] = ()
+    chunks: list[int] = field(default_factory=list)
+    begun: bool = False
+    offered: bool = False
+
+
+class ObjectUploads:
+    """Stores objects in one bucket, one after the other; use it as a context manager.
+
+    All methods raise `ObjectNotStored`, what the methods of `ObjectStream` raise, and `PermissionDenied`.
+    """
+
+    def __init__(self, connect: Callable[[float], Connection], stream: ObjectStream, settings: UploadSettings) -> None:
+        self.stream = stream
+        self._bucket = stream.bucket
+        self._settings = settings
+        self._uploads = Uploads(
+            connect,
+            stream.name,
+            max_in_flight=settings.max_in_flight,
+            ack_timeout=settings.ack_timeout,
+            retry_timeout=settings.retry_timeout,
+            domain=settings.domain,
+            ack_option=settings.ack_option,
+        )
+        self._max_msg_size: int | None = None
+
+    def __enter__(self) -> ObjectUploads:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._uploads.__exit__(*exc_info)
+
+    def store(self, wanted: NewObject) -> Stored:
+        """Store an object, with as many uploads as it takes; it takes the place of the one that has its name.
+
+        What making its content raises comes out as it is: the old object stays.
+        """
+        tries = Tries(self._settings)
+        gone: set[str] = set()
+        spared: set[str] = set()
+        while True:
+            upload = _Upload(new_nuid(), spared=frozenset(spared))
+            try:
+                return self._store_once(wanted, upload, tries)
+            except NotStored as failure:
+                self._recover(failure)
+                if failure.err_code in WRONG_SEQUENCE:
+                    # Whoever was quicker removes its chunks, or it has got another name and needs them.
+                    spared.add(upload.replaced)
+                once = upload.begun and not wanted.repeatable
+                again = tries.left(failure.hope) and not once
+                self._give_up(wanted, upload, failure.settled, gone, forget=not again)
+                if not again:
+                    why = "; what its content is made of cannot be read a second time" if once else ""
+                    raise self._final(failure, why) from None
+                log.info("object %r of bucket %s is stored anew: %s", wanted.name[:200], self._bucket, failure.why)
+                tries.pause()
+            except BaseException as error:
+                # Its content cannot be had, something is forbidden, or somebody has pressed Ctrl-C.
+                away = isinstance(error, ObjectNotStored) or (isinstance(error, JetStreamError) and error.retriable)
+                if not (away or upload.offered):
+                    self._give_up(wanted, upload, self._uploads.settle(), gone, forget=True)
+                raise
+
+    def store_meta(self, meta: ObjectMeta, expected: int) -> int:
+        """Store a meta message in the place of the one with a sequence (0 for none at all); its own sequence.
+
+        `ObjectNotStored.overtaken` when another one is there.
+        """
+        tries = Tries(self._settings)
+        subject = meta_subject(self._bucket, meta.name)
+        while True:
+            try:
+                sequence = self._store_meta(subject, meta.to_json(), expected, tries, lambda: True)
+                self._check_place(subject, sequence)
+                return sequence
+            except NotStored as failure:
+                self._recover(failure)
+                if failure.err_code in WRONG_SEQUENCE or not tries.left(failure.hope):
+                    raise self._final(failure) from None
+                tries.pause()
+
+    def disown(self, name: str, nuid: str) -> None:
+        """Let the chunks under an id no longer be removed with what was noted of uploads of an object of this name."""
+        subject = note_subject(self._bucket, name)
+        for _ in range(_NOTES):
+            noted = self.stream.last(subject)
+            known = read_note(noted.data, subject) if noted else ()
+            if noted is None or nuid not in known:
+                return
+            try:
+                body = note_body([each for each in known if each != nuid])
+                self._uploads.store(subject, [body], _in_place_of(noted.sequence))
+            except NotStored as failure:
+                self._recover(failure)
+                if failure.hope is Hope.NONE:
+                    raise self._final(failure) from None
+        raise ObjectNotStored("others write an object of this name at the same time", Hope.RETRY)
+
+    def _store_once(self, wanted: NewObject, upload: _Upload, tries: Tries) -> Stored:
+        subject, size = meta_subject(self._bucket, wanted.name), self._chunk_size(wanted.chunk_size)
+        before = self.stream.last(subject)
+        upload.replaced = self.stream.nuid_of(before)
+        self._note(wanted, upload)
+        digest, total = hashlib.sha256(), 0
+
+        def parts() -> Iterator[bytes | memoryview]:
+            nonlocal total
+            upload.begun = True
+            for part in wanted.parts(size):
+                digest.update(part)
+                total += len(part)
+                yield part
+
+        upload.chunks = self._uploads.store(chunk_subject(self._bucket, upload.nuid), parts())
+        meta = ObjectMeta(
+            bucket=self._bucket,
+            name=wanted.name,
+            nuid=upload.nuid,
+            size=total,
+            chunks=len(upload.chunks),
+            digest=digest_text(digest.digest()),
+            headers=wanted.headers,
+            description=wanted.description,
+            metadata=wanted.metadata,
+            max_chunk_size=size,
+        )
+        expected = before.sequence if before else 0
+        upload.offered = True
+        last = self._store_meta(subject, meta.to_json(), expected, tries, lambda: self._is_there(upload))
+        if upload.chunks and last <= upload.chunks[-1]:
+            # A server that came back without what it had not written to its disk.
+            raise NotStored(f"stream {self.stream.name} has lost what it had stored", Hope.RETRY, settled=True)
+        for nuid in upload.noted:
+            if nuid != upload.nuid:
+                self.stream.remove(chunk_subject(self._bucket, nuid))
+        self.stream.remove(note_subject(self._bucket, wanted.name), upload.note)
+        return Stored(meta, upload.chunks[0] if upload.chunks else last, last)
+
+    def _note(self, wanted: NewObject, upload: _Upload) -> None:
+        """Note what is to be removed unless it is the object: with what others have noted, and not over theirs."""
+        subject = note_subject(self._bucket, wanted.name)
+        earlier: StoredMessage | None = None
+        known: tuple[str, ...] = ()
+        for _ in range(_NOTES):
+            upload.noted = tuple(dict.fromkeys([*known, *filter(None, [upload.replaced]), upload.nuid]))
+            lines = _in_place_of(earlier.sequence if earlier else 0)
+            try:
+                (upload.note,) = self._uploads.store(subject, [note_body(upload.noted)], lines)
+                break
+            except NotStored as failure:
+                if failure.err_code not in WRONG_SEQUENCE:
+                    raise
+            earlier = self.stream.last(subject)
+            known = (
+                tuple(each for each in read_note(earlier.data, subject) if each not in upload.spared) if earlier else ()
+            )
+        else:
+            why = "others write an object of this name at the same time"
+            if self._settings.domain is not None:
+                why += ", or another bucket of this name, in a domain that is nearer, answers"
+            raise NotStored(why, Hope.RETRY, settled=True)
+        self._check_place(subject, upload.note)
+
+    def _check_place(self, subject: str, sequence: int) -> None:
+        """Raise `NotStored` when a message that was acknowledged is not in the bucket that the API leads to."""
+        if not self._settings.mapped:
+            return
+        # Where an API prefix leads and where subjects lead need not be the same.
+        found = self.stream.last(subject)
+        if found is None or found.sequence != sequence:
+            why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
+            raise NotStored(why, Hope.NONE, settled=True)
+
+    def _store_meta(
+        self, subject: str, body: bytes, expected: int, tries: Tries, is_complete: Callable[[], bool]
+    ) -> int:
+        """Store the meta message in the place of the one that was looked at; its sequence.
+
+        Without an answer it is sent until there is one: the same message is stored once, because of what it expects. As
+        long as it may come to be stored its chunks have to stay.
+        """
+        in_doubt = False
+        while True:
+            try:
+                (sequence,) = self._uploads.store(subject, [body], _in_place_of(expected))
+                return sequence
+            except NotStored as failure:
+                overtaken = failure.err_code in WRONG_SEQUENCE
+                in_doubt = in_doubt or not failure.settled
+                if not in_doubt and not overtaken:
+                    raise
+                self._recover(failure)
+                found = self.stream.last(subject)
+                if found is not None and found.sequence != expected and found.data == body:
+                    return found.sequence
+                if overtaken:
+                    raise
+                if not is_complete():
+                    raise NotStored(f"stream {self.stream.name} has lost what it had stored", Hope.RETRY) from None
+                if not tries.left(failure.hope):
+                    raise self._final(failure) from None
+                tries.pause()
+
+    def _is_there(self, upload: _Upload) -> bool:
+        """Whether the last chunk of an upload is where the acknowledgement has said."""
+        if not upload.chunks:
+            return True
+        found = self.stream.last(chunk_subject(self._bucket, upload.nuid))
+        return found is not None and found.sequence == upload.chunks[-1]
+
+    # After a failure
+
+    def _recover(self, failure: NotStored) -> None:
+        try:
+            self._uploads.resume(failure)
+        except ConnectionFailed as error:
+            raise ObjectNotStored(str(error), Hope.OUTAGE) from None
+
+    def _give_up(self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool) -> None:
+        """Remove what an upload has stored, as far as that is possible now; what is left stands in the note.
+
+        ``settled``: nothing of it can come to be stored any more. ``gone`` takes the ids under which nothing will ever
+        lie again. With ``forget`` there will be no other upload: the note goes as well, unless it names more than those
+        and the object as it is.
+        """
+        if not upload.note:
+            return
+        try:
+            self.stream.remove(chunk_subject(self._bucket, upload.nuid))
+            if settled:
+                gone.add(upload.nuid)
+            if forget and {*upload.noted} <= {upload.replaced, *gone}:
+                self.stream.remove(note_subject(self._bucket, wanted.name), upload.note)
+        except JetStreamError as error:
+            log.info("the chunks of an upload that was given up are not removed yet: %s", error)
+
+    def _final(self, failure: NotStored, more: str = "") -> ObjectNotStored:
+        """The end of all tries."""
+        how_long = more
+        if failure.hope is Hope.OUTAGE and not more:
+            how_long = f", for {self._settings.retry_timeout:g} s (option retryTimeout)"
+        elif failure.hope is Hope.RETRY and not more:
+            how_long = f", also after {self._settings.max_retries} retries{self._settings.retries}"
+        why = f"{failure.why}{how_long}"
+        return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)
+
+    def _chunk_size(self, wanted: int) -> int:
+        if self._max_msg_size is None:
+            try:
+                self._max_msg_size = self.stream.state().max_msg_size
+            except PermissionDenied as error:
+                log.info("a limit of bucket %s is not looked at: %s", self._bucket, error)
+                self._max_msg_size = -1
+        head = len(self._uploads.head())
+        size = chunk_size(self._uploads.max_payload, self._max_msg_size, head, wanted)
+        if size < 1:
+            raise NotStored(
+                f"the server, or the bucket's stream, takes messages of so few bytes (max_payload "
+                f"{self._uploads.max_payload}, max_msg_size {self._max_msg_size}) that no chunk fits",
+                Hope.NONE,
+                settled=True,
+            )
+        return size
+
+
+def _in_place_of(sequence: int) -> bytes:
+    """Header lines of a message that takes the place of this one, and of no other; 0 for none at all."""
+    return f"{_ROLLUP}Nats-Expected-Last-Subject-Sequence: {sequence}\r\n".encode()
