@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from spark_jetstream.errors import (
     RequestTimeout,
 )
 from spark_jetstream.inbox import Inbox
+from spark_jetstream.listening import Listener
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.wire import Frames, Scanner, Status
 
@@ -145,8 +146,25 @@ class Connection:
         if replies:
             client_parts.transport_of(self._client)
         inbox = Inbox(self, self._client.new_inbox(), replies, whole, paced)
-        self._run(self._open_inbox(inbox, token), self.options.request_timeout)
+        self._run(self._subscribe(inbox, f"{inbox.subject}.{token}"), self.options.request_timeout)
         return inbox
+
+    def listen(self, subjects: Sequence[str]) -> Listener:
+        """Hear what is published on these subjects, wildcards allowed, from the moment on when this returns.
+
+        A message that matches two of them comes twice. Raises `PermissionDenied` with the subject, `ConnectionFailed`.
+        """
+        listener = Listener(self, subjects)
+        try:
+            for subject in listener.subjects:
+                self._run(self._subscribe(listener, subject), self.options.request_timeout)
+            self.check(self.options.request_timeout)
+            if listener.denied is not None:
+                raise listener.denied
+        except BaseException:
+            listener.close()
+            raise
+        return listener
 
     def check(self, timeout: float) -> None:
         """Ask the server for a sign of life; without one the connection is opened again.
@@ -215,6 +233,16 @@ class Connection:
             inbox.adopt(self.reconnects)
 
         self._run(adopt(), patience + 5)
+
+    def spellings(self, subject: str) -> tuple[str, ...]:
+        """What the server may call a subject that was published to.
+
+        One that has the option's domain itself takes the domain out before it looks at permissions.
+        """
+        rest = subject.removeprefix(f"{self.prefix}.")
+        if self.options.domain is None or rest == subject:
+            return (subject,)
+        return subject, rest if rest.startswith("$KV.") else f"{jsapi.DEFAULT_PREFIX}.{rest}"
 
     def close_inbox(self, inbox: Inbox) -> None:
         """`Inbox.close`."""
@@ -306,16 +334,16 @@ class Connection:
             del self._waiting[trouble]
             trouble.cancel()
 
-    async def _open_inbox(self, inbox: Inbox, token: str) -> None:
+    async def _subscribe(self, inbox: Inbox, subject: str) -> None:
         async def by_message(message: Msg) -> None:
             if not self._in_bulk:
                 for event in client_parts.reframed(message, inbox.whole):
                     inbox.put(event)
 
         try:
-            subscription = await self._client.subscribe(f"{inbox.subject}.{token}", cb=by_message)
+            subscription = await self._client.subscribe(subject, cb=by_message)
         except (nats.errors.Error, OSError) as error:
-            raise ConnectionFailed(f"cannot subscribe to an inbox: {words(error)}") from None
+            raise ConnectionFailed(f"cannot subscribe to {subject}: {words(error)}") from None
         sid = client_parts.number_of(subscription)
         self._inboxes[sid] = inbox
         self._subscriptions[sid] = subscription
@@ -380,9 +408,13 @@ class Connection:
         # The client library hands the subject over in lower case; what was asked for tells how it is written.
         inboxes = f"{self.options.inbox_prefix}.>"
         trouble = PermissionDenied(f"the account may not subscribe to {inboxes} (option inboxPrefix)", subject=inboxes)
+        listeners = [each for each in self._inboxes.values() if isinstance(each, Listener)]
+        if any([each.put_denied(publishing, subject, trouble) for each in listeners]):
+            return  # requests, and what else waits for replies, have nothing to do with it
         for future, asked in self._waiting.items():
-            if not future.done() and (not publishing or subject == asked.lower()):
-                own = PermissionDenied(f"the account may not publish to {asked}", subject=asked)
+            named = next((each for each in self.spellings(asked) if each.lower() == subject), None)
+            if not future.done() and (not publishing or named is not None):
+                own = PermissionDenied(f"the account may not publish to {named}", subject=named)
                 future.set_result(own if publishing else trouble)
         told = [inbox.put_denied(publishing, subject, trouble) for inbox in self._inboxes.values()]
         if not publishing and not any(told):

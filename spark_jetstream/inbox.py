@@ -119,8 +119,8 @@ class Inbox:
 
         `inboxes` is the error for a subscription that concerns this inbox.
         """
-        known = (own for own in (*self._published, self.subject) if subject.startswith(own.lower()))
-        own = next(known, None)
+        own_subjects = (each for one in (*self._published, self.subject) for each in self._connection.spellings(one))
+        own = next((each for each in own_subjects if subject.startswith(each.lower())), None)
         if own is None and not (publishing and self.replies):
             return False
         named = subject if own is None or self.replies else own

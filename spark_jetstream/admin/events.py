@@ -1,0 +1,232 @@
+"""Events as they happen: what `JetStreamAdmin.events` does.
+
+Events are core NATS messages, which nobody keeps. What is published while the connection is lost never comes; that
+much can be known, and is told by a `Gap`. To lose none, let a stream capture ``$JS.EVENT.>``, and read it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+import weakref
+from types import TracebackType
+from typing import Any
+
+from spark_jetstream.admin.amounts import Timestamp
+from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
+from spark_jetstream.admin.event_base import Event, Gap
+from spark_jetstream.admin.event_reading import parse_event
+from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
+from spark_jetstream.connection import Connection
+from spark_jetstream.deadline import Backoff, Deadline
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, OptionError, OutageError
+from spark_jetstream.listening import Listener, Missed
+from spark_jetstream.values import shown
+
+_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
+_QUIET = 10.0  # seconds without an event after which the server is asked for a sign of life
+_LOOK_AGAIN = 1.0  # seconds
+
+
+class Events:
+    """The events of an account; ``admin.events``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def watch(
+        self,
+        *wanted: str | type[Event],
+        advisories: bool = True,
+        metrics: bool = True,
+        stream: str | None = None,
+        consumer: str | None = None,
+        timeout: float | None = None,
+        count: int | None = None,
+        prefix: str = PREFIX,
+    ) -> Watch:
+        """Listen to events; all that happens once this has returned is heard.
+
+        ``wanted``: kinds (``"max_deliver"``, or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); without any,
+        all. ``stream`` and ``consumer`` choose those that name them in their subject, so none of the API, a server, or
+        a domain. The iteration ends after ``timeout`` seconds, or with ``count`` events (a `Gap` is not counted), or
+        never. ``prefix`` is for events that another account exports, and this one imports under another subject.
+
+        Raises `OptionError`, `PermissionDenied` with the subject, `ConnectionFailed`.
+        """
+        if timeout is not None and not timeout > 0:
+            raise OptionError(f"timeout must be a number of seconds above 0, not {shown(timeout)}")
+        if count is not None and not count > 0:
+            raise OptionError(f"count must be a number from 1 on, not {shown(count)}")
+        subjects = event_subjects(
+            wanted,
+            advisories=advisories,
+            metrics=metrics,
+            stream=None if stream is None else stream_name(stream),
+            consumer=None if consumer is None else consumer_name(consumer),
+            prefix=subject_filter(prefix, literal=True),
+        )
+        return Watch(self._api, subjects, timeout, count)
+
+
+class Watch:
+    """An iterator of events, made by `Events.watch`, and a context manager that ends it. For one thread at a time;
+    `close` may come from any other.
+
+    It outlives the loss of the connection: a `Gap` says so as soon as that is known, another one when events are heard
+    again, and ``gaps`` counts them. When that takes longer than option ``retryTimeout``, `OutageError` is raised. A
+    `Gap` with ``lost`` says that this program did not take the events as quickly as they came.
+
+    When it ends by itself, the server has given a sign of life, and all events up to then have come; or else the last
+    one is a `Gap` without ``until``.
+    """
+
+    def __init__(self, api: Api, subjects: tuple[str, ...], timeout: float | None, count: int | None) -> None:
+        self.subjects = subjects
+        self.gaps = 0
+        self._api = api
+        self._left = count
+        self._pid = os.getpid()
+        self._closed = False
+        self._ending = False
+        self._lost: tuple[ConnectionFailed, Deadline] | None = None
+        self._since = _now()
+        self._connect(api.connection)
+        self._deadline = None if timeout is None else Deadline(timeout)
+
+    def close(self) -> None:
+        """Stop listening; the iteration ends. May be called again."""
+        self._closed = True
+        self._forget()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> Event:
+        if os.getpid() != self._pid:
+            raise JetStreamError("this watch was begun before a fork, and hears nothing here: begin another one")
+        try:
+            event = None if self._closed or self._left == 0 else self._next()
+        except JetStreamError:
+            self.close()
+            raise
+        if event is None:
+            self.close()
+            raise StopIteration
+        if not isinstance(event, Gap):
+            self._left = None if self._left is None else self._left - 1
+        elif event.until is None or event.lost:
+            self.gaps += 1
+        return event
+
+    def _connect(self, connection: Connection) -> None:
+        generation = connection.reconnects
+        listener = connection.listen(self.subjects)
+        listener.go_on(generation)
+        self._connection, self._listener = connection, listener
+        # For those who break out of a loop and forget this.
+        self._forget = weakref.finalize(self, _close, listener, self._pid)
+        self._forget.atexit = False
+        self._since = _now()
+
+    def _next(self) -> Event | None:
+        """The next event, or gap; None at the end."""
+        if self._lost is not None:
+            return self._back(*self._lost)
+        try:
+            while not self._closed:
+                event = self._hear()
+                if event is not None:
+                    return event
+                if self._ending:
+                    return None
+        except ConnectionFailed as error:
+            self._lost = error, Deadline(self._api.options.retry_timeout)
+            return _gap(self._since, None, str(error))
+        return None
+
+    def _hear(self) -> Event | None:
+        """What was heard within a few seconds, if anything; then it is certain that there was nothing to hear."""
+        over = self._deadline is not None and self._deadline.expired
+        if over and not self._ending:
+            self._connection.check(_SIGN_OF_LIFE)
+            self._ending = True
+            self._forget()  # what came until now is still handed out
+        patience = _QUIET if self._deadline is None else self._deadline.within(_QUIET)
+        heard = self._listener.hear(patience)
+        if heard is None:
+            if not (self._ending or self._closed):
+                # What came before the answer is there now.
+                self._connection.check(_SIGN_OF_LIFE)
+                self._since = _now()
+            return None
+        self._since = _now()
+        if isinstance(heard, Missed):
+            return _gap(
+                self._since, self._since, "this program takes events more slowly than they come", heard.messages
+            )
+        return parse_event(heard.subject, heard.data, self._since)
+
+    def _back(self, error: ConnectionFailed, outage: Deadline) -> Event | None:
+        """Wait until events are heard again; None when the watch ends before that."""
+        backoff = Backoff()
+        while not self._closed and not (self._deadline is not None and self._deadline.expired):
+            patience = min(_LOOK_AGAIN, *(each.left for each in (self._deadline, outage) if each is not None))
+            try:
+                self._rejoin(patience)
+            except ConnectionFailed as failure:
+                if outage.expired:
+                    raise OutageError(
+                        f"no events could be heard for {outage.seconds:g} s (option retryTimeout): {error}; {failure}"
+                    ) from failure
+                backoff.pause(outage)
+                continue
+            self._lost = None
+            since, self._since = self._since, _now()
+            return _gap(since, self._since, str(error))
+        return None
+
+    def _rejoin(self, patience: float) -> None:
+        """`ConnectionFailed` when events cannot be heard again yet."""
+        if not self._connection.usable:
+            self._forget()
+            since = self._since
+            self._connect(self._api.connection)
+            self._since = since
+            return
+        self._connection.wait(patience)
+        generation = self._connection.reconnects
+        # nats-py subscribes again before it says anything else.
+        self._connection.check(_SIGN_OF_LIFE)
+        self._listener.go_on(generation)
+
+
+def _close(listener: Listener, pid: int) -> None:
+    if os.getpid() == pid:
+        listener.close()
+
+
+def _now() -> Timestamp:
+    return Timestamp.of(time.time_ns())
+
+
+def _gap(since: Timestamp, until: Timestamp | None, reason: str, lost: int = 0) -> Gap:
+    body: dict[str, Any] = {
+        "type": Gap.TYPE,
+        "id": uuid.uuid4().hex,
+        "timestamp": until or _now(),
+        "since": since,
+        "until": until,
+        "reason": reason,
+        "lost": lost,
+    }
+    return Gap.from_server(body)

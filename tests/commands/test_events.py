@@ -1,0 +1,155 @@
+"""``spark-jetstream events`` with the real server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin, parse_event
+from spark_jetstream.admin.event_models import StreamAction
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.support.command import run_command, succeed
+
+KIND = ("events", "--kind", "stream_action", "--stream", "BUSY")
+
+
+@pytest.fixture
+def busy(nats_server: NatsServer) -> Iterator[None]:
+    """Somebody creates and deletes stream ``BUSY`` all the time."""
+    done = threading.Event()
+
+    def work() -> None:
+        with JetStreamAdmin(servers=nats_server.url) as admin:
+            while not done.wait(0.02):
+                admin.streams.create(name="BUSY", subjects=["busy"], storage="memory")
+                admin.streams.delete("BUSY")
+
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(work)
+        yield
+        done.set()
+        worker.result()
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_line_for_each_event(nats_server: NatsServer) -> None:
+    ran = succeed(*KIND, "--count", "4", url=nats_server.url)
+    words = [line.split(" ", 1)[1] for line in ran.out.splitlines()]
+    assert len(words) == 4
+    assert set(words) == {f"stream_action stream BUSY was {done}" for done in ("created", "deleted")}
+    assert ran.err == "Listening on " + ", ".join(
+        f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY\n" if done == "DELETED" else f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY"
+        for done in ("CREATED", "UPDATED", "DELETED")
+    )
+
+
+@pytest.mark.usefixtures("busy")
+def test_json_as_the_server_sent_it(nats_server: NatsServer) -> None:
+    found = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
+    assert {each["action"] for each in found} == {"create", "delete"}
+    for each in found:
+        assert each.keys() == {"type", "id", "timestamp", "stream", "action"}
+        assert isinstance(parse_event("s", json.dumps(each).encode()), StreamAction)
+
+
+@pytest.mark.usefixtures("busy")
+def test_cloud_events(nats_server: NatsServer) -> None:
+    found = succeed(*KIND, "--count", "2", "--cloudevents", url=nats_server.url).objects
+    for each in found:
+        assert each.keys() == {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "data"}
+        assert (each["specversion"], each["type"], each["id"]) == ("1.0", StreamAction.TYPE, each["data"]["id"])
+        assert each["subject"].startswith("$JS.EVENT.ADVISORY.STREAM.")
+
+
+@pytest.mark.parametrize(
+    ("flags", "subjects"),
+    [
+        ((), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
+        (("--all",), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
+        (("--advisories", "--metrics"), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
+        (("--advisories",), "$JS.EVENT.ADVISORY.>"),
+        (("--metrics", "--consumer", "c"), "$JS.EVENT.METRIC.CONSUMER.*.*.c"),
+        (
+            ("--kind", "nak", "--kind", "ADVISORY.API"),
+            "$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.*.*, $JS.EVENT.ADVISORY.API",
+        ),
+        (("--prefix", "a.b", "--metrics"), "a.b.METRIC.>"),
+    ],
+)
+def test_what_is_listened_to(nats_server: NatsServer, flags: tuple[str, ...], subjects: str) -> None:
+    """And no event within the given time is no error."""
+    ran = succeed("events", *flags, "--for", "20ms", url=nats_server.url)
+    assert ran.err == f"Listening on {subjects}\n"
+
+
+def test_wrong_usage(nats_server: NatsServer) -> None:
+    for flags, said in (
+        (("--kind", "maxdeliver"), "did you mean max_deliver"),
+        (("--kind", "api_audit", "--stream", "S"), "cannot be chosen by stream"),
+        (("--stream", "a.b"), "stream "),
+        (("--for", "soon"), "soon is no time"),
+        (("--for", "0"), "0 is no time"),
+        (("--count", "0"), "--count"),
+    ):
+        ran = run_command("events", *flags, url=nats_server.url)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in " ".join(ran.err.replace("│", " ").split())
+
+
+def test_no_server() -> None:
+    ran = run_command("events", "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1")
+    assert (ran.code, ran.out) == (3, "")
+
+
+def test_a_user_who_may_not_listen(nats_server_factory: Callable[..., NatsServer], no_connection_left: None) -> None:
+    users = 'authorization { users: [{ user: a, password: p, permissions: { subscribe: "_INBOX.>" } }] }'
+    server = nats_server_factory(config=users)
+    ran = run_command("events", "--user", "a", "--password", "p", url=server.url)
+    assert (ran.code, ran.out) == (1, "")
+    assert "may not subscribe to $JS.EVENT.ADVISORY.>" in ran.err
+
+
+def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
+    line = [sys.executable, "-m", "spark_jetstream", "events", "--server", nats_server.url]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("Listening on $JS.EVENT.")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_gap_is_told_and_ends_with_1(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    server = nats_server_factory(http_monitor=True)
+
+    def disturb() -> None:
+        poll(lambda: "EVENT" in json.dumps(server.monitor("/connz?subs=1")) or None, 20, TimeoutError)
+        server.restart()
+        poll(lambda: "EVENT" in json.dumps(server.monitor("/connz?subs=1")) or None, 20, TimeoutError)
+        with JetStreamAdmin(servers=server.url) as admin:
+            admin.streams.create(name="BUSY", subjects=["a"])
+
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(disturb)
+        ran = run_command(*KIND, "--count", "1", "--for", "30s", "--json", url=server.url)
+        work.result()
+    lost, back, created = ran.objects
+    assert ran.code == 1
+    assert lost["type"] == back["type"] == "spark_jetstream.event.v1.gap"
+    assert "until" not in lost
+    assert back["since"] == lost["since"] < back["until"]
+    assert created["action"] == "create"
+    assert ran.err.count("events may be missing") == 2
