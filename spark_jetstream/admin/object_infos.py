@@ -1,0 +1,84 @@
+"""What administration says of an object (JETSTREAM ADR-20). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spark_jetstream.admin.amounts import NEVER, Bytes, Timestamp
+from spark_jetstream.errors import OptionError
+from spark_jetstream.objects import name_fault
+from spark_jetstream.stored_objects import StoredObject
+from spark_jetstream.values import shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectInfo:
+    """An object, a link, or what is left of an object that was deleted.
+
+    ``size`` in bytes, ``chunks`` is the number of messages that hold it, ``digest`` its SHA-256 as the bucket has it
+    (``SHA-256=`` and URL-safe base64). ``modified`` is when the server stored its meta message, and ``sequence`` where
+    that lies in the bucket's stream. ``link`` is (bucket, name) of what this is a link to, with an empty name for a
+    whole bucket; a link has no size of its own. ``nuid`` names its chunks: ``$O.<bucket>.C.<nuid>``.
+    """
+
+    bucket: str
+    name: str
+    size: Bytes
+    chunks: int
+    digest: str
+    modified: Timestamp
+    headers: Mapping[str, tuple[str, ...]]
+    metadata: Mapping[str, str]
+    description: str
+    link: tuple[str, str] | None
+    deleted: bool
+    nuid: str
+    max_chunk_size: int | None
+    sequence: int
+
+    @classmethod
+    def of(cls, stored: StoredObject) -> ObjectInfo:
+        """From a meta message; a time of 0 is not known, and becomes `NEVER`."""
+        meta = stored.meta
+        return cls(
+            bucket=meta.bucket,
+            name=meta.name,
+            size=Bytes(meta.size),
+            chunks=meta.chunks,
+            digest=meta.digest,
+            modified=Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
+            headers={name: tuple(values) for name, values in meta.headers.items()},
+            metadata=dict(meta.metadata),
+            description=meta.description or "",
+            link=meta.link,
+            deleted=meta.deleted,
+            nuid=meta.nuid,
+            max_chunk_size=meta.max_chunk_size,
+            sequence=stored.sequence,
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The same for JSON; without what is not there."""
+        link = None if self.link is None else {"bucket": self.link[0], "name": self.link[1]}
+        values = {
+            **asdict(self),
+            "headers": {name: list(values) for name, values in self.headers.items()},
+            "link": link,
+        }
+        kept = {"name", "size", "chunks", "bucket", "deleted"}
+        return {name: value for name, value in values.items() if name in kept or value not in (None, "", {})}
+
+
+def object_name(name: object) -> str:
+    """The name of an object: any text but the empty one, of at most 2,048 bytes in UTF-8. Else `OptionError`."""
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"the name of an object must be text that is not empty, not {shown(name)}", option="name")
+    try:
+        fault = name_fault(name)
+    except UnicodeEncodeError:
+        fault = "its name is no text that UTF-8 can hold"
+    if fault:
+        raise OptionError(f"object {name[:80]!r} cannot be: {fault}", option="name")
+    return name
