@@ -8,7 +8,14 @@ from __future__ import annotations
 from spark_jetstream.admin.account import ServerInfo
 from spark_jetstream.admin.delivered import DeliveredMessage
 from spark_jetstream.admin.environment import environment_options
-from spark_jetstream.admin.lag import ConsumerLag
+from spark_jetstream.admin.event_base import Event, Gap, UnknownEvent
+from spark_jetstream.admin.event_reading import parse_event, stored_event
+from spark_jetstream.admin.event_rendering import cloud_event, event_json, event_line
+from spark_jetstream.admin.kv import KeyValue
+from spark_jetstream.admin.kv_bucket import Bucket
+from spark_jetstream.admin.kv_entries import Entry
+from spark_jetstream.admin.kv_models import BucketConfig, BucketInfo
+from spark_jetstream.admin.lag import ConsumerLag, OriginLag
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.admin.models import (
     IMMUTABLE,
@@ -71,6 +78,9 @@ from spark_jetstream.admin.models import (
     rendered,
     update_body,
 )
+from spark_jetstream.admin.object_bucket import ObjectBucket
+from spark_jetstream.admin.object_infos import ObjectInfo
+from spark_jetstream.admin.object_models import ObjectBucketConfig, ObjectBucketInfo
 from spark_jetstream.admin.placing import Replica
 from spark_jetstream.admin.templates import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
 
@@ -86,6 +96,9 @@ __all__ = [
     "AccountLimits",
     "ApiErrorBody",
     "ApiStats",
+    "Bucket",
+    "BucketConfig",
+    "BucketInfo",
     "Bytes",
     "ClusterInfo",
     "ConsumerConfig",
@@ -100,12 +113,21 @@ __all__ = [
     "DesiredStatus",
     "Difference",
     "DoneReply",
+    "Entry",
+    "Event",
     "External",
+    "Gap",
     "JetStreamAdmin",
+    "KeyValue",
     "LostData",
     "MessageReply",
     "Model",
     "Nanoseconds",
+    "ObjectBucket",
+    "ObjectBucketConfig",
+    "ObjectBucketInfo",
+    "ObjectInfo",
+    "OriginLag",
     "Page",
     "PauseReply",
     "PeerInfo",
@@ -136,12 +158,18 @@ __all__ = [
     "SubjectTransform",
     "Tier",
     "Timestamp",
+    "UnknownEvent",
+    "cloud_event",
     "complaint",
     "differences",
     "environment_options",
+    "event_json",
+    "event_line",
     "merged",
+    "parse_event",
     "readable",
     "rendered",
+    "stored_event",
     "template",
     "update_body",
 ]

@@ -42,9 +42,9 @@ class Account:
         info = self.info()
         return info.tiers or {"": info}
 
-    def server(self) -> ServerInfo:
-        """The server, and the level of its API."""
-        info = self.info()
+    def server(self, info: AccountInfo | None = None) -> ServerInfo:
+        """The server, and the level of its API; by ``info``, if that was asked for already."""
+        info = info or self.info()
         connection = self._api.connection
         version = ".".join(map(str, connection.server_version))
         return ServerInfo(version, info.api.level, info.domain, connection.max_payload)

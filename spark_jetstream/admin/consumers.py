@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, get_args
@@ -10,7 +11,7 @@ from spark_jetstream import jsapi
 from spark_jetstream.admin import api_subjects as subjects
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
-from spark_jetstream.admin.changing import asked_for, confirm, refuse_difference, refuse_impossible, target
+from spark_jetstream.admin.changing import asked_for, changed, confirm, refuse_difference, refuse_impossible, target
 from spark_jetstream.admin.consumer_models import (
     ConsumerConfig,
     ConsumerInfo,
@@ -25,6 +26,7 @@ from spark_jetstream.admin.messages import DoneReply
 from spark_jetstream.admin.paging import Absent, pages
 from spark_jetstream.admin.placing import Replica, confirm_done, replicas
 from spark_jetstream.admin.streams import placement
+from spark_jetstream.durables import RUN, SINCE
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError
 from spark_jetstream.values import shown
 
@@ -80,13 +82,15 @@ class Consumers:
     ) -> ConsumerInfo:
         """Create a consumer. One that exists just so stays as it is; `ApiError` 10148 for one that is different.
 
+        One without a durable name and an ``inactive_threshold`` is always different to the server.
+
         The API has several forms of this request, which differ in their subjects, and so in the permissions they need:
 
         - without a name, ``CONSUMER.CREATE.STREAM``: the server names it, and removes it when nobody uses it;
         - with a name, ``CONSUMER.CREATE.STREAM.NAME``: ``durable_name`` makes it stay, ``name`` alone does not;
         - with a name and just one filter, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: so permissions can name the filter;
         - with ``durable_form=True``, ``CONSUMER.DURABLE.CREATE.STREAM.NAME``: what clients used before server 2.9, for
-          accounts that may use nothing else. It overwrites an existing consumer where it can.
+          accounts that may use nothing else.
 
         Where nothing is said the server's defaults hold, and its ``ack_policy`` is ``none``: `DEFAULT_CONSUMER` is a
         template with ``explicit``. `JetStreamError` when the server is too old for something that is asked for, and
@@ -164,6 +168,27 @@ class Consumers:
             confirm(wanted, ConsumerInfo.from_server(body, context).config, f"{what} was updated")
         return found
 
+    def copy(self, stream: str, name: str, new_name: str, /, **changes: Any) -> ConsumerInfo:
+        """Create a consumer of the same stream with the configuration of another one, and these changes.
+
+        It begins where its ``deliver_policy`` says: the position of the other one is its own. It is durable if that one
+        is. What marks that one as a Spark query's (`durables`) is left out, and so is a pause that is over. Raises what
+        `create` raises; on a work queue two consumers cannot have the same filter.
+        """
+        what = _what(stream, consumer_name(new_name))
+        info = self.load(stream, name)
+        config = info.config
+        metadata = {key: value for key, value in config.own_metadata.items() if key not in (RUN, SINCE)}
+        new = {
+            "name": new_name,
+            "durable_name": new_name if config.durable_name else None,
+            "metadata": metadata or None,
+            "pause_until": config.pause_until if info.paused else None,
+        }
+        if "filter_subject" in changes or "filter_subjects" in changes:
+            new |= {"filter_subject": None, "filter_subjects": None}
+        return self.create(stream, changed(config, {**new, **changes}, what))
+
     def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:
         """Delete a consumer; whether there was one. `ConsumerNotFound` without one, unless ``missing_ok``.
 
@@ -183,12 +208,22 @@ class Consumers:
 
     def pause(self, stream: str, name: str, until: Any) -> PauseReply:
         """Deliver nothing until a time: an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds
-        since the epoch. Server 2.11.
+        since the epoch; or for a while from now on, by the server's clock: a `timedelta`, or text such as ``10m``.
+        Server 2.11.
 
         `JetStreamError` when that is past by the server's clock; the consumer delivers then.
         """
         context = f"pause {_what(stream, name)}"
-        until = moment("until", until)
+        span = _while(until)
+        if span is not None:
+            until = self.load(stream, name).ts.nanoseconds + span
+        try:
+            until = moment("until", until)
+        except OptionError:
+            if not isinstance(until, str):
+                raise
+            words = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
+            raise OptionError(f"until must be {words}, not {shown(until)}") from None
         body = self._ask(subjects.CONSUMER_PAUSE, {"pause_until": until}, context, stream, name)
         reply = PauseReply.from_server(body, context)
         if not reply.paused:
@@ -275,6 +310,16 @@ class Consumers:
         actual = self.load(stream, name).config
         wanted = target(actual, changes, fields, _what(stream, name))
         return wanted, actual, differences(wanted, actual)
+
+
+def _while(until: Any) -> Nanoseconds | None:
+    """How long that is; None when it is a time."""
+    if not isinstance(until, (str, dt.timedelta)):
+        return None
+    try:
+        return Nanoseconds.of(until)
+    except ValueError:
+        return None
 
 
 def _what(stream: str, name: str) -> str:

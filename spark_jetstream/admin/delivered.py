@@ -76,28 +76,33 @@ def _request(count: int, timeout: float, group: str | None) -> bytes:
     return json.dumps(body).encode()
 
 
-def _read(frames: Frames, info: ConsumerInfo) -> Iterator[DeliveredMessage]:
-    acks = Acks(frames)
+def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredMessage]:
+    """Messages of a stream, as a consumer delivered them."""
     lines = frames.lines.tobytes()
     sequences, times = acks.sequences(), acks.timestamps()
     for at in range(len(frames)):
         start = int(frames.line_end[at])
         head, size = int(frames.head[at]), int(frames.size[at])
-        space = int(frames.reply[at])
-        first, last = frames.separators[space] + 1, frames.separators[space + int(frames.reply_dots[at]) + 1]
-        reply = lines[first:last].decode("utf-8", "replace")
-        tokens = reply.split(".")
-        # Of its two forms one has a domain and an account in front (ADR-15); `Acks` has seen that it is one of them.
-        shift = 0 if len(tokens) == 9 else 2
-        message = StoredMessage.from_server(
+        yield StoredMessage.from_server(
             {
                 "subject": lines[frames.subject_start[at] : frames.subject_end[at]].decode("utf-8", "replace"),
                 "seq": int(sequences[at]),
                 "time": Timestamp.of(int(times[at])),
                 "data": frames.data[start + head : start + size],
                 "hdrs": frames.data[start : start + head],
-                "stream": info.stream_name,
+                "stream": stream,
             }
         )
+
+
+def _read(frames: Frames, info: ConsumerInfo) -> Iterator[DeliveredMessage]:
+    lines = frames.lines.tobytes()
+    for at, message in enumerate(stored_messages(frames, Acks(frames), info.stream_name)):
+        space = int(frames.reply[at])
+        first, last = frames.separators[space] + 1, frames.separators[space + int(frames.reply_dots[at]) + 1]
+        reply = lines[first:last].decode("utf-8", "replace")
+        tokens = reply.split(".")
+        # Of its two forms one has a domain and an account in front (ADR-15); `Acks` has seen that it is one of them.
+        shift = 0 if len(tokens) == 9 else 2
         deliveries, consumer_seq, pending = (int(tokens[shift + number]) for number in (4, 6, 8))
         yield DeliveredMessage(message, info.name, deliveries, consumer_seq, pending, reply)

@@ -11,6 +11,7 @@ from spark_jetstream.admin.consumer_models import ConsumerInfo
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.stored import Messages
 from spark_jetstream.admin.streams import Streams
+from spark_jetstream.durables import SINCE
 from spark_jetstream.errors import MessageNotFound, StreamNotFound
 
 
@@ -23,6 +24,10 @@ class ConsumerLag:
     server's clock; None when there is none, or when it cannot be told (``deliver_policy`` ``last_per_subject``, or it
     was not asked for). While acknowledgements are missing it may be one that was delivered ``max_deliver`` times and
     given up.
+
+    ``spark_since`` is when a Spark query took a consumer that shows how far it has committed (option ``durable``); None
+    for all other consumers. Nobody pulls from such a one: all that it has to deliver is what the query has yet to
+    commit.
     """
 
     stream: str
@@ -34,11 +39,45 @@ class ConsumerLag:
     paused: bool
     oldest: Timestamp | None = None
     age: Nanoseconds | None = None
+    spark_since: Timestamp | None = None
 
     @property
     def total(self) -> int:
         """How many messages are not processed."""
         return self.pending + self.ack_pending
+
+
+@dataclass(frozen=True)
+class OriginLag:
+    """How far a mirror, or a stream with sources, is behind one ``origin``. ``lag`` messages are still to come; it is 0
+    as well while the origin was never reached: look at ``error`` and ``active`` too.
+
+    ``active`` is how long ago something came, if only a sign of life; None for never.
+    """
+
+    stream: str
+    origin: str
+    lag: int
+    active: Nanoseconds | None
+    error: str
+
+
+def origin_lags(api: Api, stream: str | None = None) -> Iterator[OriginLag]:
+    """The lag of a stream, or of all streams, behind what they copy; sorted by name.
+
+    Raises what `Streams.infos` and `Streams.load` raise.
+    """
+    streams = Streams(api)
+    for info in streams.infos() if stream is None else [streams.load(stream)]:
+        for each in info.origins:
+            active = each.active if each.active >= 0 else None
+            error = each.error.description if each.error else ""
+            yield OriginLag(info.config.name, each.name, each.lag, active, error)
+
+
+def lag_of(api: Api, stream: str, consumer: str, *, ages: bool = True) -> ConsumerLag:
+    """The lag of one consumer. As `lags`; `ConsumerNotFound` when it is not there."""
+    return _lag(Messages(api), Consumers(api).load(stream, consumer), ages)
 
 
 def lags(api: Api, stream: str | None, *, ages: bool = True) -> Iterator[ConsumerLag]:
@@ -59,22 +98,26 @@ def lags(api: Api, stream: str | None, *, ages: bool = True) -> Iterator[Consume
 
 def _lags(api: Api, stream: str, ages: bool) -> Iterator[ConsumerLag]:
     messages = Messages(api)
-    for info in Consumers(api).infos(stream):
-        oldest = _oldest(messages, info) if ages else None
-        age = None
-        if oldest is not None and not info.ts.never:
-            age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))
-        yield ConsumerLag(
-            info.stream_name,
-            info.name,
-            info.num_pending,
-            info.num_ack_pending,
-            info.num_redelivered,
-            info.num_waiting,
-            info.paused,
-            oldest,
-            age,
-        )
+    yield from (_lag(messages, info, ages) for info in Consumers(api).infos(stream))
+
+
+def _lag(messages: Messages, info: ConsumerInfo, ages: bool) -> ConsumerLag:
+    oldest = _oldest(messages, info) if ages else None
+    age = None
+    if oldest is not None and not info.ts.never:
+        age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))
+    return ConsumerLag(
+        info.stream_name,
+        info.name,
+        info.num_pending,
+        info.num_ack_pending,
+        info.num_redelivered,
+        info.num_waiting,
+        info.paused,
+        oldest,
+        age,
+        Timestamp(info.config.metadata[SINCE]) if SINCE in info.config.metadata else None,
+    )
 
 
 def _oldest(messages: Messages, info: ConsumerInfo) -> Timestamp | None:

@@ -11,7 +11,12 @@ from spark_jetstream.admin.account import Account
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.environment import PLAIN, environment_options
-from spark_jetstream.admin.lag import ConsumerLag, lags
+from spark_jetstream.admin.events import Events
+from spark_jetstream.admin.kv import KeyValue
+from spark_jetstream.admin.lag import ConsumerLag, OriginLag, lag_of, lags, origin_lags
+from spark_jetstream.admin.objects import Objects
+from spark_jetstream.admin.plan import Plan, carry_out, make_plan
+from spark_jetstream.admin.plan_files import description, read_wanted
 from spark_jetstream.admin.stored import Messages
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.connection_options import ConnectionOptions, beside
@@ -31,8 +36,9 @@ class JetStreamAdmin:
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages`` and ``account`` hold the methods. Options are those of ``docs/options.md``
-    that say how to connect; their names match in any case. Nothing is asked of a server before the first method is.
+    ``streams``, ``consumers``, ``messages``, ``account``, ``events``, ``kv`` and ``objects`` hold the methods. Options
+    are those of ``docs/options.md`` that say how to connect; their names match in any case. Nothing is asked of a
+    server before the first method is.
 
     All methods block, and may be called from any thread, where an event loop runs (a notebook), and in a forked child.
     The connection is the one that everything in this process with the same options shares, Spark's readers included; it
@@ -74,18 +80,60 @@ class JetStreamAdmin:
         self.consumers = Consumers(api)
         self.messages = Messages(api)
         self.account = Account(api)
+        self.kv = KeyValue(api)
+        self.objects = Objects(api)
+        self.events = Events(api)
 
     @property
     def options(self) -> ConnectionOptions:
         """How this connects."""
         return self._api.options
 
-    def lag(self, stream: str | None = None, *, ages: bool = True) -> Iterator[ConsumerLag]:
-        """How far each consumer of a stream, or of all streams, is behind; sorted by name.
+    def lag(
+        self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True
+    ) -> Iterator[ConsumerLag]:
+        """How far each consumer of a stream, or of all streams, is behind, sorted by name; or just one of a stream.
 
         ``ages`` looks up the oldest message that is not processed, a request for each consumer that is behind.
+        `ConsumerNotFound` when the one that is named is not there, `OptionError` when its stream is not named.
         """
-        return lags(self._api, stream, ages=ages)
+        if consumer is None:
+            return lags(self._api, stream, ages=ages)
+        if stream is None:
+            raise OptionError(f"consumer {consumer}: its stream must be named, too")
+        return iter([lag_of(self._api, stream, consumer, ages=ages)])
+
+    def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
+        """How far a stream, or each of all streams, is behind what it mirrors or copies from its sources; sorted."""
+        return origin_lags(self._api, stream)
+
+    def plan(self, *described: str | os.PathLike[str] | Mapping[str, Any], given_only: bool = False) -> Plan:
+        """What has to be done to have streams and their consumers as files, or mappings, describe them.
+
+        A description is a stream's configuration with a list ``consumers`` beside its fields; files are YAML where
+        their names end in ``.yaml`` or ``.yml``, else JSON, and may hold several. What they do not name is left alone.
+        ``given_only``: fields that a description does not set stay as they are; else they get the server's default.
+
+        Nothing is changed. `OptionError` names the file that is wrong.
+        """
+        return make_plan(self._api.connection, read_wanted(*described), given_only=given_only)
+
+    def apply(self, plan: Plan) -> None:
+        """Carry a plan out; a plan of the same descriptions has nothing left to do then.
+
+        Nothing is done, and `JetStreamError` raised, when a step is refused, or the server is too old for one.
+        `PlanOutdated` when somebody has changed since what the plan is about.
+        """
+        for step in plan.steps:
+            if step.action in ("create", "update"):
+                self._api.need_for(step.target, f"{step.action} {step.what}")
+        carry_out(self._api.connection, plan)
+
+    def describe(self, stream: str) -> dict[str, Any]:
+        """A stream and its durable consumers, as `plan` takes them: what is not the default. Planned for the same
+        server, there is nothing to do."""
+        durable = [each.config for each in self.consumers.infos(stream) if each.config.durable_name]
+        return description(self.streams.load(stream).config, durable)
 
     def close(self) -> None:
         """End this; its methods raise `JetStreamError` from now on. May be called again."""

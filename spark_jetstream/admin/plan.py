@@ -77,7 +77,7 @@ class Step:
     @property
     def changes(self) -> tuple[str, ...]:
         """Each difference in words, with why it is refused and what it risks; then the other ``reasons``."""
-        return (*(_described(each) for each in self.differences), *self.reasons)
+        return (*(difference_words(each) for each in self.differences), *self.reasons)
 
     def lines(self) -> list[str]:
         """For people: what is done, and below it each field that is set or changed."""
@@ -94,16 +94,7 @@ class Step:
         found["action"] = self.action
         if self.action == "create":
             found["config"] = self.target.body()
-        found["differences"] = [
-            {
-                "field": each.field,
-                "actual": _plain(each.actual),
-                "wanted": _plain(each.wanted),
-                **({"refused": each.refused} if each.refused else {}),
-                **({"risk": each.risk} if each.risk else {}),
-            }
-            for each in self.differences
-        ]
+        found["differences"] = [difference_data(each) for each in self.differences]
         if self.reasons:
             found["reasons"] = list(self.reasons)
         return found
@@ -263,10 +254,22 @@ def _outdated(now: Step) -> PlanOutdated:
     return PlanOutdated(f"{now.what} has changed since the plan was made ({said}): make the plan again")
 
 
-def _described(difference: Difference) -> str:
+def difference_words(difference: Difference) -> str:
+    """A difference in words, with why it is refused, or what it risks."""
     notes = [f"refused: {difference.refused}"] if difference.refused else []
     notes += [f"risk: {difference.risk}"] if difference.risk and not difference.refused else []
     return f"{difference} ({'; '.join(notes)})" if notes else str(difference)
+
+
+def difference_data(difference: Difference) -> dict[str, Any]:
+    """A difference as data that `json` writes. Values are as the API has them: nanoseconds, bytes."""
+    return {
+        "field": difference.field,
+        "actual": _plain(difference.actual),
+        "wanted": _plain(difference.wanted),
+        **({"refused": difference.refused} if difference.refused else {}),
+        **({"risk": difference.risk} if difference.risk else {}),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from spark_jetstream.admin.consumer_models import ConsumerConfig
+from spark_jetstream.admin.rendering import rendered
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.errors import OptionError
 from spark_jetstream.values import shown
@@ -32,16 +34,43 @@ class Wanted:
     consumers: tuple[ConsumerConfig, ...] = ()
 
 
-def read_wanted(*paths: str) -> tuple[Wanted, ...]:
-    """What files describe: YAML where a name ends in ``.yaml`` or ``.yml``, else JSON. `OptionError` names the file."""
+def read_wanted(*described: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Wanted, ...]:
+    """What files describe, or descriptions themselves: YAML where a name ends in ``.yaml`` or ``.yml``, else JSON.
+
+    `OptionError` names the file.
+    """
     found: dict[str, tuple[Wanted, str]] = {}
-    for path in paths:
-        for each in wanted_in(file_content(path, path), path):
+    for number, given in enumerate(described, start=1):
+        where = f"description {number}" if isinstance(given, Mapping) else os.fspath(given)
+        documents = [given] if isinstance(given, Mapping) else file_content(where, where)
+        for each in wanted_in(documents, where):
             name = each.stream.name
             if name in found:
-                raise OptionError(f"{path}: stream {name} is described in {found[name][1]} already")
-            found[name] = each, path
+                raise OptionError(f"{where}: stream {name} is described in {found[name][1]} already")
+            found[name] = each, where
     return tuple(each for each, _ in found.values())
+
+
+def description(stream: StreamConfig, consumers: Iterable[ConsumerConfig] = ()) -> dict[str, Any]:
+    """A stream and its consumers as `read_wanted` reads them: only what is not the default, durations and sizes as
+    people write them, nothing of what the server adds."""
+    kept = [_described(each) for each in consumers]
+    return _described(stream) | ({_CONSUMERS: kept} if kept else {})
+
+
+def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
+    fields = type(config).model_fields
+    values = {name: getattr(config, name) for name in config.field_names} | {"metadata": config.own_metadata}
+    if isinstance(config, ConsumerConfig) and config.name == config.durable_name:
+        del values["name"]
+    given = type(config).from_server(
+        {
+            name: value
+            for name, value in values.items()
+            if name not in fields or value != fields[name].get_default(call_default_factory=True)
+        }
+    )
+    return rendered(given)
 
 
 def file_content(path: str, what: str) -> list[Any]:
@@ -82,11 +111,7 @@ def json_document(text: str, what: str) -> Any:
 
 def yaml_documents(text: str, what: str) -> list[Any]:
     """What each document of a YAML text holds; times stay text. `OptionError` that begins with ``what``."""
-    try:
-        import yaml  # noqa: PLC0415  # only there with the extra
-    except ImportError:
-        raise OptionError(f"{what}: reading YAML needs PyYAML: pip install 'spark-jetstream[yaml]'") from None
-
+    yaml = _yaml(f"{what}: reading")
     try:
         loader = yaml.SafeLoader(text)
         # As a `datetime` a time would lose its nanoseconds.
@@ -113,6 +138,21 @@ def yaml_documents(text: str, what: str) -> list[Any]:
     else:
         return documents
     raise OptionError(f"{what}: this is not valid YAML: {words}{where}")
+
+
+def yaml_text(value: Any) -> str:
+    """A description as YAML, in the order of its fields. `OptionError` where PyYAML is missing."""
+    written: str = _yaml("writing").safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    return written
+
+
+def _yaml(what: str) -> ModuleType:
+    try:
+        import yaml  # noqa: PLC0415  # only there with the extra
+    except ImportError:
+        raise OptionError(f"{what} YAML needs PyYAML: pip install 'spark-jetstream[yaml]'") from None
+    module: ModuleType = yaml
+    return module
 
 
 def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:

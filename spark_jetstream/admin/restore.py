@@ -55,11 +55,13 @@ class Restored:
     """A stream that was restored.
 
     `differences` says, a sentence each, where it is not what it was when the backup began; `notes` what else to know.
+    `sha256` is the checksum that the data was found to have, in hexadecimal digits; empty for a backup without one.
     """
 
     info: StreamInfo
     differences: tuple[str, ...]
     notes: tuple[str, ...]
+    sha256: str = ""
 
 
 def restore(
@@ -69,6 +71,7 @@ def restore(
     name: str | None = None,
     changes: Mapping[str, Any] | None = None,
     chunk_size: int = CHUNK_SIZE,
+    checking: Progress | None = None,
     progress: Progress | None = None,
 ) -> Restored:
     """Make a stream again, with its consumers, from the backup at `source`: a directory or a tar file.
@@ -77,9 +80,9 @@ def restore(
     them: other subjects where those of the backup belong to a stream that exists, another storage, fewer replicas. The
     messages keep their sequences, times and subjects. `progress` gets the bytes sent and their total.
 
-    All of the backup is read and checked before anything is asked of the server. A backup without our manifest, such
-    as one of ``nats stream backup``, is taken, and `notes` says so: the server then finds most damage, and some only
-    when much was sent.
+    All of the backup is read and checked before anything is asked of the server; `checking` gets the bytes read and
+    their total. A backup without our manifest, such as one of ``nats stream backup``, is taken, and `notes` says so:
+    the server then finds most damage, and some only when much was sent.
 
     Raises `BackupError` when the backup is damaged or the server cannot restore it; `OptionError` for changes that are
     not possible; `StreamExists` when a stream of this name exists; other answers of the API; `PermissionDenied` with
@@ -90,12 +93,13 @@ def restore(
         raise OptionError(f"chunk_size must be 1 or more, not {chunk_size}", option="chunk_size")
     with opened(Path(source)) as saved:
         config = _config(saved, name, changes or {})
-        kind = checked(saved)
+        kind = checked(saved, checking)
         _refuse_old(saved, config, kind)
         _refuse_taken_subjects(connection, config)
         upload = _Upload(connection, saved, config, kind)
         info = upload.carry_out(_pieces(saved, min(chunk_size, connection.max_payload)), progress)
-        return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)))
+        sha256 = saved.manifest.data_sha256 if saved.manifest else ""
+        return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
 
 
 def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> StreamConfig:

@@ -198,6 +198,12 @@ class StreamInfo(Page):
     did_create: Boolean = False
     """Whether this answers a request to create it; true also when it existed already, just so."""
 
+    @property
+    def origins(self) -> tuple[StreamSourceInfo, ...]:
+        """``mirror`` or ``sources``, whichever there are, sorted by name."""
+        found = (self.mirror,) if self.mirror else self.sources
+        return tuple(sorted(found, key=lambda each: each.name))
+
 
 class StreamNamesPage(Page):
     """Names of streams, 1,024 at a time."""

@@ -1,13 +1,15 @@
-"""Streams: list, create, change, copy, purge, delete, and where their replicas are."""
+"""Streams: list, create, change, copy, save, purge, delete, and where their replicas are."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from spark_jetstream.admin import api_subjects as subjects
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
+from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.changing import (
     asked_for,
     changed,
@@ -20,6 +22,7 @@ from spark_jetstream.admin.differences import Difference, differences, update_bo
 from spark_jetstream.admin.messages import DoneReply, PurgeReply, PurgeRequest
 from spark_jetstream.admin.paging import Absent, pages
 from spark_jetstream.admin.placing import Replica, confirm_done, replicas
+from spark_jetstream.admin.restore import Restored, restore
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.admin.stream_replies import StreamInfo, StreamNamesPage, StreamPage, StreamSourceInfo
 from spark_jetstream.errors import OptionError, StreamExists, StreamNotFound
@@ -82,9 +85,7 @@ class Streams:
 
     def origins(self, name: str) -> tuple[StreamSourceInfo, ...]:
         """The streams that a mirror or a stream with sources copies, sorted by name, each with its ``lag``."""
-        info = self.load(name)
-        found = (info.mirror,) if info.mirror else info.sources
-        return tuple(sorted(found, key=lambda each: each.name))
+        return self.load(name).origins
 
     # Creating and changing
 
@@ -160,6 +161,42 @@ class Streams:
     def seal(self, name: str) -> list[Difference]:
         """Let nothing in and nothing out, for ever; as `update`. The server turns other limits off along with it."""
         return self.update(name, sealed=True)
+
+    # Saving
+
+    def backup(
+        self,
+        name: str,
+        target: str | os.PathLike[str],
+        *,
+        consumers: bool = True,
+        check: bool = False,
+        progress: Progress | None = None,
+    ) -> Backup:
+        """Save a stream, with its consumers, at ``target``: a single file when that ends with ``.tar``, else a
+        directory. What else can be said, and all errors: `spark_jetstream.admin.backup.backup`.
+        """
+        connection = self._api.connection
+        return backup(connection, stream_name(name), target, consumers=consumers, check=check, progress=progress)
+
+    def restore(
+        self,
+        source: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        checking: Progress | None = None,
+        progress: Progress | None = None,
+        **changes: Any,
+    ) -> Restored:
+        """Make a stream again from a backup, under another ``name`` if given, with these changes of its configuration.
+
+        The backup is read and checked (``checking`` gets the bytes read and their total) before anything is asked of
+        the server, and then sent (``progress``). `Restored.differences` is empty for a stream that is what it was. All
+        errors: `spark_jetstream.admin.restore.restore`.
+        """
+        named = None if name is None else stream_name(name)
+        connection = self._api.connection
+        return restore(connection, source, name=named, changes=changes, checking=checking, progress=progress)
 
     # Removing
 

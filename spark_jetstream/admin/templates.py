@@ -3,18 +3,17 @@
 A template is a mapping of fields; what is given beside it wins::
 
     admin.streams.create(DEFAULT_WORK_QUEUE, name="JOBS", subjects=["jobs.>"])
-    admin.streams.create(template("team-stream.json"), name="ORDERS", subjects=["orders.>"], max_age="30d")
+    admin.streams.create(template("team-stream.yaml"), name="ORDERS", subjects=["orders.>"], max_age="30d")
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from spark_jetstream.admin.plan_files import file_content
 from spark_jetstream.errors import OptionError
 
 DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
@@ -22,7 +21,6 @@ DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
         "retention": "limits",
         "storage": "file",
         "discard": "old",
-        "duplicate_window": "2m",
         "allow_direct": True,
     }
 )
@@ -33,7 +31,6 @@ DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
         "retention": "workqueue",
         "storage": "file",
         "discard": "new",
-        "duplicate_window": "2m",
         "allow_direct": True,
     }
 )
@@ -49,25 +46,15 @@ DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
 """A pull consumer that delivers everything, and everything again until it is acknowledged."""
 
 
-def template(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The user's own template: a JSON file with one object, whose fields are those of a configuration.
+def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:
+    """The user's own template: a file with one object, whose fields are those of a configuration.
 
-    Which fields there are, and what they may hold, is checked where the template is used. `OptionError` when the file
-    cannot be read, or is something else.
+    YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. Which fields there are, and what they may hold, is
+    checked where the template is used. `OptionError`, which begins with ``what`` and the file, when the file cannot be
+    read, or holds something else.
     """
-    file = Path(path).expanduser()
-    fault = ""
-    found: object = None
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        fault = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
-    except UnicodeDecodeError:
-        fault = "is not UTF-8 text"
-    except (ValueError, RecursionError) as error:
-        fault = f"is not JSON: {error}"
-    if not fault and not isinstance(found, dict):
-        fault = "is not a JSON object"
-    if fault or not isinstance(found, dict):
-        raise OptionError(f"template {file} {fault}")
-    return found
+    file = os.path.expanduser(os.fspath(path))
+    documents = file_content(file, f"{what} {file}")
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise OptionError(f"{what} {file}: this is not one object with the fields of a configuration")
+    return documents[0]

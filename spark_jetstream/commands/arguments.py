@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.commands.framework import Run, connection_options
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.values import shown
 
 _MOST = 100  # that a shell is given to choose from
 _QUICKLY = "2s"  # nobody waits longer for a list of names
@@ -43,4 +45,18 @@ complete_consumer = completion(_consumers)
 
 StreamName = Annotated[str, typer.Argument(help="Name of the stream.", autocompletion=complete_stream)]
 ConsumerName = Annotated[str, typer.Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
+
+
+def _duration(text: str | Nanoseconds) -> Nanoseconds:
+    if isinstance(text, Nanoseconds):  # a default
+        return text
+    try:
+        return Nanoseconds.of(text)
+    except ValueError:
+        raise typer.BadParameter(f"{shown(text)} is no duration such as 10s, 5m or 1h30m") from None
+
+
+DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}
+"""What makes an option a duration: ``Annotated[Nanoseconds, typer.Option(**DURATION, help=...)]``."""
+
 Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.", show_default=False)]

@@ -119,11 +119,16 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
             run = make_run(given.pop("ctx"), given)
             function(run, **{each.name: given[each.name] for each in parameters})
 
-        call.__doc__ = inspect.getdoc(function)
+        call.__doc__ = unwrapped(inspect.getdoc(function) or "")
         app.command(name, epilog=f"Example: spark-jetstream {example}")(signed(call, parameters))
         return function
 
     return register
+
+
+def unwrapped(help: str) -> str:
+    """A docstring as help: a line for each paragraph, for the terminal to break."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in help.split("\n\n"))
 
 
 def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:

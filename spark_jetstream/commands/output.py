@@ -95,6 +95,11 @@ class Output:
         if not self.as_json:
             self._console.print(said, style=style)
 
+    def clear(self) -> None:
+        """Wipe a terminal, for what is shown again and again."""
+        if not self.as_json and self._console.is_terminal:
+            self._console.clear()
+
     def raw(self, data: bytes) -> None:
         """Bytes as they are, for commands whose output is the content of a message or an object."""
         sys.stdout.buffer.write(data)

@@ -11,6 +11,7 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN
+from tests.admin.object_buckets import Made, made_buckets
 from tests.support.publish import Publisher
 
 Api = Callable[..., dict[str, Any]]
@@ -75,3 +76,16 @@ def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
     """Administers the shared server."""
     with JetStreamAdmin(servers=nats_server.url) as admin:
         yield admin
+
+
+@pytest.fixture
+def make_store(nats_server: NatsServer, publisher: Publisher, admin: JetStreamAdmin) -> Iterator[Callable[[], Made]]:
+    """A function that makes Object Store buckets on the shared server; gone after the test."""
+    with made_buckets(admin, nats_server.url, f"OBJECTS{next(_numbers)}x") as make:
+        yield make
+
+
+@pytest.fixture
+def store(make_store: Callable[[], Made]) -> Made:
+    """An Object Store bucket."""
+    return make_store()

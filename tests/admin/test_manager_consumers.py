@@ -221,6 +221,11 @@ def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Callable[[in
     assert [lag.paused for lag in admin.lag(stream)] == [True]
     assert not admin.consumers.resume(stream, "c").paused
     assert not admin.consumers.resume(stream, "c").paused
+    # For how long: from now on, by the server's clock.
+    for span in ("1h30m", dt.timedelta(minutes=90)):
+        remaining = admin.consumers.pause(stream, "c", span).pause_remaining
+        assert 89 * 60 * 10**9 < remaining <= 90 * 60 * 10**9
+    admin.consumers.resume(stream, "c")
     assert len(admin.consumers.next(stream, "c")) == 1
     with pytest.raises(JetStreamError, match="until 2020-01-01T00:00:00Z: that is past by the server's clock"):
         admin.consumers.pause(stream, "c", "2020-01-01T00:00:00Z")
@@ -391,6 +396,11 @@ def test_lag(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) ->
     assert [(stream, name) for name in found] == [pair for pair in everywhere if pair[0] == stream]
     with pytest.raises(StreamNotFound, match="NOWHERE"):
         list(admin.lag("NOWHERE"))
+    assert [(each.consumer, each.oldest) for each in admin.lag(stream, "a")] == [("a", a.oldest)]
+    with pytest.raises(ConsumerNotFound, match=f"consumer x of stream {stream}"):
+        admin.lag(stream, "x")
+    with pytest.raises(OptionError, match="consumer a: its stream must be named"):
+        admin.lag(consumer="a")
 
 
 def test_lag_of_messages_that_were_given_up(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:

@@ -130,15 +130,34 @@ def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
     assert (own.max_age.timedelta.days, own.own_metadata) == (30, {"team": "web"})
 
 
+def test_a_template_leaves_the_window_of_duplicates_to_the_server(admin: JetStreamAdmin, name: str) -> None:
+    created = admin.streams.create(DEFAULT_STREAM, name=name, max_age="30s").config
+    assert str(created.duplicate_window) == "30s"
+
+
+def test_templates_in_yaml(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(f"subjects: [{name}.>]\nmax_age: 30d  # for audits\nmax_bytes: 1g\n")
+    config = admin.streams.create(template(file), name=name).config
+    assert (str(config.max_age), str(config.max_bytes), config.subjects) == ("30d", "1GiB", (f"{name}.>",))
+
+
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "is not JSON"), ("[]", "is not a JSON object"), (None, "cannot be read: no such file")]
+    ("file", "text", "said"),
+    [
+        ("own.json", "{", "this is not valid JSON"),
+        ("own.json", "[]", "this is not one object"),
+        ("own.yaml", "a: 1\n---\nb: 2\n", "this is not one object"),
+        ("own.yaml", "a: 1\na: 2\n", '"a" is there twice'),
+        ("own.json", None, "the file cannot be read: No such file"),
+    ],
 )
-def test_templates_that_are_none(text: str | None, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "own.json"
+def test_templates_that_are_none(file: str, text: str | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / file
     if text is not None:
-        file.write_text(text)
-    with pytest.raises(OptionError, match=f"template {file} {said}"):
-        template(file)
+        path.write_text(text)
+    with pytest.raises(OptionError, match=f"^template {path}: {said}"):
+        template(path)
 
 
 # -- look --

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +11,6 @@ import pytest
 
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command, succeed
-
-
-@pytest.fixture(autouse=True)
-def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither variables nor contexts of whoever runs the tests."""
-    for name in [name for name in os.environ if name.startswith("NATS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def test_connection_options_stand_before_and_behind_the_command(nats_server: NatsServer) -> None:

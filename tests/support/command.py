@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import typer
 
 from spark_jetstream import cli
 
@@ -47,7 +50,7 @@ def run_command(*arguments: object, url: str | None = None, stdin: bytes = b"") 
     given = [*map(str, arguments), *(["--server", url] if url is not None else [])]
     out, err = _text(), _text()
     code = 0
-    with _replaced(given, _text(stdin), out, err):
+    with _replaced(given, _text(stdin), out, err), _built():
         try:
             cli.main()
         except SystemExit as ended:
@@ -71,6 +74,21 @@ def succeed(*arguments: object, url: str | None = None, stdin: bytes = b"") -> R
 
 def _text(content: bytes = b"") -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
+
+
+@functools.cache
+def _command() -> Any:
+    """The command line, which takes longer to build from its functions than most commands take to run."""
+    return typer.main.get_command(cli.app)
+
+
+@contextlib.contextmanager
+def _built() -> Iterator[None]:
+    before, cli.app = cli.app, _command()
+    try:
+        yield
+    finally:
+        cli.app = before
 
 
 @contextlib.contextmanager
