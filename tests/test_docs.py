@@ -23,7 +23,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
 from tests.support.keyed import CONFIG, table_of
 from tests.support.publish import Message, Publisher
-from tests.support.queries import available_now, batch, streaming, wait_until
+from tests.support.queries import batch, wait_until
 from tests.support.streams import Stream
 
 ROOT = Path(__file__).parents[1]
@@ -182,30 +182,6 @@ def test_examples_of_the_guide(run_page: Callable[[str], dict[str, Any]], capsys
     assert [each["numInputRows"] for each in names["query"].recentProgress if each["numInputRows"]] == [200] * 5
 
 
-def test_the_permissions_of_the_guide_are_enough(spark: SparkSession, tmp_path: Path) -> None:
-    config = [block.text for block in blocks(ROOT / "docs" / "reading.md", "conf")]
-    assert len(config) == 1
-    with NatsServer(config=config[0]) as server:
-        login = {"user": "spark", "password": "change-me-too", "inboxPrefix": "_INBOX_spark"}
-        with Publisher(server.url, user="admin", **{"pass": "change-me"}) as admin:
-            orders = add_orders(server.url, admin)
-            assert batch(spark, server.url, orders.name, **login).count() == MESSAGES
-            one = batch(
-                spark,
-                server.url,
-                orders.name,
-                subjects="orders.eu.>",
-                startingTimestamp="2020-01-01T00:00:00Z",
-                **login,
-            )
-            assert one.count() == MESSAGES * 4 // 5
-            two = batch(spark, server.url, orders.name, subjects="orders.us.*,orders.eu.fr", minPartitions=2, **login)
-            assert two.count() == MESSAGES * 2 // 5
-            Stream(server.url, "OTHER", admin).fill(1)
-            with pytest.raises(Exception, match=r"the account may not publish to \$JS.API.STREAM.INFO.OTHER"):
-                batch(spark, server.url, "OTHER", **login).count()
-
-
 def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[str], dict[str, Any]]) -> None:
     run_page("docs/progress.md")
     with Publisher(shop.url) as publisher:
@@ -213,23 +189,6 @@ def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[
             info = publisher.api(f"CONSUMER.INFO.{name}.spark")
             assert (info["ack_floor"]["stream_seq"], info["num_pending"]) == (count, 0)
             assert publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] == 0
-
-
-def test_the_permissions_of_the_page_on_progress_are_enough(spark: SparkSession, tmp_path: Path) -> None:
-    config = [block.text for block in blocks(ROOT / "docs" / "progress.md", "conf")]
-    assert len(config) == 1
-    with NatsServer(config=config[0]) as server, Publisher(server.url, user="admin", **{"pass": "change-me"}) as admin:
-        made = [
-            Stream(server.url, "EVENTS", admin, retention="interest"),
-            Stream(server.url, "JOBS", admin, retention="workqueue", allow_direct=True),
-        ]
-        for each in made:
-            login = {"user": "spark", "password": "change-me-too", "durable": "spark", "subjects": f"{each.subject}.a"}
-            frame = streaming(spark, server.url, each.name, None, maxMessagesPerTrigger=20, **login)
-            available_now(frame, tmp_path / each.name)
-            each.fill(50)
-            assert available_now(frame, tmp_path / each.name).counts == [20, 20, 10]
-            assert each.state()["messages"] == 0
 
 
 def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:

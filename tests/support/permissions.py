@@ -1,0 +1,239 @@
+"""A purpose tried out by accounts that have all of its permissions, and by accounts that lack one of them.
+
+Each such user has a JetStream account of its own, so that what one does, or leaves undone, is nothing to the others.
+All of them are in one configuration, of one server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from spark_jetstream.connection import Connection
+from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied, RequestTimeout, RowRefused
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.permissions import Permission, user_config
+from spark_jetstream.pool import close_all, connect
+from spark_jetstream.testing import NatsServer
+from tests.support.publish import Message, Publisher
+from tests.support.reading import api, options
+
+INBOX = "_INBOX_spark"
+PASSWORD = "pw"
+_QUICK = {"connectTimeout": "2s", "requestTimeout": "2s", "retryTimeout": "4s", "inboxPrefix": INBOX}
+
+#: What changes something, for each stream; what a purpose may do of it is said where it is tried out.
+_HARM = (
+    "STREAM.CREATE.{0}",
+    "STREAM.UPDATE.{0}",
+    "STREAM.DELETE.{0}",
+    "STREAM.PURGE.{0}",
+    "STREAM.SNAPSHOT.{0}",
+    "STREAM.RESTORE.{0}",
+    "STREAM.MSG.DELETE.{0}",
+    "STREAM.LEADER.STEPDOWN.{0}",
+    "STREAM.PEER.REMOVE.{0}",
+    "CONSUMER.CREATE.{0}",
+    "CONSUMER.CREATE.{0}.other",
+    "CONSUMER.CREATE.{0}.other.a",
+    "CONSUMER.DURABLE.CREATE.{0}.other",
+    "CONSUMER.DELETE.{0}.other",
+    "CONSUMER.RESET.{0}.other",
+    "CONSUMER.PAUSE.{0}.other",
+    "CONSUMER.UNPIN.{0}.other",
+    "CONSUMER.LEADER.STEPDOWN.{0}.other",
+    "CONSUMER.MSG.NEXT.{0}.other",
+)
+_DATA = ("s.a", "$KV.b.k", "$O.b.C.n", "$O.b.M.n", "$KV.spark_jetstream_ledger.a.0")
+#: What shows something of another stream.
+_LOOKS = ("STREAM.INFO.{0}", "STREAM.MSG.GET.{0}", "DIRECT.GET.{0}", "CONSUMER.LIST.{0}", "CONSUMER.INFO.{0}.other")
+
+
+class Account:
+    """An account of a server, with an admin who may do everything and a user who may do what the lines say."""
+
+    def __init__(self, number: int, given: Mapping[str, str]) -> None:
+        self._number = number
+        self._given = given
+        self._url = ""
+
+    def config(self, lines: Sequence[Permission]) -> str:
+        """Its part of the server's configuration."""
+        admin = f"{{ user: admin{self._number}, password: {PASSWORD} }}"
+        return f"""A{self._number} {{ jetstream: enabled, users: [ {admin}
+{user_config(f"spark{self._number}", PASSWORD, lines)} ] }}"""
+
+    def settle(self, url: str) -> None:
+        """The server is up."""
+        self._url = url
+
+    @property
+    def admin(self) -> str:
+        """The URL of the admin."""
+        return self._url.replace("//", f"//admin{self._number}:{PASSWORD}@")
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The connection options of the user."""
+        return {**_QUICK, "servers": self._url, "user": f"spark{self._number}", "password": PASSWORD, **self._given}
+
+    @property
+    def parsed(self) -> ConnectionOptions:
+        """The same, read."""
+        return options(**self.where)
+
+    @property
+    def where(self) -> dict[str, str]:
+        """The same for helpers that take the server's URL first."""
+        given = self.login
+        return {"url": given.pop("servers"), **given}
+
+    def connect(self, patience: float = 2.0) -> Connection:
+        """The user's connection."""
+        return connect(self.parsed, patience=patience)
+
+    def make(self, stream: str, **config: Any) -> None:
+        """A stream with the subjects `<stream in lower case>.>`, in memory."""
+        subjects = [f"{stream.lower()}.>"]
+        api(
+            self.admin, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": subjects, "storage": "memory", **config}
+        )
+
+    def fill(self, *subjects: str, data: bytes = b"data") -> None:
+        """One message at each of these subjects."""
+        with Publisher(self.admin) as publisher:
+            publisher.publish(Message(subject, data) for subject in subjects)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the API answers the admin."""
+        return api(self.admin, path, body)
+
+
+Work = Callable[[Account], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A purpose with the names it is tried out with.
+
+    ``prepare`` makes what is there before, as the admin. ``work`` does all that the purpose is about, as the user.
+    ``fallbacks`` are for the lines whose absence is no error: a part of their subject -> what is to be seen then.
+    ``may`` are the changes that come with the permissions, without prefix. ``given`` are more options of the user.
+    """
+
+    name: str
+    lines: tuple[Permission, ...]
+    prepare: Work
+    work: Work
+    fallbacks: Mapping[str, Work] = field(default_factory=dict)
+    may: tuple[str, ...] = ()
+    stream: str = "S"
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def accounts(self) -> Iterator[tuple[Permission | None, Account]]:
+        """One for all of it (None), and one without each line."""
+        for missing in (None, *self.lines):
+            yield missing, Account(next(_numbers), self.given)
+
+    def without(self, missing: Permission | None) -> list[Permission]:
+        """The lines but for one."""
+        return [line for line in self.lines if line is not missing]
+
+
+_numbers = itertools.count(1)
+
+
+class Trial:
+    """The cases of a module, on one server; ``config`` is more of its configuration."""
+
+    def __init__(self, cases: Sequence[Case], config: str = "") -> None:
+        self.cases = {case.name: (case, list(case.accounts())) for case in cases}
+        accounts = [
+            account.config(case.without(missing))
+            for case, accounts in self.cases.values()
+            for missing, account in accounts
+        ]
+        self.config = config + "\naccounts {{ {} }}".format("\n".join(accounts))
+
+    @contextmanager
+    def running(self) -> Iterator[Trial]:
+        """With a server."""
+        with NatsServer(config=self.config) as server:
+            for _, accounts in self.cases.values():
+                for _, account in accounts:
+                    account.settle(server.url)
+            yield self
+            close_all()
+            server.kill()  # it would wait five seconds for the rest of a restore
+
+    def run(self, name: str) -> None:
+        """All of the permissions are enough, each of them is needed, and they are not more than enough."""
+        case, accounts = self.cases[name]
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda each: tried(case, *each), accounts))
+        close_all()
+        wrong = [each for each in found if each]
+        assert not wrong, "\n".join(wrong)
+
+
+def tried(case: Case, missing: Permission | None, account: Account) -> str:
+    """What is not as it should be, or nothing."""
+    case.prepare(account)
+    if missing is None:
+        refused_elsewhere(case, account)
+        case.work(account)
+        return ""
+    if missing.without:
+        fallback = next(each for part, each in case.fallbacks.items() if part in missing.subject)
+        fallback(account)
+        return ""
+    what = f"{case.name} without {missing.kind} {missing.subject}"
+    try:
+        case.work(account)
+    except (PermissionDenied, RowRefused) as error:
+        # A row's subject stands there as it was published, with the domain that the server took out.
+        subject = (error.subject or "").removeprefix("$JS.hub.API.")
+        denied = "may not" in str(error) and missing.covers(Permission(subject, "", kind=missing.kind))
+        return "" if denied else f"{what}: names {error.subject}: {error!r}"
+    except (RequestTimeout, OutageError) as error:
+        return f"{what}: takes its time: {error!r}"
+    except JetStreamError as error:
+        words = [word.strip(",;:()'") for word in str(error).split()]
+        named_in_text = any(missing.covers(Permission(word, "", kind=missing.kind)) for word in words)
+        return "" if named_in_text else f"{what}: does not name the subject: {error!r}"
+    return f"{what}: nothing fails"
+
+
+def refused_elsewhere(case: Case, account: Account) -> None:
+    """Whatever else would change or show something is refused, and what others hear is not heard."""
+    harm = {each.format(case.stream) for each in _HARM} | {each.format("T") for each in (*_HARM, *_LOOKS)}
+    data = {*_DATA, "t.a", "$JS.ACK.T.c.1.1.1.1.0", "$SYS.REQ.SERVER.PING"} - set(case.may)
+    publish = {f"$JS.API.{each}" for each in harm - set(case.may)} | data
+    subscribe = {">", "_INBOX.>", "s.a", "$JS.>", "$SYS.>"}
+    refused = violations(account, sorted(publish), sorted(subscribe))
+    assert refused == {("Publish", each) for each in publish} | {("Subscription", each) for each in subscribe}
+
+
+def violations(account: Account, publish: Sequence[str], subscribe: Sequence[str]) -> set[tuple[str, str]]:
+    """What the server says to somebody who does all of this in the user's name, each as (what, subject)."""
+    where = urlsplit(account.login["servers"])
+    hello = {"user": account.login["user"], "pass": account.login["password"]}
+    frames = [f"CONNECT {json.dumps(hello)}", *(f"PUB {subject} 0\r\n" for subject in publish)]
+    frames += [*(f"SUB {subject} {number}" for number, subject in enumerate(subscribe)), "PING", ""]
+    address = where.hostname or "", where.port or 0
+    found = set()
+    with socket.create_connection(address, timeout=5) as wire, wire.makefile("rb") as answers:
+        wire.sendall("\r\n".join(frames).encode())
+        for line in iter(answers.readline, b"PONG\r\n"):
+            said = re.fullmatch(r"""-ERR 'Permissions Violation for (\w+) to "(.*)"'\r\n""", line.decode())
+            if said:
+                found.add((said[1], said[2]))
+    return found
