@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
 
 from benchmarks import references
 from benchmarks.load import fill
-from spark_jetstream.columns import Messages, record_batch
+from spark_jetstream.bench.reading import Read, by_consumer, by_direct_gets, read
 from spark_jetstream.connection import Connection
-from spark_jetstream.direct import read_direct
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings, read_range
-from spark_jetstream.schema import COLUMN_NAMES
+from spark_jetstream.pulling import PullSettings
 from spark_jetstream.streams import SequenceRange
 from spark_jetstream.testing import NatsServer
 
 MESSAGES = 500_000
 RANGES = 200  # of ten messages
-
-Read = Callable[[SequenceRange], Iterator[Messages]]
 
 
 def _readers(url: str) -> dict[str, Read]:
@@ -32,10 +27,7 @@ def _readers(url: str) -> dict[str, Read]:
     def connected(_: float) -> Connection:
         return connect(options.connection)
 
-    return {
-        "consumer": lambda part: read_range(connected, part, settings, "bench"),
-        "direct": lambda part: read_direct(connected, part, settings, "bench"),
-    }
+    return {"consumer": by_consumer(connected, settings), "direct": by_direct_gets(connected, settings)}
 
 
 def _stream(url: str) -> SequenceRange:
@@ -48,16 +40,6 @@ def _stream(url: str) -> SequenceRange:
     return SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES, info["created"])
 
 
-def _rate(read: Read, part: SequenceRange) -> float:
-    """Rows a second, all columns decoded."""
-    began = time.perf_counter()
-    rows = sum(record_batch(run, stream=part.stream, columns=COLUMN_NAMES).num_rows for run in read(part))
-    elapsed = time.perf_counter() - began
-    if rows != part.count:
-        raise RuntimeError(f"{rows} of {part.count} messages came")
-    return float(rows / elapsed)
-
-
 def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     """All messages to record batches, in one partition."""
     readers = _readers(url)
@@ -67,9 +49,9 @@ def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     print("".join(f"{column:>14}" for column in columns))
     ratios: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
-        rates = [_rate(read, whole) for read in readers.values()]
+        rates = [read(name, reader, whole).messages_per_second for name, reader in readers.items()]
         raw: float = references.count_bytes(url, "BENCH", MESSAGES)
-        some = [_rate(read, filtered) for read in readers.values()]
+        some = [read(name, reader, filtered).messages_per_second for name, reader in readers.items()]
         label = str(number) if number else "warm-up"
         print(f"{label:>14}{rates[0]:14,.0f}{rates[1]:14,.0f}{raw:14,.0f}{rates[1] / rates[0]:14.2f}", end="")
         print(f"{some[0]:14,.0f}{some[1]:14,.0f}{some[1] / some[0]:14.2f}", flush=True)
@@ -85,9 +67,9 @@ def latency(url: str, whole: SequenceRange) -> None:
     readers = _readers(url)
     taken: dict[str, list[float]] = {name: [] for name in readers}
     for number in range(RANGES + 20):
-        for name, read in readers.items():
+        for name, reader in readers.items():
             began = time.perf_counter()
-            rows = sum(len(run) for run in read(part))
+            rows = sum(len(run) for run in reader(part))
             elapsed = (time.perf_counter() - began) * 1000
             if rows != 10:
                 raise RuntimeError(f"{rows} of 10 messages came")

@@ -1,0 +1,172 @@
+"""``spark-jetstream doctor`` and this machine: Java, Python, versions, and a Spark that does not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from spark_jetstream.doctor.findings import Finding
+from spark_jetstream.doctor.java import check_java
+from spark_jetstream.doctor.pythons import Python, check_driver, check_extras, check_workers, this_python
+from spark_jetstream.doctor.spark import check_spark
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.testing import NatsServer
+from tests.support.command import run_command
+from tests.test_java import fake_java
+
+
+def java(environ: Mapping[str, str], pyspark: str | None = "4.3.0") -> Finding:
+    (finding,) = check_java(environ, pyspark)
+    assert finding.status == "ok" or "JAVA_HOME" in finding.what_to_do or "Java" in finding.what_to_do
+    return finding
+
+
+# Java
+
+
+def test_javas(tmp_path: Path) -> None:
+    good = fake_java(tmp_path / "17", "17.0.15")
+    assert java({"JAVA_HOME": str(good)}).status == "ok"
+    assert java({"PATH": str(good / "bin")}).status == "ok"
+    old = fake_java(tmp_path / "11", "11.0.2")
+    finding = java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
+    assert (finding.status, "Java 11" in finding.said) == ("failed", True)
+    new = fake_java(tmp_path / "25", "25")
+    assert java({"JAVA_HOME": str(new)}).status == "ok"
+    finding = java({"JAVA_HOME": str(new)}, "4.1.4")
+    assert (finding.status, "Spark 4.1.4 does not start" in finding.said) == ("failed", True)
+    bare = fake_java(tmp_path / "bare", "21", vector=False)
+    finding = java({"JAVA_HOME": str(bare)})
+    assert (finding.status, "jdk.incubator.vector" in finding.said) == ("failed", True)
+
+
+def test_no_java(tmp_path: Path) -> None:
+    finding = java({"PATH": str(tmp_path)})
+    assert finding.status == "failed"
+    assert "JAVA_HOME is not set" in finding.said
+    finding = java({"JAVA_HOME": str(tmp_path)})
+    assert "does not start" in finding.said
+    assert java({"SPARK_REMOTE": "sc://far"}).status == "ok"
+
+
+# Python
+
+MINE = Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.16.0"}, "")
+
+
+def script(path: Path, answer: object = None, code: str = "") -> str:
+    """A program that answers as a Python would, or does something else."""
+    lines = [code] if code else [f"echo '{json.dumps(answer)}'"]
+    path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def workers(python: str, **more: str) -> list[Finding]:
+    found = list(check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more}))
+    assert all(each.status == "ok" or sys.executable in each.what_to_do for each in found)
+    return found
+
+
+def answer(version: str = "3.11.2", fault: str = "", **versions: str) -> dict[str, object]:
+    names = {name.replace("_", "-"): value for name, value in versions.items()}
+    return {"python": version, "versions": {**MINE.versions, **names}, "format": fault}
+
+
+def test_pythons_of_the_workers(tmp_path: Path) -> None:
+    (finding,) = workers(str(tmp_path / "none"))
+    assert (finding.status, "there is no such program" in finding.said) == ("failed", True)
+    (finding,) = workers(script(tmp_path / "broken", code="echo 'Bad: thing' >&2; exit 3"))
+    assert (finding.status, "ended with 3: Bad: thing" in finding.said) == ("failed", True)
+    (finding,) = workers(script(tmp_path / "strange", code="echo hello"))
+    assert finding.status == "failed"
+    (finding,) = workers(script(tmp_path / "older", answer("3.10.1")))
+    assert (finding.status, "is 3.10.1, and this is 3.11.7" in finding.said) == ("failed", True)
+    (finding,) = workers(script(tmp_path / "without", answer(fault="ModuleNotFoundError: no spark_jetstream")))
+    assert (finding.status, "cannot import the connector" in finding.said) == ("failed", True)
+    (finding,) = workers(script(tmp_path / "other", answer(nats_py="2.9.0", pandas="2.2.0")))
+    assert finding.status == "warning"
+    assert "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)" in finding.said
+    (finding,) = workers(script(tmp_path / "good", answer()))
+    assert finding.status == "ok"
+
+
+def test_the_python_of_the_driver(tmp_path: Path) -> None:
+    good = script(tmp_path / "good", answer())
+    for name, status in (("none", "failed"), ("good", "ok"), ("older", "failed"), ("jupyter", "warning")):
+        script(tmp_path / "older", answer("3.12.1"))
+        script(tmp_path / "jupyter", code="exit 1")
+        found = workers(good, PYSPARK_DRIVER_PYTHON=str(tmp_path / name))
+        assert [each.status for each in found] == ["ok", status]
+
+
+@pytest.mark.parametrize(
+    ("python", "pyspark", "status"),
+    [
+        ("3.11.0", "4.3.0", "ok"),
+        ("3.10.9", "4.3.0", "failed"),
+        ("3.10.9", "4.2.1", "ok"),
+        ("3.11.0", "4.0.5", "warning"),
+    ],
+)
+def test_sparks(python: str, pyspark: str, status: str) -> None:
+    found = {each.check: each for each in check_driver(Python(python, {"pyspark": pyspark}, ""), {})}
+    assert found["pyspark"].status == status
+
+
+def test_versions_of_libraries() -> None:
+    versions = {**this_python().versions, "nats-py": "2.17.1", "pyarrow": "12.0"}
+    del versions["numpy"]
+    found = {each.check: each for each in check_driver(Python("3.11.0", versions, ""), {})}
+    assert [found[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
+    assert found["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.16'"
+    assert "pydantic" in found["libraries"].said
+
+
+def test_the_format() -> None:
+    found = {each.check: each for each in check_driver(this_python(), {"DATABRICKS_RUNTIME_VERSION": "17.3"})}
+    assert "spark_jetstream.register(spark)" in found['format("jetstream")'].said
+    broken = Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
+    found = {each.check: each for each in check_driver(broken, {})}
+    assert found['format("jetstream")'].status == "failed"
+
+
+def test_libraries_that_only_some_options_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = ConnectionOptions.from_spark({"nkeySeedFile": "user.nk"})
+    assert [each.status for each in check_extras(seed)] == ["ok"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (finding,) = check_extras(seed)
+    assert (finding.status, "nkeySeedFile" in finding.said) == ("failed", True)
+    (finding,) = check_extras(ConnectionOptions.from_spark({"servers": "ws://a"}))
+    assert "[websocket]" in finding.what_to_do
+    assert list(check_extras(ConnectionOptions())) == []
+
+
+# All of it
+
+
+def test_the_machine_that_runs_the_tests(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "17", "17.0.15")))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    ran = run_command("doctor", "--json", url=nats_server.url)
+    found = {each["check"]: each["status"] for each in ran.json}
+    expected = ("java", "python", "pyspark", "libraries", 'format("jetstream")', "python of the workers")
+    assert [found[name] for name in expected] == ["ok"] * 6
+    assert ran.code == 0
+
+
+def test_a_spark_that_does_not_start(tmp_path: Path) -> None:
+    options = ConnectionOptions.from_spark({"servers": "nats://127.0.0.1:1", "user": "a", "password": "not-shown"})
+    environ = {**os.environ, "JAVA_HOME": str(tmp_path)}
+    (finding,) = check_spark(options, {"stream": "S"}, environ)
+    assert finding.status == "failed"
+    assert "JAVA" in finding.said
+    assert "not-shown" not in str(finding)
