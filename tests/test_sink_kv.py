@@ -212,6 +212,7 @@ def test_where_keys_are_published_to() -> None:
     assert (far.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
     assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
     assert far.place("$JS.hub.API.$KV.b.a.b") == "under key 'a.b' of bucket copy"
+    assert far.place("s.dead") == "at subject 's.dead'"
     with pytest.raises(OptionError, match="copy is a mirror of stream ORDERS, which is no Key-Value bucket"):
         Bucket.of("copy", "$JS.API", {"name": "ORDERS"})
 
@@ -456,6 +457,11 @@ def test_who_may_only_publish_can_write(nats_server_factory: Callable[..., NatsS
         said = r"under key 'b' of bucket other: the account may not publish to this subject"
         with pytest.raises(RowRefused, match=said):
             KeyedSink(server.url, "other", user="writer", password="x").write([puts(("b", b"1"))])
+        # A dead letter is no key.
+        mourning = KeyedSink(server.url, "b", user="writer", password="x", deadLetterSubject="s.dead")
+        said = r"cannot be stored at subject 's\.dead': the account may not publish to this subject"
+        with pytest.raises(RowRefused, match=said):
+            mourning.write([puts(("no key", b"1"))])
         assert publisher.api("STREAM.INFO.KV_b")["state"]["messages"] == 2
     close_all()
 

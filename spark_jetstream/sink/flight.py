@@ -13,6 +13,8 @@ import pyarrow as pa
 from spark_jetstream.sink.encode import Encoded
 from spark_jetstream.sink.rows import IntArray, Rows
 
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each next try of a row; the last one again and again
+
 
 @dataclass
 class Totals:
@@ -93,12 +95,42 @@ class Flight:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], self.waiting, [False])).astype(np.int8)))
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
+    def waiting_ids(self) -> Iterator[tuple[int, bytes]]:
+        """Index and message id of each row without an answer; nothing when they have no ids."""
+        if self.ids is not None:
+            at = np.flatnonzero(self.waiting)
+            yield from zip(at.tolist(), self.ids.take(pa.array(at)).to_pylist(), strict=True)
+
     def settle(self, index: int) -> None:
         """The row needs no answer any more."""
         if self.waiting[index]:
             self.waiting[index] = False
             self.left -= 1
             self.due.pop(index, None)
+
+    def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
+        """The row is stored, as this message of a stream, by an earlier try of which there is no answer."""
+        self.settle(index)
+        self.sequences[index] = sequence
+        self.known[index] = True
+        self.counted.stored += 1
+        self.counted.duplicates += 1
+        self.counted.note(stream, sequence, sequence)
+
+    def postpone(self, index: int) -> None:
+        """The row is to be sent again after a pause, which is longer the more often it was."""
+        self.due[index] = time.monotonic() + _PAUSES[min(int(self.tries[index]), len(_PAUSES) - 1)]
+        self.tries[index] += 1
+
+    def refuse_large(self, most: int) -> list[RefusedRow]:
+        """Settle the rows that have more than ``most`` bytes, header and payload; these rows."""
+        refused = []
+        for index in np.flatnonzero(self.encoded.size > most).tolist():
+            self.settle(index)
+            size = int(self.encoded.size[index])
+            why = f"header and payload have {size} bytes, and the server takes {most} (max_payload)"
+            refused.append(self.refusal(index, why, 0))
+        return refused
 
     def refusal(self, index: int, why: str, err_code: int) -> RefusedRow:
         message_id = None if self.ids is None else self.ids[index].as_py()

@@ -114,6 +114,8 @@ class Bucket(Target):
 
     def place(self, subject: str) -> str:
         """Where a row cannot be stored, to be read after "cannot be stored"."""
+        if not subject.startswith(self.write_prefix):
+            return super().place(subject)  # a dead letter is no key
         return f"under key {subject.removeprefix(self.write_prefix)!r} of bucket {self.name}"
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:

@@ -15,9 +15,8 @@ The rules:
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,22 +31,19 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RowRefused,
 )
-from spark_jetstream.lookup import Listeners, next_message, streams_of
+from spark_jetstream.lookup import Listeners
 from spark_jetstream.refusals import Outcome, Target, outcome, queue_is_full
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.flight import Flight, RefusedRow, Totals
 from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.standing import Recall, look, settle_stored
 from spark_jetstream.wire import Frames
 
 log = logging.getLogger(__name__)
 
-Recall = Callable[[float, Mapping[str, int], Collection[bytes]], Mapping[bytes, tuple[str, int]]]
-
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 _SETTLING = 2.0  # seconds for the answers to what was sent before a failure
 _SIGN_OF_LIFE = 2.0
-_EXPECTED = re.compile(rb"^Nats-Expected-Last-Subject-Sequence: (\d+)\r$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,15 +62,26 @@ class PublishSettings:
     where: str = "this task"
     target: Target = field(default_factory=Target)
 
+    def astray(self, stored: Stored, *, any_stream: bool) -> str | None:
+        """Why an answer does not count: something else than what the options name has stored the row.
+
+        With ``any_stream`` the row may be in another stream, as dead letters are.
+        """
+        if self.domain is not None and stored.domain != self.domain:
+            # A subject says no domain: the nearest stream that captures it takes the row.
+            where = f"of domain {stored.domain}" if stored.domain else "without a domain"
+            return f"stream {stored.stream} {where} stored it, not domain {self.domain} (option domain)"
+        if self.stream is not None and stored.stream != self.stream and not any_stream:
+            return f"stream {stored.stream} stored it, not {self.stream} (option {self.target.option})"
+        return None
+
 
 class Publisher:
     """Publishes portions of rows; use it as a context manager.
 
     ``connect(patience)`` gives the connection. ``refused`` is called with rows that can never be stored; it may
     `publish` something in their place, and raises if the task is to fail. ``before_sending`` is called each time before
-    something goes out, and raises if nothing may any more. ``recall(age, after, ids)`` says which of these message ids
-    are stored already, and where: ids of rows that were first sent ``age`` seconds ago, when the streams' last known
-    sequences were ``after``.
+    something goes out, and raises if nothing may any more. ``recall`` is asked before something is sent again.
     """
 
     def __init__(
@@ -131,11 +138,7 @@ class Publisher:
         encoded = encode(rows, own, inbox=self._inbox.subject, first_number=self._next)
         flight = Flight(rows, ids, encoded, self._next, counted, dict(self._last_known))
         self._next += len(rows)
-        for index in np.flatnonzero(encoded.size > self.max_payload).tolist():
-            flight.settle(index)
-            size, most = int(encoded.size[index]), self.max_payload
-            why = f"header and payload have {size} bytes, and the server takes {most} (max_payload)"
-            self._rejected.append(flight.refusal(index, why, 0))
+        self._rejected.extend(flight.refuse_large(self.max_payload))
         while self._flights and not self._has_room(flight):
             self._pump(wait=True)
         if flight.left:
@@ -233,21 +236,8 @@ class Publisher:
 
     def _leave_out_stored(self, flights: list[Flight]) -> None:
         """Before rows are sent again: those that are stored and that the stream may no longer know count as stored."""
-        waiting: dict[bytes, list[tuple[Flight, int]]] = {}
-        for flight in flights:
-            if self._recall is not None and flight.left and flight.ids is not None:
-                at = np.flatnonzero(flight.waiting)
-                for index, message_id in zip(at.tolist(), flight.ids.take(pa.array(at)).to_pylist(), strict=True):
-                    waiting.setdefault(message_id, []).append((flight, index))
-        if self._recall is None or not waiting:
-            return
-        names = set.intersection(*(set(flight.after) for flight in flights))
-        after = {name: min(flight.after[name] for flight in flights) for name in names}
-        age = time.monotonic() - min(flight.begun for flight in flights)
-        for message_id, (stream, sequence) in self._recall(age, after, waiting.keys()).items():
+        if self._recall is not None and settle_stored(flights, self._recall):
             self._answered = time.monotonic()
-            for flight, index in waiting[message_id]:
-                self._settle_as_duplicate(flight, index, stream, sequence)
 
     # Answers
 
@@ -290,7 +280,7 @@ class Publisher:
             at, sequences = at[fresh], stored.sequences[inside][fresh]
             if not len(at):
                 continue
-            astray = self._astray(stored, flight)
+            astray = self.settings.astray(stored, any_stream=flight.counted is not self.totals)
             if astray is not None:
                 if self._failing:
                     continue
@@ -308,17 +298,6 @@ class Publisher:
             flight.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
             self._last_known[stored.stream] = max(int(sequences.max()), self._last_known.get(stored.stream, 0))
 
-    def _astray(self, stored: Stored, flight: Flight) -> str | None:
-        """Why an answer does not count: something else than what the options name has stored the row."""
-        stream, domain = self.settings.stream, self.settings.domain
-        if domain is not None and stored.domain != domain:
-            # A subject says no domain: the nearest stream that captures it takes the row.
-            where = f"of domain {stored.domain}" if stored.domain else "without a domain"
-            return f"stream {stored.stream} {where} stored it, not domain {domain} (option domain)"
-        if stream is not None and stored.stream != stream and flight.counted is self.totals:
-            return f"stream {stored.stream} stored it, not {stream} (option {self._target.option})"
-        return None
-
     def _on_refusal(self, refusal: Refusal) -> None:
         for flight in self._flights:
             index = refusal.number - flight.first
@@ -331,7 +310,7 @@ class Publisher:
             return
         meaning: Outcome | None = outcome(refusal)
         if meaning is Outcome.LOOK:
-            meaning = self._look(flight, index)
+            meaning = look(self._connection, self._target, self.settings.stream, flight, index)
         if meaning is None:
             return
         if meaning is Outcome.REFUSED:
@@ -372,56 +351,7 @@ class Publisher:
                     f"{said} for {self.settings.retry_timeout:g} s (option retryTimeout); "
                     f"{self._stored_so_far()}"
                 )
-        flight.tries[index] += 1
-        flight.due[index] = time.monotonic() + _PAUSES[min(tries, len(_PAUSES) - 1)]
-
-    def _look(self, flight: Flight, index: int) -> Outcome | None:
-        """A row was refused for its expected sequence, which the server checks before the message id.
-
-        None when what took its place is this very row, from an earlier try: it is counted as stored then.
-        """
-        row = flight.refusal(index, "", 0)
-        if row.message_id is None and not flight.again[index]:
-            return Outcome.REFUSED
-        try:
-            found = self._find_stored(row)
-        except JetStreamError as error:
-            log.info("cannot look at what took the place of a row: %s", error)
-            return Outcome.RETRY if error.retriable else Outcome.REFUSED
-        if found is None:
-            return Outcome.REFUSED
-        self._settle_as_duplicate(flight, index, *found)
-        return None
-
-    @staticmethod
-    def _settle_as_duplicate(flight: Flight, index: int, stream: str, sequence: int) -> None:
-        flight.settle(index)
-        flight.sequences[index] = sequence
-        flight.known[index] = True
-        flight.counted.stored += 1
-        flight.counted.duplicates += 1
-        flight.counted.note(stream, sequence, sequence)
-
-    def _find_stored(self, row: RefusedRow) -> tuple[str, int] | None:
-        """Stream and sequence of the message that follows the expected one on the row's subject, if it is this row."""
-        lines = bytes(row.rows.lines[row.index].as_py())
-        expected = _EXPECTED.search(lines)
-        if expected is None:
-            return None
-        streams = [self.settings.stream] if self.settings.stream else streams_of(self._connection, row.subject)
-        subject, prefix = self._target.stored_at(row.subject), self._target.api_prefix
-        for stream in streams:
-            message = next_message(self._connection, stream, subject, int(expected[1]) + 1, prefix=prefix)
-            if message is None:
-                continue
-            headers = set(message.headers.split(b"\r\n"))
-            if row.message_id is not None:
-                same = b"Nats-Msg-Id: " + row.message_id in headers
-            else:
-                same = message.data == row.rows.data[row.index].as_py() and headers.issuperset(lines.split(b"\r\n"))
-            if same:
-                return stream, message.sequence
-        return None
+        flight.postpone(index)
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
