@@ -45,7 +45,7 @@ PURE = {
     "sink.rows", "sink.encode", "sink.identity", "sink.deadletters", "sink.report",
     "sink.kv", "sink.revisions", "sink.object_rows",
     "admin.models", "admin.archive", "admin.changing", "admin.environment", "admin.api_subjects", "admin.placing",
-    "admin.object_models", "admin.object_infos",
+    "admin.bucket_models", "admin.object_models", "admin.object_infos",
     "admin.kv_models", "admin.kv_entries", "admin.event_reading", "admin.event_rendering", "admin.event_subjects",
     "permissions", "permission_lines", "permission_sets", "permission_admin",
     "doctor.findings", "doctor.purposes", "doctor.stream", "bench.figures",

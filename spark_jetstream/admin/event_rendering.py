@@ -10,6 +10,7 @@ from typing import Any
 from spark_jetstream.admin import event_models as models
 from spark_jetstream.admin.amounts import Bytes, Timestamp
 from spark_jetstream.admin.event_base import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
+from spark_jetstream.admin.rendering import printable
 
 SOURCE = "urn:nats:jetstream"
 """The source of all CloudEvents of JetStream; the ``nats`` command has the same."""
@@ -48,11 +49,6 @@ def cloud_event(event: Event) -> dict[str, Any]:
         encoded = base64.b64encode(event.data).decode()
         return {**found, "datacontenttype": "application/octet-stream", "data_base64": encoded}
     return {**found, "datacontenttype": "application/json", "data": event_json(event)}
-
-
-def printable(text: str) -> str:
-    """Without line ends and other things that would do something to a terminal."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _clock(time: Timestamp) -> str:

@@ -13,10 +13,11 @@ from spark_jetstream import jsapi
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.kv_entries import Entry, entries_of, entry_of
-from spark_jetstream.admin.kv_models import BucketInfo, bucket_name
-from spark_jetstream.admin.kv_writing import load_bucket, no_bucket, revision_number, store, ttl_header
+from spark_jetstream.admin.kv_models import KEY_VALUE, BucketInfo
+from spark_jetstream.admin.kv_writing import revision_number, store, ttl_header
 from spark_jetstream.admin.messages import StoredMessage
 from spark_jetstream.admin.stored import Messages
+from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watching import LABEL, settings, watch
 from spark_jetstream.columns import Messages as Run
 from spark_jetstream.errors import (
@@ -24,7 +25,6 @@ from spark_jetstream.errors import (
     MessageNotFound,
     OptionError,
     PermissionDenied,
-    StreamNotFound,
     WrongRevision,
 )
 from spark_jetstream.kv import EXPECTED, OPERATION_HEADERS, Origin, stream_name
@@ -68,7 +68,7 @@ class Bucket:
     """
 
     def __init__(self, api: Api, name: str) -> None:
-        self.name = bucket_name(name)
+        self.name = KEY_VALUE.name(name)
         self._api = api
         self._messages = Messages(api)
         self._found: _Place | None = None
@@ -80,7 +80,8 @@ class Bucket:
 
     def status(self) -> BucketInfo:
         """How the bucket is set up, and what it holds."""
-        return load_bucket(self._api, self.name)
+        with KEY_VALUE.naming(self.name):
+            return BucketInfo(Streams(self._api).load(self._stream))
 
     def get(self, key: str, *, revision: int | None = None, direct: bool = False) -> Entry:
         """The value of a key, the latest one or that of a revision.
@@ -90,12 +91,11 @@ class Bucket:
         """
         context = f"get key {_key(key)} of bucket {self.name}"
         try:
-            if revision is None:
-                message = self._messages.last(self._stream, f"{self._place.subjects}.{key}", direct=direct)
-            else:
-                message = self._messages.get(self._stream, revision_number("revision", revision), direct=direct)
-        except StreamNotFound as error:
-            raise no_bucket(self.name, context, error) from None
+            with KEY_VALUE.naming(self.name, context):
+                if revision is None:
+                    message = self._messages.last(self._stream, f"{self._place.subjects}.{key}", direct=direct)
+                else:
+                    message = self._messages.get(self._stream, revision_number("revision", revision), direct=direct)
         except MessageNotFound:
             if revision is None:
                 said = f"cannot {context}: there is no such key"
@@ -239,7 +239,9 @@ class Bucket:
     def purge_deletes(self, older_than: Any = _HALF_AN_HOUR) -> int:
         """Remove the marks of deletions that are older than a duration, with what their keys had before; how many.
 
-        Of a younger one only what the key had before it goes. A value that is put meanwhile is never removed.
+        Of a younger one only what the key had before it goes. A value that is put meanwhile is never removed. A mark
+        with a wildcard in its subject, which a server stores if somebody publishes it, stays: whoever asks for it to
+        be purged purges what it matches.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         try:
@@ -257,6 +259,9 @@ class Bucket:
             subjects = run.subjects().to_pylist()
             for subject, entry in zip(subjects, entries_of(self.name, run), strict=True):
                 if entry.live:
+                    continue
+                if not {"*", ">"}.isdisjoint(subject.split(".")):
+                    log.warning("message %d of bucket %s on %s stays", entry.revision, self.name, subject)
                     continue
                 old = entry.created.nanoseconds < limit
                 # Only what is not younger than the mark: what is put meanwhile is.

@@ -7,63 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
-
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds, Timestamp
+from spark_jetstream.admin.amounts import Bytes, Nanoseconds
+from spark_jetstream.admin.bucket_models import UNLIMITED, ZERO, AnyBucketConfig, AnyBucketInfo, Kind, stream_field
 from spark_jetstream.admin.changing import asked_for
-from spark_jetstream.admin.fields import Boolean, Choice, Size, Span, Whole
-from spark_jetstream.admin.model import Model
-from spark_jetstream.admin.stream_models import (
-    INT32_MAX,
-    Description,
-    Metadata,
-    Placement,
-    Replicas,
-    RePublish,
-    StreamConfig,
-    StreamSource,
-    SubjectTransform,
-)
-from spark_jetstream.admin.stream_replies import StreamInfo
+from spark_jetstream.admin.fields import Size, Span, Whole
+from spark_jetstream.admin.stream_models import INT32_MAX, RePublish, StreamConfig, StreamSource, SubjectTransform
 from spark_jetstream.errors import OptionError
 from spark_jetstream.kv import STREAM_PREFIX, stream_name
-from spark_jetstream.names import Identifier
 
+KEY_VALUE = Kind("Key-Value", STREAM_PREFIX)
 MOST_HISTORY = 64
-_ZERO = Nanoseconds(0)
-_WINDOW = Nanoseconds.of("2m")
-_UNLIMITED = "no limit"
-_NAME = Identifier(252)
 
 
-class BucketConfig(Model):
+class BucketConfig(AnyBucketConfig):
     """How a Key-Value bucket is set up."""
 
     history: Annotated[int, Whole(1, MOST_HISTORY)] = 1
     """How many revisions of each key are kept, 1 to 64."""
-    ttl: Annotated[Nanoseconds, Span("100ms", zero="no limit")] = _ZERO
-    """How long a revision stays, in nanoseconds; 0 for ever."""
-    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=_UNLIMITED)] = Bytes(-1)
+    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=UNLIMITED)] = Bytes(-1)
     """How many bytes a value may have, headers included; -1 for what the server allows."""
-    max_bytes: Annotated[Bytes, Size(1, unlimited=_UNLIMITED)] = Bytes(-1)
-    """How many bytes the bucket may have; -1 for any number. A full bucket takes nothing more."""
-    storage: Annotated[str, Choice(("file", "memory"))] = "file"
-    """Where it is kept. It can never change."""
-    replicas: Replicas = 1
-    """How many servers keep a copy, 1 to 5."""
-    compression: Boolean = False
-    """Compress what is on the disk (server 2.10)."""
-    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = _ZERO
+    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
     (server 2.11, ADR-48)."""
-    description: Description = ""
-    """For people; at most 4,096 bytes."""
-    metadata: Metadata = Field(default_factory=dict)
-    """Names and values for people and programs."""
-    placement: Placement | None = None
-    """Which servers may hold it."""
     republish: RePublish | None = None
     """Publish again, on other subjects, what was stored."""
     mirror: StreamSource | None = None
@@ -74,15 +41,6 @@ class BucketConfig(Model):
     def faults(self) -> list[str]:
         alone = [name for name in ("sources", "limit_marker_ttl") if self.mirror and getattr(self, name)]
         return [f"a mirror cannot have {name}: remove that or mirror" for name in alone]
-
-
-def bucket_name(name: object) -> str:
-    """The name of a Key-Value bucket, or `OptionError`."""
-    try:
-        return _NAME.parse("bucket", name)
-    except OptionError as error:
-        said = str(error).removeprefix("option ")
-    raise OptionError(said)
 
 
 def stream_fields(
@@ -145,18 +103,13 @@ def _by_name(given: Mapping[str, Any]) -> dict[str, Any]:
 def _stream_field(bucket: str, name: str, config: BucketConfig) -> dict[str, Any]:
     """The fields of a stream that stand for one of a bucket."""
     value = getattr(config, name)
-    if name == "ttl":
-        return {"max_age": value, "duplicate_window": min(value or _WINDOW, _WINDOW)}
-    if name == "compression":
-        return {"compression": "s2" if value else "none"}
     if name == "limit_marker_ttl":
         return {"subject_delete_marker_ttl": value, "allow_msg_ttl": value > 0}
     if name == "mirror":
         return {"mirror": None if value is None else value.changed(name=_stream(value.name))}
     if name == "sources":
         return {"sources": tuple(_source(bucket, each) for each in value)}
-    names = {"history": "max_msgs_per_subject", "max_value_size": "max_msg_size", "replicas": "num_replicas"}
-    return {names.get(name, name): value}
+    return stream_field(name, value)
 
 
 def _stream(name: str) -> str:
@@ -174,15 +127,10 @@ def _source(bucket: str, source: StreamSource) -> StreamSource:
 
 
 @dataclass(frozen=True)
-class BucketInfo:
+class BucketInfo(AnyBucketInfo):
     """A Key-Value bucket: how it is set up, and what it holds. ``stream`` is all that the server says."""
 
-    stream: StreamInfo
-
-    @property
-    def bucket(self) -> str:
-        """Its name."""
-        return self.stream.config.name.removeprefix(STREAM_PREFIX)
+    kind: ClassVar[Kind] = KEY_VALUE
 
     @property
     def values(self) -> int:
@@ -195,19 +143,9 @@ class BucketInfo:
         return self.stream.state.bytes
 
     @property
-    def created(self) -> Timestamp:
-        """When it was created."""
-        return self.stream.created
-
-    @property
     def history(self) -> int:
         """How many revisions of each key are kept; -1 for any number."""
         return self.stream.config.max_msgs_per_subject
-
-    @property
-    def ttl(self) -> Nanoseconds:
-        """How long a revision stays; 0 for ever."""
-        return self.stream.config.max_age
 
     @property
     def max_value_size(self) -> Bytes:
@@ -215,44 +153,9 @@ class BucketInfo:
         return self.stream.config.max_msg_size
 
     @property
-    def max_bytes(self) -> Bytes:
-        """How many bytes the bucket may have; -1 for any number."""
-        return self.stream.config.max_bytes
-
-    @property
-    def storage(self) -> str:
-        """``file`` or ``memory``."""
-        return self.stream.config.storage
-
-    @property
-    def replicas(self) -> int:
-        """How many servers keep a copy."""
-        return self.stream.config.num_replicas or 1
-
-    @property
-    def compression(self) -> bool:
-        """Whether what is on the disk is compressed."""
-        return self.stream.config.compression != "none"
-
-    @property
     def limit_marker_ttl(self) -> Nanoseconds:
         """How long a marker stays where a key expired; 0 for no markers."""
         return self.stream.config.subject_delete_marker_ttl
-
-    @property
-    def description(self) -> str:
-        """For people."""
-        return self.stream.config.description
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """Names and values, without those of the server."""
-        return self.stream.config.own_metadata
-
-    @property
-    def placement(self) -> Placement | None:
-        """Which servers may hold it."""
-        return self.stream.config.placement
 
     @property
     def republish(self) -> RePublish | None:
@@ -268,8 +171,3 @@ class BucketInfo:
     def sources(self) -> tuple[StreamSource, ...]:
         """The buckets' streams that are copied into this one."""
         return self.stream.config.sources
-
-    @property
-    def sealed(self) -> bool:
-        """Whether nothing can be written any more."""
-        return self.stream.config.sealed

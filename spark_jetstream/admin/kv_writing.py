@@ -10,9 +10,8 @@ from typing import Any
 from spark_jetstream import jsapi
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.kv_models import BucketInfo
+from spark_jetstream.admin.kv_models import KEY_VALUE, BucketInfo
 from spark_jetstream.admin.messages import PubAck
-from spark_jetstream.admin.streams import Streams
 from spark_jetstream.connection import Connection
 from spark_jetstream.deadline import Backoff, Deadline
 from spark_jetstream.errors import (
@@ -24,7 +23,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
     WrongRevision,
 )
-from spark_jetstream.kv import EXPECTED, WRONG_REVISION, Origin, last_revision, stream_name
+from spark_jetstream.kv import EXPECTED, WRONG_REVISION, Origin, last_revision
 from spark_jetstream.values import shown
 
 log = logging.getLogger(__name__)
@@ -35,24 +34,6 @@ _SECOND = 1_000_000_000
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
 _LOOK = 0.5  # seconds: while a leader is elected nobody answers
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
-
-
-def load_bucket(api: Api, name: str) -> BucketInfo:
-    """How a bucket is set up, and what it holds. `StreamNotFound` when there is none."""
-    try:
-        return BucketInfo(Streams(api).load(stream_name(name)))
-    except StreamNotFound as error:
-        raise no_bucket(name, f"look at bucket {name}", error) from None
-
-
-def no_bucket(name: str, context: str, error: StreamNotFound) -> StreamNotFound:
-    """The error that says that there is no such bucket."""
-    return StreamNotFound(
-        f"cannot {context}: there is no Key-Value bucket {name} (no stream {stream_name(name)})",
-        code=error.code,
-        err_code=error.err_code,
-        description=error.description,
-    )
 
 
 def revision_number(what: str, revision: Any) -> int:
@@ -144,9 +125,10 @@ def _look_for(connection: Connection, origin: Origin, context: str, seconds: flo
     """Raise `StreamNotFound` when the bucket is not there; where nobody says so within so many seconds it may be."""
     subject = jsapi.stream_info(origin.api_prefix or connection.prefix, origin.stream)
     try:
-        jsapi.reply(connection.request(subject, b"", context=context, timeout=seconds), context)
-    except StreamNotFound as error:
-        raise no_bucket(origin.bucket, context, error) from None
+        with KEY_VALUE.naming(origin.bucket, context):
+            jsapi.reply(connection.request(subject, b"", context=context, timeout=seconds), context)
+    except StreamNotFound:
+        raise
     except JetStreamError as error:
         log.info("cannot see whether bucket %s is there: %s", origin.bucket, error)
 

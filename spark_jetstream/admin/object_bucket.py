@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import StoredMessage
 from spark_jetstream.admin.object_infos import ObjectInfo, object_name
-from spark_jetstream.admin.object_models import ObjectBucketInfo, bucket_name
-from spark_jetstream.admin.object_place import ObjectPlace, naming
+from spark_jetstream.admin.object_models import OBJECT_STORE, ObjectBucketInfo
+from spark_jetstream.admin.object_place import ObjectPlace
 from spark_jetstream.admin.object_reading import ObjectReading, Version
 from spark_jetstream.admin.object_sources import Data, Progress, new_object
 from spark_jetstream.admin.object_writing import ObjectWriting, described
@@ -76,7 +77,7 @@ class ObjectBucket:
         the None it ends when nothing came for ``timeout`` seconds; None for never. Closing the iterator ends it.
         `DataLossError` when the bucket is deleted meanwhile.
         """
-        with naming(self.name):
+        with OBJECT_STORE.naming(self.name):
             found = watch(
                 self._api,
                 self._place.stream,
@@ -120,16 +121,20 @@ class ObjectBucket:
         """Write the content to a file, which is there when all of it is right, and not before; what was written.
 
         Until then it stands beside it, under a name that begins with a dot and ends with ``.part``. `OptionError` when
-        there is something at ``path``, unless ``overwrite``; `JetStreamError` when it cannot be written. ``progress``
-        gets the bytes that came and how many there are.
+        there is something at ``path``, unless ``overwrite``; `JetStreamError` when it cannot be written. A file that is
+        overwritten keeps its permissions. ``progress`` gets the bytes that came and how many there are.
         """
         target = Path(path)
         _refuse_existing(target, overwrite)
-        temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+        temporary = target.with_name(f".{secrets.token_hex(8)}.part")
+        mode = _mode(target)
 
         def take(version: Version, content: Iterator[memoryview]) -> ObjectInfo:
             done = 0
             with _using(target, "write"), temporary.open("wb") as file:
+                if mode is not None:
+                    # Before there is anything to read.
+                    temporary.chmod(mode)
                 for chunk in content:
                     done += file.write(chunk)
                     if progress is not None:
@@ -144,7 +149,9 @@ class ObjectBucket:
             with _using(target, "write"):
                 temporary.replace(target)
         finally:
-            temporary.unlink(missing_ok=True)
+            # Where it could not be made it cannot be removed either.
+            if os.path.lexists(temporary):
+                temporary.unlink(missing_ok=True)
         return info
 
     # Writing
@@ -253,12 +260,12 @@ class ObjectBucket:
             raise OptionError(
                 f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not followed"
             )
-        return self._writing.link(name, bucket_name(to_bucket), to_name)
+        return self._writing.link(name, OBJECT_STORE.name(to_bucket), to_name)
 
     def link_bucket(self, name: str, to_bucket: str) -> ObjectInfo:
         """Let a name stand for a whole bucket. There is no content behind it; else as `link`."""
         ObjectPlace(self._api, to_bucket).info()
-        return self._writing.link(name, bucket_name(to_bucket), "")
+        return self._writing.link(name, OBJECT_STORE.name(to_bucket), "")
 
 
 def _headers(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -280,6 +287,15 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
         raise OptionError(
             f"{target} exists already: choose another file, or say that it may be replaced", option="path"
         )
+
+
+def _mode(target: Path) -> int | None:
+    """The permissions of a file that is there; None for none, and for a link, which is replaced itself."""
+    try:
+        found = target.lstat().st_mode
+    except (OSError, ValueError):
+        return None
+    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
 
 
 @contextlib.contextmanager

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.object_models import bucket_name
+from spark_jetstream.admin.object_models import OBJECT_STORE
 from spark_jetstream.admin.stored import Messages
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import MessageNotFound, StreamNotFound
+from spark_jetstream.errors import MessageNotFound
 from spark_jetstream.objects import meta_filter, meta_subject, stream_name
 from spark_jetstream.stored_objects import StoredObject
 
@@ -20,13 +18,13 @@ class ObjectPlace:
     """One bucket. All methods raise `StreamNotFound` when there is none, and what `Api` raises."""
 
     def __init__(self, api: Api, bucket: str) -> None:
-        self.bucket = bucket_name(bucket)
+        self.bucket = OBJECT_STORE.name(bucket)
         self.stream = stream_name(self.bucket)
         self._api = api
 
     def info(self) -> StreamInfo:
         """The stream behind the bucket."""
-        with naming(self.bucket):
+        with OBJECT_STORE.naming(self.bucket):
             return Streams(self._api).load(self.stream)
 
     @functools.cached_property
@@ -45,7 +43,7 @@ class ObjectPlace:
         Raises `ProtocolError` when the meta message is none.
         """
         try:
-            with naming(self.bucket):
+            with OBJECT_STORE.naming(self.bucket):
                 found = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
         except MessageNotFound:
             return None
@@ -57,20 +55,6 @@ class ObjectPlace:
         if found is None or found.meta.deleted:
             raise missing(self.bucket, name, "it was deleted" if found else "")
         return found
-
-
-@contextmanager
-def naming(bucket: str) -> Iterator[None]:
-    """Let a `StreamNotFound` speak of the bucket."""
-    try:
-        yield
-    except StreamNotFound as error:
-        raise StreamNotFound(
-            f"there is no Object Store bucket {bucket} (stream {stream_name(bucket)})",
-            code=error.code,
-            err_code=error.err_code,
-            description=error.description,
-        ) from None
 
 
 def missing(bucket: str, name: str, why: str = "") -> MessageNotFound:

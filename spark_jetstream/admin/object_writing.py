@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.object_infos import ObjectInfo, object_name
-from spark_jetstream.admin.object_place import ObjectPlace, naming
+from spark_jetstream.admin.object_models import OBJECT_STORE
+from spark_jetstream.admin.object_place import ObjectPlace
 from spark_jetstream.admin.stored import Messages
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
@@ -147,7 +148,7 @@ class ObjectWriting:
             retries="",
         )
         try:
-            with naming(bucket), ObjectUploads(self._connect, self._stream, settings) as uploads:
+            with OBJECT_STORE.naming(bucket), ObjectUploads(self._connect, self._stream, settings) as uploads:
                 yield uploads
         except ObjectNotStored as failure:
             raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None

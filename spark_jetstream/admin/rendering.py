@@ -1,4 +1,4 @@
-"""Models for people: durations and sizes as text. Pure."""
+"""Values for people: models with durations and sizes as text, and what a terminal may show. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 from typing import Any
 
 from spark_jetstream.admin.model import Model
+
+LAYOUT = "\n\t"
+"""What `printable` keeps of a text of several lines."""
 
 
 def readable(value: Any) -> str:
@@ -19,6 +22,11 @@ def readable(value: Any) -> str:
     if isinstance(value, (tuple, dict)):
         return json.dumps(_rendered(value), ensure_ascii=False)
     return str(value)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """A text that does nothing to a terminal: what cannot be printed is shown as ``\\x1b``, but for ``kept``."""
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 def rendered(model: Model) -> dict[str, Any]:

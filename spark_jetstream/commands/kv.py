@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated, Any
 
 import typer
 
 from spark_jetstream.admin.kv_models import BucketConfig
-from spark_jetstream.commands.applying import DryRun, change
+from spark_jetstream.commands.applying import DryRun
 from spark_jetstream.commands.arguments import Force
+from spark_jetstream.commands.buckets import NewBucket, edit_bucket, remove_bucket
 from spark_jetstream.commands.fields import with_fields
 from spark_jetstream.commands.framework import Run, command, group
 from spark_jetstream.commands.kv_arguments import BucketName, Filters, complete_bucket
 from spark_jetstream.commands.kv_keys import keys
 from spark_jetstream.commands.kv_text import print_bucket, print_buckets, print_entries
+from spark_jetstream.commands.showing import print_names
 
 kv = group("kv", "Key-Value buckets: create, change, read, write, watch, remove.")
 
@@ -36,15 +37,8 @@ def show_all(
     found = run.admin.kv.bucket(bucket)
     if verbose:
         print_entries(run, found.entries(*filters or ()), empty)
-    elif run.out.as_json:
-        run.out.record({}, data=list(found.keys(*filters or ())))
     else:
-        listed = found.keys(*filters or ())
-        first = next(listed, None)
-        if first is None:
-            run.out.note(empty)
-        else:
-            run.out.lines(itertools.chain([first], listed), str, data=str)
+        print_names(run, found.keys(*filters or ()), empty)
 
 
 @command(kv, "info", example="kv info settings")
@@ -55,9 +49,7 @@ def info(run: Run, bucket: BucketName) -> None:
 
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
 @with_fields(BucketConfig)
-def add(
-    run: Run, bucket: Annotated[str, typer.Argument(help="Name of the bucket.")], *, fields: dict[str, Any]
-) -> None:
+def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists just so stays as it is; one that is different is an error."""
     print_bucket(run, run.admin.kv.create(bucket, fields))
 
@@ -71,27 +63,14 @@ def edit(
 
     What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at once.
     """
-    if not fields:
-        raise typer.BadParameter("say what to change: an option for each field, or --unset FIELD")
-    buckets = run.admin.kv
-    change(
-        run,
-        f"bucket {bucket}",
-        buckets.plan(bucket, **fields),
-        lambda: buckets.update(bucket, **fields),
-        data={"bucket": bucket},
-        force=force,
-        dry_run=dry_run,
-    )
+    edit_bucket(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
 
 
 @command(kv, "rm", example="kv rm settings")
 def remove(run: Run, bucket: BucketName, force: Force = False) -> None:
     """Delete a bucket with all its keys."""
     found = run.admin.kv.load(bucket)
-    run.out.confirm(f"Delete bucket {bucket} with {found.values:,} values?", force=force)
-    run.admin.kv.delete(bucket)
-    run.out.done(f"bucket {bucket} was deleted", bucket=bucket, deleted=True)
+    remove_bucket(run, run.admin.kv, bucket, f"{found.values:,} values", force=force)
 
 
 kv.add_typer(keys)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import Annotated
 
 import typer
 
 from spark_jetstream.admin.amounts import Nanoseconds
-from spark_jetstream.admin.kv_entries import Entry
 from spark_jetstream.commands.arguments import DURATION, Force
-from spark_jetstream.commands.framework import FAILED, Run, alone, command
+from spark_jetstream.commands.buckets import Count, Deletes, UpdatesOnly, Wait, print_changes
+from spark_jetstream.commands.framework import Run, alone, command
 from spark_jetstream.commands.kv_arguments import BucketName, Filters, Key, OnlyAfter, Value, value_bytes
 from spark_jetstream.commands.kv_text import entry_data, entry_text, print_entries
 from spark_jetstream.commands.message_text import content_text
@@ -22,6 +20,8 @@ Ttl = Annotated[
     str | None,
     typer.Option("--ttl", metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
 ]
+# A deletion is a revision like others, so nobody is asked.
+Unasked = Annotated[bool, typer.Option("--force", "-f", hidden=True)]
 
 
 # Reading
@@ -62,15 +62,10 @@ def watch(
     history: Annotated[
         bool, typer.Option("--history", help="Begin with all revisions that are kept.", show_default=False)
     ] = False,
-    updates_only: Annotated[
-        bool, typer.Option("--updates-only", help="Begin with the next change.", show_default=False)
-    ] = False,
-    deletes: Annotated[bool, typer.Option("--deletes/--no-deletes", help="Show deletions, too.")] = True,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many.", show_default=False)] = None,
-    timeout: Annotated[
-        Nanoseconds | None,
-        typer.Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
-    ] = None,
+    updates_only: UpdatesOnly = False,
+    deletes: Deletes = True,
+    count: Count = None,
+    timeout: Wait = None,
 ) -> None:
     """The values of the keys, and then every change as it happens, a line each. Ends with Ctrl-C."""
     found = run.admin.kv.bucket(bucket).watch(
@@ -80,19 +75,7 @@ def watch(
         include_deletes=deletes,
         timeout=None if timeout is None else timeout / 1e9,
     )
-    seen = 0
-
-    def entries() -> Iterator[Entry]:
-        nonlocal seen
-        for entry in found:
-            if entry is not None:
-                seen += 1
-                yield entry
-
-    run.out.lines(islice(entries(), count), entry_text, data=entry_data)
-    if count is not None and seen < count:
-        run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
-        raise typer.Exit(FAILED)
+    print_changes(run, found, entry_text, data=entry_data, count=count, timeout=timeout)
 
 
 # Writing
@@ -144,9 +127,8 @@ def _stored(run: Run, bucket: str, key: str, revision: int) -> None:
 
 
 @command(keys, "del", example="kv del settings eu.colour")
-def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, force: Force = False) -> None:
+def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, force: Unasked = False) -> None:
     """Mark a key as deleted. What it had before stays as history, as far as the bucket keeps any."""
-    run.out.confirm(f"Delete key {key} of bucket {bucket}?", force=force)
     found = run.admin.kv.bucket(bucket).delete(key, revision=revision)
     said = f"key {key} of bucket {bucket} was deleted, revision {found:,}"
     run.out.done(said, bucket=bucket, key=key, revision=found, deleted=True)

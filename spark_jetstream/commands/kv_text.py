@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from spark_jetstream.admin.amounts import Bytes
 from spark_jetstream.admin.kv_entries import Entry
 from spark_jetstream.admin.kv_models import BucketInfo
-from spark_jetstream.admin.model import Model
-from spark_jetstream.admin.placing import replicas
+from spark_jetstream.commands.buckets import limit, setting_data, setting_words
 from spark_jetstream.commands.framework import Run
 from spark_jetstream.commands.message_text import content_data, content_text
 from spark_jetstream.commands.output import as_data
-from spark_jetstream.commands.showing import listed, server_words, to_the_second
+from spark_jetstream.commands.showing import to_the_second
 from spark_jetstream.kv import STREAM_PREFIX
 
 _SETTINGS = (
@@ -25,14 +23,7 @@ _SETTINGS = (
 def bucket_data(info: BucketInfo) -> dict[str, Any]:
     """A bucket as JSON: durations in nanoseconds, sizes in bytes; ``stream`` is all that the API says."""
     counts = {"bucket": info.bucket, "values": info.values, "bytes": info.bytes, "created": info.created}
-    settings = {name: _plain(getattr(info, name)) for name in _SETTINGS}
-    return {**counts, **settings, "sealed": info.sealed, "stream": as_data(info.stream)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return as_data(value) if isinstance(value, Model) else value
+    return {**counts, **setting_data(info, _SETTINGS), "sealed": info.sealed, "stream": as_data(info.stream)}
 
 
 def print_buckets(run: Run, found: Iterable[BucketInfo]) -> None:
@@ -56,26 +47,16 @@ def print_buckets(run: Run, found: Iterable[BucketInfo]) -> None:
 
 def print_bucket(run: Run, info: BucketInfo) -> None:
     """How it is set up, and what it holds; as JSON, `bucket_data`."""
-    settings = {name.replace("_", " "): listed(getattr(info, name)) for name in _SETTINGS}
-    pairs = {
-        **settings,
-        "ttl": info.ttl or "none",
-        "max value size": _limit(info.max_value_size),
-        "max bytes": _limit(info.max_bytes),
+    more = {
+        "max value size": limit(info.max_value_size),
         "limit marker ttl": info.limit_marker_ttl or "",
         "mirror": _copies(info) if info.mirror else "",
         "sources": "" if info.mirror else _copies(info),
-        "sealed": "yes" if info.sealed else "",
-        "created": info.created,
         "values": f"{info.values:,}",
         "size": info.bytes,
-        "servers": ", ".join(map(server_words, replicas(info.stream.cluster))),
     }
+    pairs = setting_words(info, _SETTINGS, more)
     run.out.record(pairs, data=bucket_data(info), title=f"Key-Value bucket {info.bucket}")
-
-
-def _limit(size: Bytes) -> object:
-    return "no limit" if size < 0 else size
 
 
 def _copies(info: BucketInfo) -> str:

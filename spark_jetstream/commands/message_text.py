@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from spark_jetstream.admin.messages import StoredMessage
+from spark_jetstream.admin.rendering import LAYOUT, printable
 from spark_jetstream.commands.framework import Run
 
 
@@ -33,7 +34,7 @@ def print_message(run: Run, message: StoredMessage, more: str = "") -> None:
     run.out.text(f"{message.seq:,} {printable(message.subject)} {message.time}{more}", style="bold")
     for name, values in message.headers.items():
         for value in values:
-            run.out.text(f"{printable(name)}: {printable(value)}")
+            run.out.text(f"{printable(name)}: {printable(value, LAYOUT)}")
     run.out.text("")
     run.out.text(content_text(message.data))
     run.out.text("")
@@ -42,13 +43,6 @@ def print_message(run: Run, message: StoredMessage, more: str = "") -> None:
 def content_text(content: bytes) -> str:
     """Bytes for people: the text that they are, or how many there are."""
     try:
-        return printable(content.decode())
+        return printable(content.decode(), LAYOUT)
     except UnicodeDecodeError:
         return f"({len(content):,} bytes that are no text)"
-
-
-def printable(text: str) -> str:
-    """A text whose control characters a terminal does not obey: they are shown as ``\\x1b``."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
-    )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds
+from spark_jetstream.admin.amounts import Bytes
 from spark_jetstream.admin.object_bucket import ObjectBucket
 from spark_jetstream.admin.object_infos import ObjectInfo
-from spark_jetstream.commands.arguments import DURATION, Force
-from spark_jetstream.commands.framework import FAILED, Run, alone, command
+from spark_jetstream.commands.arguments import Force
+from spark_jetstream.commands.buckets import Count, Deletes, UpdatesOnly, Wait, print_changes
+from spark_jetstream.commands.framework import Run, alone, command
 from spark_jetstream.commands.object_arguments import (
     BucketName,
     Description,
@@ -167,30 +166,13 @@ def link(
 def watch(
     run: Run,
     bucket: BucketName,
-    updates_only: Annotated[
-        bool, typer.Option("--updates-only", help="Begin with the next change.", show_default=False)
-    ] = False,
-    deletes: Annotated[bool, typer.Option("--deletes/--no-deletes", help="Show deletions, too.")] = True,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many.", show_default=False)] = None,
-    timeout: Annotated[
-        Nanoseconds | None,
-        typer.Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
-    ] = None,
+    updates_only: UpdatesOnly = False,
+    deletes: Deletes = True,
+    count: Count = None,
+    timeout: Wait = None,
 ) -> None:
     """The objects, and then every one that is put, changed or deleted, as it happens, a line each. Ends with Ctrl-C."""
     found = run.admin.objects.bucket(bucket).watch(
         updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
     )
-    seen = 0
-
-    def objects() -> Iterator[ObjectInfo]:
-        nonlocal seen
-        for info in found:
-            if info is not None:
-                seen += 1
-                yield info
-
-    run.out.lines(islice(objects(), count), object_text, data=ObjectInfo.data)
-    if count is not None and seen < count:
-        run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
-        raise typer.Exit(FAILED)
+    print_changes(run, found, object_text, data=ObjectInfo.data, count=count, timeout=timeout)

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.object_infos import ObjectInfo
 from spark_jetstream.admin.object_models import ObjectBucketConfig, ObjectBucketInfo
-from spark_jetstream.admin.placing import replicas
+from spark_jetstream.admin.rendering import LAYOUT, printable
+from spark_jetstream.commands.buckets import setting_data, setting_words
 from spark_jetstream.commands.framework import Run
-from spark_jetstream.commands.message_text import printable
 from spark_jetstream.commands.output import as_data
-from spark_jetstream.commands.showing import listed, server_words, to_the_second
+from spark_jetstream.commands.showing import to_the_second
 
 
 def bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
     """A bucket as JSON: durations in nanoseconds, sizes in bytes; ``stream`` is all that the API says."""
-    settings = {name: _plain(getattr(info, name)) for name in ObjectBucketConfig.model_fields}
+    settings = setting_data(info, ObjectBucketConfig.model_fields)
     held = {"bucket": info.bucket, "size": info.size, "created": info.created, "sealed": info.sealed}
     return {**held, **settings, "stream": as_data(info.stream)}
-
-
-def _plain(value: Any) -> Any:
-    return as_data(value) if isinstance(value, Model) else value
 
 
 def print_buckets(run: Run, found: Iterable[ObjectBucketInfo]) -> None:
@@ -46,16 +41,7 @@ def print_buckets(run: Run, found: Iterable[ObjectBucketInfo]) -> None:
 
 def print_bucket(run: Run, info: ObjectBucketInfo) -> None:
     """How it is set up, and what it holds; as JSON, `bucket_data`."""
-    settings = {name.replace("_", " "): listed(getattr(info, name)) for name in ObjectBucketConfig.model_fields}
-    pairs = {
-        **settings,
-        "ttl": info.ttl or "none",
-        "max bytes": "no limit" if info.max_bytes < 0 else info.max_bytes,
-        "sealed": "yes" if info.sealed else "",
-        "created": info.created,
-        "size": info.size,
-        "servers": ", ".join(map(server_words, replicas(info.stream.cluster))),
-    }
+    pairs = setting_words(info, ObjectBucketConfig.model_fields, {"size": info.size})
     run.out.record(pairs, data=bucket_data(info), title=f"Object Store bucket {info.bucket}")
 
 
@@ -79,7 +65,7 @@ def print_object(run: Run, info: ObjectInfo) -> None:
     content = info.link is None and not info.deleted
     pairs = {
         "": _kind(info),
-        "description": printable(info.description),
+        "description": printable(info.description, LAYOUT),
         "size": f"{int(info.size):,} bytes" if content else "",
         "chunks": f"{info.chunks:,}" if content else "",
         "digest": info.digest,

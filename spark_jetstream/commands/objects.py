@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from spark_jetstream.admin.object_models import ObjectBucketConfig
-from spark_jetstream.commands.applying import DryRun, change
+from spark_jetstream.commands.applying import DryRun
 from spark_jetstream.commands.arguments import Force
+from spark_jetstream.commands.buckets import NewBucket, edit_bucket, remove_bucket
 from spark_jetstream.commands.fields import with_fields
 from spark_jetstream.commands.framework import Run, command, group
 from spark_jetstream.commands.object_arguments import BucketName, Deleted, MaybeName, complete_bucket
@@ -45,9 +46,7 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
 @with_fields(ObjectBucketConfig)
-def add(
-    run: Run, bucket: Annotated[str, typer.Argument(help="Name of the bucket.")], *, fields: dict[str, Any]
-) -> None:
+def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists just so stays as it is; one that is different is an error."""
     print_bucket(run, run.admin.objects.create(bucket, fields))
 
@@ -61,18 +60,7 @@ def edit(
 
     What you do not name stays as it is. A shorter ttl removes objects at once.
     """
-    if not fields:
-        raise typer.BadParameter("say what to change: an option for each field, or --unset FIELD")
-    buckets = run.admin.objects
-    change(
-        run,
-        f"bucket {bucket}",
-        buckets.plan(bucket, **fields),
-        lambda: buckets.update(bucket, **fields),
-        data={"bucket": bucket},
-        force=force,
-        dry_run=dry_run,
-    )
+    edit_bucket(run, run.admin.objects, bucket, fields, force=force, dry_run=dry_run)
 
 
 @command(objects, "seal", example="object seal ARCHIVE")
@@ -89,9 +77,7 @@ def remove(run: Run, bucket: BucketName, name: MaybeName = None, force: Force = 
     """Delete an object, or a link; without a name, the bucket with all its objects."""
     if name is None:
         found = run.admin.objects.load(bucket)
-        run.out.confirm(f"Delete bucket {bucket} with {int(found.size):,} bytes in it?", force=force)
-        run.admin.objects.delete(bucket)
-        run.out.done(f"bucket {bucket} was deleted", bucket=bucket, deleted=True)
+        remove_bucket(run, run.admin.objects, bucket, f"{int(found.size):,} bytes in it", force=force)
         return
     there = run.admin.objects.bucket(bucket)
     there.info(name)

@@ -15,9 +15,9 @@ from spark_jetstream.admin.amounts import Nanoseconds, Timestamp
 from spark_jetstream.admin.event_base import ClientInfo
 from spark_jetstream.admin.event_models import EVENT_TYPES
 from spark_jetstream.admin.event_reading import stored_event
-from spark_jetstream.admin.event_rendering import printable
 from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
 from spark_jetstream.admin.messages import StoredMessage
+from spark_jetstream.admin.rendering import printable
 from spark_jetstream.errors import OptionError
 from spark_jetstream.subjects import subjects_overlap
 

@@ -403,6 +403,21 @@ def test_marks_of_deletions_are_removed(make: Make) -> None:
     assert bucket.purge_deletes() == 0
 
 
+@pytest.mark.parametrize("wildcard", ["*", ">", "a.*"])
+def test_a_mark_whose_subject_matches_others_stays(
+    make: Make, publisher: Publisher, wildcard: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server stores such a message if somebody publishes it, and purging its subject would purge the others."""
+    bucket = make()
+    for key in ("a.b", "live"):
+        bucket.put(key, "1")
+    publisher.publish([Message(f"$KV.{bucket.name}.{wildcard}", b"", [("KV-Operation", "DEL")])])
+    bucket.delete("gone")
+    assert bucket.purge_deletes(0) == 1
+    assert list(bucket.keys()) == ["a.b", "live"]
+    assert f"message 3 of bucket {bucket.name} on $KV.{bucket.name}.{wildcard} stays" in caplog.text
+
+
 def test_a_value_that_is_put_while_marks_are_removed_stays(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = make()
     for key in ("a", "b"):

@@ -78,6 +78,25 @@ def test_a_large_object_to_and_from_a_file(store: Made, tmp_path: Path) -> None:
     store.check()
 
 
+def test_a_file_that_is_overwritten_keeps_its_permissions(store: Made, tmp_path: Path) -> None:
+    store.objects.put("a", b"1")
+    target = tmp_path / "private"
+    target.write_bytes(b"")
+    target.chmod(0o600)
+    store.objects.get_file("a", target, overwrite=True)
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"1", 0o600)
+
+
+def test_a_file_that_cannot_be_made(store: Made, tmp_path: Path) -> None:
+    store.objects.put("a", b"1")
+    (tmp_path / "file").write_bytes(b"")
+    for target in (tmp_path / "file" / "inside", tmp_path / "missing" / "a", tmp_path / ("a" * 300)):
+        with pytest.raises(JetStreamError, match="cannot write"):
+            store.objects.get_file("a", target)
+    store.objects.get_file("a", tmp_path / ("日" * 84))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "日" * 84]
+
+
 def test_what_content_can_be_made_of(store: Made, tmp_path: Path) -> None:
     data = content("a", 1, 300_000)
 

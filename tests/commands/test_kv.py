@@ -143,11 +143,10 @@ def test_values_are_written(do: Command, run: Command, bucket: Bucket, nats_serv
 
 def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:
     name = bucket.name
-    refused = run("kv", "del", name, "bytes")
-    assert refused.code == 2
-    assert bucket.get("bytes").revision == 2
+    assert run("kv", "del", name, "bytes", "--revision", 1).code == 1
     assert run("kv", "del", name, "bytes", "--revision", 1, "--force").code == 1
-    assert do("kv", "del", name, "bytes", "--revision", 2, "--force", "--json").json == {
+    assert bucket.get("bytes").revision == 2
+    assert do("kv", "del", name, "bytes", "--revision", 2, "--json").json == {
         "bucket": name, "key": "bytes", "revision": 6, "deleted": True,
     }  # fmt: skip
     assert run("kv", "purge", name, "eu.colour").code == 2
