@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 64 * 1024 * 1024
 """How much waits to be heard before more is thrown away: a limit against a reader that is too slow."""
+_OVERHEAD = 200
+"""Bytes of memory that a message takes beside its subject and its content."""
 
 
 class Heard(NamedTuple):
@@ -23,6 +25,11 @@ class Heard(NamedTuple):
 
     subject: str
     data: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes while it waits, about."""
+        return len(self.subject) + len(self.data) + _OVERHEAD
 
 
 class Missed(NamedTuple):
@@ -64,7 +71,7 @@ class Listener(Inbox):
                 if isinstance(found, Missed):
                     found, self._missed = Missed(self._missed), 0
                 elif found is not None:
-                    self._size -= len(found.data)
+                    self._size -= found.size
             return found
 
     def go_on(self, generation: int) -> None:
@@ -108,8 +115,8 @@ class Listener(Inbox):
 
     def _put_message(self, message: Heard) -> None:
         with self._lock:
-            fits = not self._missed and self._size + len(message.data) <= MOST_BYTES
-            self._size += len(message.data) if fits else 0
+            fits = not self._missed and self._size + message.size <= MOST_BYTES
+            self._size += message.size if fits else 0
             self._missed += 0 if fits else 1
             first = self._missed == 1
         if fits or first:

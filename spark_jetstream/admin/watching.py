@@ -21,8 +21,16 @@ from spark_jetstream.columns import Acks, Delivered
 from spark_jetstream.connection import Connection, Inbox
 from spark_jetstream.consumers import delete_reader
 from spark_jetstream.deadline import Backoff, Deadline
-from spark_jetstream.errors import ConsumerLost, DataLossError, JetStreamError, OptionError, OutageError
+from spark_jetstream.errors import (
+    ConsumerLost,
+    DataLossError,
+    JetStreamError,
+    OptionError,
+    OutageError,
+    PermissionDenied,
+)
 from spark_jetstream.latest import LatestReader
+from spark_jetstream.lookup import next_message
 from spark_jetstream.pulling import Pulls, PullSettings
 from spark_jetstream.streams import SequenceRange
 from spark_jetstream.values import shown
@@ -38,6 +46,7 @@ _EXPIRES = 30.0
 _SOON = 0.5  # between heartbeats, while what was there at the beginning comes
 _SLACK = 1.0
 _SIGN_OF_LIFE = 2.0
+_CONFIRMATIONS = 3  # consumers that must bring nothing more where the leader may not be asked
 
 
 def settings(api: Api, *, headers_only: bool = False) -> PullSettings:
@@ -65,9 +74,9 @@ def watch(
     Behind that None it ends when nothing came for ``timeout`` seconds. Closing the iterator ends it at any time.
 
     The stream is looked at before this returns: `StreamNotFound`. The iterator raises `DataLossError` when the stream
-    is deleted or created again, `OutageError` when the server is away for longer than ``retryTimeout``, and what no
-    retry can mend. Messages that the stream loses before they come (by its limits, or a purge) do not come. The server
-    refuses filters that overlap (`ApiError` 10138).
+    is deleted or created again, or a server came back without what it had; `OutageError` when the server is away for
+    longer than ``retryTimeout``; and what no retry can mend. Messages that the stream loses before they
+    come (by its limits, or a purge) do not come. The server refuses filters that overlap (`ApiError` 10138).
     """
     subjects = tuple(subject_filter(each) for each in filters)
     if timeout is not None and not timeout > 0:
@@ -78,21 +87,26 @@ def watch(
     part = SequenceRange(
         stream, info.state.last_seq + 1 if only_new else first, _END, None, info.created, subjects or (">",)
     )
-    watcher = _Watcher(api, part, settings(api, headers_only=headers_only), latest=latest)
+    watcher = _Watcher(api, part, settings(api, headers_only=headers_only), info, latest=latest)
     return watcher.watch(math.inf if timeout is None else timeout, begun=only_new)
 
 
 class _Watcher(LatestReader):
     """A reader whose range has no end. It begins with a list of latest messages, or at a sequence like any other."""
 
-    def __init__(self, api: Api, part: SequenceRange, settings: PullSettings, *, latest: bool) -> None:
+    def __init__(
+        self, api: Api, part: SequenceRange, settings: PullSettings, info: StreamInfo, *, latest: bool
+    ) -> None:
         super().__init__(lambda _: api.connection, part, settings, LABEL)
         self._api = api
         self._listing = latest
+        self._list_end = info.state.last_seq  # what is stored behind it is no list's to leave out
+        self._listed = False  # a consumer was lost
+        self._believed = 0  # how many found nothing more, where that is all that can be known
         self._begun = False  # all that was there at the beginning has come
         self._lived = False  # the consumer has brought something, or was there to wait for something
-        self._seen = 0
-        self._info: StreamInfo | None = None
+        self._seen, self._seen_time = info.state.last_seq, info.state.last_ts.nanoseconds
+        self._info = info
 
     def watch(self, timeout: float, *, begun: bool) -> Iterator[StoredMessage | None]:
         """The messages, and None once."""
@@ -108,11 +122,13 @@ class _Watcher(LatestReader):
                 return
             except DataLossError as error:
                 raise DataLossError(
-                    f"stream {self.part.stream} was deleted, or created again, while it was watched"
+                    f"stream {self.part.stream} was deleted, or created again, while it was watched, or a server came "
+                    "back without what it had"
                 ) from error
             except JetStreamError as error:
                 if not error.retriable:
                     raise
+                self._listed = True
                 if self._lived:
                     outage = None
                     backoff.reset()
@@ -128,6 +144,17 @@ class _Watcher(LatestReader):
         """As `RangeReader` has it."""
         return super().start() if self._listing else {"start_sequence": self.next}
 
+    def take(self, frames: Frames, acks: Acks) -> Delivered | None:
+        """As `LatestReader` has it. Of a list that was made anew only what was there at the beginning counts."""
+        run = super().take(frames, acks)
+        if run is None or not (self._listing and self._listed) or int(run.sequences[-1]) <= self._list_end:
+            return run
+        # It lacks what was stored after the beginning and has been overwritten since.
+        self._listing, self.next = False, self._list_end + 1
+        inside = int(run.sequences.searchsorted(self.next))
+        inner = run.frames[:inside]
+        return Delivered(inner, Acks(inner), run.sequences[:inside]) if inside else None
+
     def pulls(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> _EndlessPulls:
         """As `RangeReader` has it."""
         return _EndlessPulls(self, connection, inbox, name, pending, patient=self._begun)
@@ -136,9 +163,13 @@ class _Watcher(LatestReader):
         self._info = info = Streams(self._api).load(self.part.stream)
         if info.created != self.part.created:
             raise DataLossError(f"created again at {info.created}")
-        if info.state.last_seq < self._seen:
+        state = info.state
+        if state.messages and state.first_seq <= self._seen and state.first_ts.nanoseconds > self._seen_time:
+            # A server came back with less, and has given sequences away a second time.
+            raise DataLossError(f"it begins anew with sequence {state.first_seq}, stored at {state.first_ts}")
+        if state.last_seq < self._seen:
             # A replica that has not caught up; or the server has forgotten what it had.
-            raise ConsumerLost(f"the stream ends at sequence {info.state.last_seq}, before {self._seen}, which came")
+            raise ConsumerLost(f"the stream ends at sequence {state.last_seq}, before {self._seen}, which it had")
 
     def _watch_with_one(self, timeout: float) -> Iterator[StoredMessage | None]:
         """What one consumer brings, until nothing came for so many seconds. Raises `ConsumerLost` and the like."""
@@ -147,14 +178,15 @@ class _Watcher(LatestReader):
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, Deadline(self.settings.retry_timeout))
+                # Behind the beginning nothing is left out, by whatever consumer.
+                self._listing = self._listing and self.next <= max(self._list_end, 1)
                 yield from self._follow(self.pulls(connection, inbox, name, pending), timeout)
             finally:
                 delete_reader(connection, self.part.stream, name)
 
     def _follow(self, pulls: _EndlessPulls, timeout: float) -> Iterator[StoredMessage | None]:
-        assert self._info is not None
-        last = self._info.state.last_seq
-        if not self._begun and pulls.pending == 0:
+        last, listing = self._info.state.last_seq, self._listing
+        if not self._begun and pulls.pending == 0 and self._nothing_left(pulls.connection, last):
             self._begin(pulls)
             yield None
         silence = 2 * self.settings.heartbeat + _SLACK
@@ -175,10 +207,17 @@ class _Watcher(LatestReader):
                 self._lived = self._lived or self._begun
                 continue
             run = self.take(event, pulls.account(event))
+            self._lived = self._lived or run is not None
+            if listing and not (self._listing or self._begun):
+                if run is not None:
+                    yield from self._messages(run, slice(0, len(run)))
+                raise ConsumerLost("the list is through, and what was stored since comes from another consumer")
             inside = 0 if run is None else int(run.sequences.searchsorted(last, side="right"))
-            through = not self._begun and (pulls.left() == 0 or (run is not None and inside < len(run)))
+            through = not self._begun and (
+                (run is not None and inside < len(run))
+                or (pulls.left() == 0 and self._nothing_left(pulls.connection, last))
+            )
             if run is not None:
-                self._lived = True
                 yield from self._messages(run, slice(0, inside if through else len(run)))
             if through:
                 self._begin(pulls)
@@ -196,9 +235,24 @@ class _Watcher(LatestReader):
 
     def _messages(self, run: Delivered, rows: slice) -> Iterator[StoredMessage]:
         if rows.stop > rows.start:
-            self._seen = int(run.sequences[-1])
             frames = run.frames[rows]
-            yield from stored_messages(frames, Acks(frames), self.part.stream)
+            acks = Acks(frames)
+            if int(acks.sequences()[-1]) > self._seen:
+                self._seen, self._seen_time = int(acks.sequences()[-1]), int(acks.timestamps()[-1])
+            yield from stored_messages(frames, acks, self.part.stream)
+
+    def _nothing_left(self, connection: Connection, last: int) -> bool:
+        """Whether there is no more to come up to a sequence, which a replica that has not caught up may not know."""
+        if self._info.config.num_replicas == 1 or self.next > last:
+            return True
+        try:
+            found = [next_message(connection, self.part.stream, each, self.next) for each in self.part.subjects]
+        except PermissionDenied:
+            self._believed += 1
+            if self._believed < _CONFIRMATIONS:
+                raise ConsumerLost("it is not sure that there is nothing more") from None
+            return True
+        return all(each is None or each.sequence > last for each in found)
 
 
 class _EndlessPulls(Pulls):

@@ -174,7 +174,7 @@ def test_a_connection_that_was_given_up_is_made_again(own: NatsServer) -> None:
 def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
     admin: JetStreamAdmin, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_BYTES", 5000)
+    monkeypatch.setattr(listening, "MOST_BYTES", 6500)
     with admin.events.watch("ADVISORY.TEST", timeout=30) as events:
         publish_events(publisher, 20, size=900)
         # The events of the connection come in order: when this one is here, all are.
@@ -189,6 +189,11 @@ def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
         # There is room again.
         publish_events(publisher, 2)
         assert [next(events).id for _ in range(2)] == ["0", "1"]
+        # What is small takes room as well: the contents of these alone would fit.
+        publish_events(publisher, 60)
+        connect(admin.options).check(5)
+        gap = next(each for each in events if isinstance(each, Gap))
+        assert gap.lost > 30
 
 
 # -- ends --

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from spark_jetstream import pulling
 from spark_jetstream.admin import Bucket, Entry, JetStreamAdmin, StoredMessage
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.watching import LABEL, watch
 from spark_jetstream.connection_options import ConnectionOptions
+from spark_jetstream.consumers import create_reader
 from spark_jetstream.errors import ApiError, DataLossError, OptionError, OutageError, StreamNotFound
 from spark_jetstream.pool import close_all
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -130,6 +134,22 @@ def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: Make, p
     assert {key for key, value in latest.items() if value == b"old"} == {f"k{at}" for at in range(2990, 3000)}
 
 
+def test_changes_made_while_keys_are_listed_survive_the_consumer(
+    admin: JetStreamAdmin, make: Make, publisher: Publisher, nats_server: NatsServer
+) -> None:
+    bucket = make()
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
+    found = bucket.watch()
+    assert revisions(found, 1) == [1]
+    # Another list, made now, has the second of these only.
+    changes = [bucket.put("k2999", "first"), bucket.put("k2999", "second"), bucket.delete("k2999")]
+    for name in consumers(nats_server.url, f"KV_{bucket.name}"):
+        admin.consumers.delete(f"KV_{bucket.name}", name)
+    came = revisions(found, 3002)
+    assert came == [*range(2, 3000), *changes]
+    assert [bucket.put("k0", "new")] == revisions(found, 1)
+
+
 # -- streams --
 
 
@@ -242,6 +262,27 @@ def test_a_bucket_that_is_deleted_or_created_again(admin: JetStreamAdmin, make: 
         next(found)
 
 
+def test_a_server_that_comes_back_without_what_it_had(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory()
+    with JetStreamAdmin(servers=server.url, **QUICK) as admin:
+        admin.kv.create("b", history=64)
+        bucket = admin.kv.bucket("b")
+        for number in range(3):
+            bucket.put("a", f"{number}")
+        watched = [bucket.watch(), bucket.watch(updates_only=True)]
+        assert [revisions(watched[0], 2), next(watched[1])] == [[3], None]
+        server.stop()
+        (messages,) = server.store_dir.glob("**/streams/KV_b/msgs")
+        shutil.rmtree(messages)
+        server.start()
+        # Sequences are given away a second time, those of what came among them.
+        assert [bucket.put(f"new{number}", "x") for number in range(5)] == [1, 2, 3, 4, 5]
+        for found in watched:
+            with pytest.raises(DataLossError, match="a server came back without what it had"):
+                next(found)
+    close_all()
+
+
 def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]) -> None:
     server = nats_server_factory()
     with JetStreamAdmin(servers=server.url, connectTimeout="300ms", retryTimeout="500ms") as admin:
@@ -282,4 +323,23 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
         assert [each.value for each in bucket.history("b")] == [b"0", b"1", b"2"]
         assert set(bucket.keys()) == {"a", "b"}
         admin.kv.delete("moved")
+    close_all()
+
+
+def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = itertools.count()
+
+    def behind(*args: Any, **kwargs: Any) -> int:
+        pending = create_reader(*args, **kwargs)
+        return 0 if next(asked) == 0 else pending
+
+    with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
+        admin.kv.create("behind", history=64, replicas=3)
+        bucket = admin.kv.bucket("behind")
+        put = [bucket.put("a", "1"), bucket.put("a", "2")]
+        bucket.put("b", "1")
+        monkeypatch.setattr(pulling, "create_reader", behind)
+        assert [each.revision for each in bucket.history("a")] == put
+        assert next(asked) >= 1
+        admin.kv.delete("behind")
     close_all()
