@@ -190,6 +190,15 @@ def test_a_missing_file_is_named(options: dict[str, str]) -> None:
     assert message.startswith(f"option {next(iter(options))} names the file /nowhere/file, which is not here")
 
 
+@pytest.mark.parametrize("secret", [USER_SEED, CREDS, f"/run/{USER_SEED}"])
+@pytest.mark.parametrize("option", ["nkeySeedFile", "credentialsFile"])
+def test_a_secret_in_the_place_of_a_path_is_not_shown(option: str, secret: str) -> None:
+    message = refused(**{option: secret})
+    assert message.startswith(f"option {option} names the file (not a path, but a secret itself, not shown), which is")
+    assert USER_SEED not in message
+    assert JWT not in message
+
+
 def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     assert "which is not a text file" in refused(nkeySeedFile=put(tmp_path / "a", b"\xff\xfe"))
     assert "which is too large" in refused(tlsCaFile=put(tmp_path / "b", b"x" * (1 << 20) + b"x"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from spark_jetstream.admin.environment import PLAIN, environment_options
-from spark_jetstream.auth import connect_arguments
+from spark_jetstream.auth import connect_arguments, path_shown
 from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.contexts import context_options, selected_context
 from spark_jetstream.doctor.findings import Finding, failed, ok
@@ -71,4 +71,4 @@ def _shown(name: str, options: ConnectionOptions) -> str:
     spec = _BY_NAME[name]
     if spec.secret or name.endswith("Pem"):
         return "given, not shown"
-    return str(getattr(options, spec.field_name))
+    return path_shown(str(getattr(options, spec.field_name)))

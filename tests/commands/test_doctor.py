@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,17 @@ def test_certificates(secure: Tls, tmp_path: Path) -> None:
     assert code == 3
     assert "nats.example.org" in findings["tls"]["said"]
     assert "tlsHostname" in findings["tls"]["what_to_do"]
+
+
+def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Path) -> None:
+    """One line when the certificate is not trusted, none when it is; also when the process ends."""
+    server = secure(LOOPBACK)
+    line = [sys.executable, "-m", "spark_jetstream", "stream", "names", "-s", server.url]
+    refused = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+    assert "is not trusted (options tlsCaFile, tlsHostname)" in refused.stderr
+    done = subprocess.run([*line, "--tlsca", str(tmp_path / "ca.pem")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_an_expired_certificate(secure: Tls, tmp_path: Path) -> None:
