@@ -144,17 +144,26 @@ def carry_out(connection: Connection, plan: Plan, *, note: str = "") -> None:
 
     Nothing is done when a step is refused. Before an update the server is asked once more: `PlanOutdated` when what is
     there is neither what the plan has seen nor what it wants. `JetStreamError` when the server did not do all of it,
-    and what `Connection.api` raises; steps that were done before stay done, and can be planned again.
+    and what `Connection.api` raises; steps that were done before stay done, as the error says: plan again.
     """
     if plan.refused:
         said = "; ".join(f"{step.what} cannot be updated: {', '.join(step.changes)}" for step in plan.refused)
         raise JetStreamError(f"nothing was changed{note}: {said}")
     work = _Work(connection, plan.given_only, note)
+    done: list[str] = []
     for step in plan.steps:
-        if step.action == "create":
-            work.create(step)
-        elif step.action == "update":
-            work.update(step)
+        try:
+            if step.action == "create":
+                work.create(step)
+            elif step.action == "update":
+                work.update(step)
+            else:
+                continue
+        except JetStreamError as error:
+            if done:
+                error.args = (f"{error}; this was done before, and stays: {', '.join(done)}", *error.args[1:])
+            raise
+        done.append(f"{step.action} {step.what}")
 
 
 class _Work:

@@ -25,7 +25,7 @@ from spark_jetstream.admin.placing import Replica, confirm_done, replicas
 from spark_jetstream.admin.restore import Restored, restore
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.admin.stream_replies import StreamInfo, StreamNamesPage, StreamPage, StreamSourceInfo
-from spark_jetstream.errors import OptionError, StreamExists, StreamNotFound
+from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
 
 Config = StreamConfig | Mapping[str, Any]
 
@@ -98,10 +98,25 @@ class Streams:
         wanted = asked_for(StreamConfig, config, fields, _what(config, fields))
         context = f"create stream {wanted.name}"
         self._api.need_for(wanted, context)
-        body = self._api.ask(subjects.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
+        try:
+            body = self._api.ask(subjects.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
+        except InsufficientResources:
+            # The server looks for room, which the stream itself may have taken, before it looks for the stream.
+            existing = self._existing(wanted)
+            if existing is None:
+                raise
+            return existing
         info = StreamInfo.from_server(body, context)
         confirm(wanted, info.config, f"stream {wanted.name} was created")
         return info
+
+    def _existing(self, wanted: StreamConfig) -> StreamInfo | None:
+        """The stream that is there already, just so."""
+        try:
+            info = self.load(wanted.name)
+        except (StreamNotFound, PermissionDenied):
+            return None
+        return None if differences(wanted, info.config) else info
 
     def load_or_create(self, config: Config | None = None, /, *, given_only: bool = False, **fields: Any) -> StreamInfo:
         """The stream, created if there is none.

@@ -12,7 +12,7 @@ import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, template
 from spark_jetstream.admin.plan_files import yaml_documents, yaml_text
-from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS, STREAMS
 from tests.admin.conftest import Api, Make
@@ -28,6 +28,13 @@ def names(admin: JetStreamAdmin) -> Iterator[tuple[str, ...]]:
     yield NAMES
     for name in NAMES:
         admin.streams.delete(name, missing_ok=True)
+
+
+def test_a_plan_that_is_half_done_says_so(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
+    plan = admin.plan(*({"name": name, "subjects": ["half.planned"]} for name in names))
+    with pytest.raises(ApiError, match=f"{names[1]}: .*; this was done before, and stays: create stream {names[0]}$"):
+        admin.apply(plan)
+    assert names[0] in admin.streams.names()
 
 
 def test_files_and_mappings_are_planned_together(admin: JetStreamAdmin, names: tuple[str, ...], tmp_path: Path) -> None:

@@ -19,7 +19,14 @@ from spark_jetstream.admin import (
     differences,
     template,
 )
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError, StreamExists, StreamNotFound
+from spark_jetstream.errors import (
+    ApiError,
+    InsufficientResources,
+    JetStreamError,
+    OptionError,
+    StreamExists,
+    StreamNotFound,
+)
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import ORIGIN, STREAMS
@@ -76,6 +83,18 @@ def test_create_again(admin: JetStreamAdmin, name: str) -> None:
     assert admin.streams.create(name=name, max_msgs=5).created == first.created
     with pytest.raises(StreamExists, match=f"cannot create stream {name}: stream name already in use"):
         admin.streams.create(name=name, max_msgs=6)
+
+
+def test_create_again_what_took_the_room(nats_server_factory: Callable[..., NatsServer]) -> None:
+    """The server looks for room before it looks whether the stream is there."""
+    server = nats_server_factory(config="jetstream { max_file_store: 100M }")
+    with JetStreamAdmin(servers=server.url) as admin:
+        first = admin.streams.create(name="A", max_bytes="60m")
+        assert admin.streams.create(name="A", max_bytes="60m").created == first.created
+        with pytest.raises(InsufficientResources, match="cannot create stream B: insufficient storage"):
+            admin.streams.create(name="B", max_bytes="60m")
+        with pytest.raises(StreamExists):
+            admin.streams.create(name="A", max_bytes="59m")
 
 
 @pytest.mark.parametrize(
