@@ -13,6 +13,7 @@ from spark_jetstream.errors import JetStreamError
 try:
     import typer
 
+    from spark_jetstream.admin.rendering import printable
     from spark_jetstream.commands import framework
     from spark_jetstream.commands.all import GROUPS
 except ModuleNotFoundError as error:
@@ -20,6 +21,11 @@ except ModuleNotFoundError as error:
     if missing not in ("typer", "rich"):
         raise
     raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
+except KeyboardInterrupt:  # it takes most of a second until there is a command to be interrupted
+    raise SystemExit(130) from None
+
+#: What typer raises for a command line that it does not understand; only this subclass has a public name.
+_WrongUsage = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(name="spark-jetstream", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -79,14 +85,44 @@ for group in GROUPS:
 def main() -> None:
     """Entry point of the console script.
 
-    An error of this package is one line on standard error, and an exit code of `framework`.
+    An error is one line on standard error, and an exit code of `framework`.
     """
     try:
-        app()
+        code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:
-        typer.echo(f"spark-jetstream: {error}", err=True)
+        _complain(str(error))
         raise SystemExit(framework.exit_code(error)) from error
-    except BrokenPipeError as error:
-        # Whoever read this has seen enough. Python would complain once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError as error:  # whoever read this has seen enough
+        _no_more_output()
         raise SystemExit(framework.FAILED) from error
+    except OSError as error:
+        _no_more_output()
+        _complain(str(error))
+        raise SystemExit(framework.FAILED) from error
+    except Exception as error:
+        if not isinstance(error, _WrongUsage):
+            raise
+        said = _usage_words(error)
+        if said:
+            _complain(said)
+        raise SystemExit(framework.WRONG_USAGE) from error
+    raise SystemExit(code or 0)
+
+
+def _complain(said: str) -> None:
+    """A line on standard error, and not more than one."""
+    typer.echo(f"spark-jetstream: {printable(said)}", err=True)
+
+
+def _no_more_output() -> None:
+    """Standard output takes nothing more. Python would say so once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage_words(error: Any) -> str:
+    """What is wrong with the command line, in one line; nothing where the help was shown instead."""
+    said = " ".join(error.format_message().removeprefix("Invalid value: ").split())
+    if not said or (type(error) is typer.BadParameter and error.param is None and error.param_hint is None):
+        return said  # of a command itself, which says what to do
+    where = error.ctx.command_path if error.ctx else "spark-jetstream"
+    return f"{said.removesuffix('.')} (see {where} --help)"

@@ -61,7 +61,7 @@ def info(run: Run) -> None:
     if run.out.as_json:
         return
     columns = {
-        "used": lambda each: each.used,
+        "used": lambda each: int(each.used),
         "reserved": lambda each: each.reserved,
         "limit": lambda each: each.allowed,
         "% used": lambda each: each.share(each.used),

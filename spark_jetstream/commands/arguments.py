@@ -27,7 +27,7 @@ def completion(
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
-        with contextlib.suppress(JetStreamError):
+        with contextlib.suppress(JetStreamError, typer.BadParameter):
             options = {"requestTimeout": _QUICKLY, "connectTimeout": _QUICKLY, **connection_options(given)}
             found = names(Run(options, as_json=False).admin, given)
             return list(islice((name for name in found if name.startswith(incomplete)), _MOST))
@@ -58,5 +58,7 @@ def _duration(text: str | Nanoseconds) -> Nanoseconds:
 
 DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}
 """What makes an option a duration: ``Annotated[Nanoseconds, typer.Option(**DURATION, help=...)]``."""
+
+Preferred = Annotated[str | None, typer.Option(help="The server that should lead (server 2.11).")]
 
 Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.", show_default=False)]

@@ -16,7 +16,7 @@ from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.commands.arguments import complete_stream
 from spark_jetstream.commands.framework import Run, alone, command
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 
 if TYPE_CHECKING:
     from spark_jetstream.bench.figures import Latencies, Rate
@@ -79,19 +79,26 @@ def _stream_of_its_own(run: Run, admin: JetStreamAdmin, storage: str, replicas: 
     """A stream with a name that no other has; gone at the end, also when somebody ends the process with SIGTERM."""
     name = f"SPARK_JETSTREAM_BENCH_{uuid.uuid4().hex[:12]}"
     with _ending_in_order():
+        never_made = False
         try:
-            yield admin.streams.create(
-                name=name,
-                subjects=[f"{name}.*"],
-                storage=storage,
-                num_replicas=replicas,
-                allow_direct=True,
-                max_age=_LEFT_FOR,
-                description="made by spark-jetstream bench, to be deleted",
-            )
+            try:
+                info = admin.streams.create(
+                    name=name,
+                    subjects=[f"{name}.*"],
+                    storage=storage,
+                    num_replicas=replicas,
+                    allow_direct=True,
+                    max_age=_LEFT_FOR,
+                    description="made by spark-jetstream bench, to be deleted",
+                )
+            except (NoResponders, PermissionDenied):
+                never_made = True
+                raise
+            yield info
         finally:
             try:
-                admin.streams.delete(name, missing_ok=True)
+                if not never_made:
+                    admin.streams.delete(name, missing_ok=True)
             except JetStreamError as error:
                 run.out.note(f"stream {name} is still there, delete it: {error}")
 

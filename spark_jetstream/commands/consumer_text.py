@@ -39,7 +39,7 @@ def print_consumer(run: Run, info: ConsumerInfo) -> None:
         "kind": kind(info),
         "created": info.created,
         **{
-            name: listed(getattr(info.config, name))
+            name: listed(info.config.own_metadata if name == "metadata" else getattr(info.config, name))
             for name in info.config.field_names
             if name in info.config.model_fields_set and name not in ("name", "durable_name")
         },

@@ -9,7 +9,7 @@ import typer
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.delivered import ACKS, DeliveredMessage
 from spark_jetstream.admin.placing import replicas
-from spark_jetstream.commands.arguments import DURATION, ConsumerName, Force, StreamName
+from spark_jetstream.commands.arguments import DURATION, ConsumerName, Force, Preferred, StreamName
 from spark_jetstream.commands.framework import FAILED, Run, alone, command
 from spark_jetstream.commands.message_text import message_data, print_message
 from spark_jetstream.commands.output import as_data
@@ -145,7 +145,7 @@ def step_down(
     run: Run,
     stream: StreamName,
     consumer: ConsumerName,
-    preferred: Annotated[str | None, typer.Option(help="The server that should lead (server 2.11).")] = None,
+    preferred: Preferred = None,
 ) -> None:
     """Let the leader of a consumer give way to another server of the cluster.
 

@@ -7,6 +7,7 @@ from spark_jetstream.commands.consumer_changing import changing
 from spark_jetstream.commands.consumer_text import print_consumer, print_consumers
 from spark_jetstream.commands.consumer_using import using
 from spark_jetstream.commands.framework import Run, command, group
+from spark_jetstream.commands.showing import print_names
 from spark_jetstream.durables import RUN
 
 consumer = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
@@ -21,11 +22,7 @@ def show_all(run: Run, stream: StreamName) -> None:
 @command(consumer, "names", example="consumer names ORDERS")
 def show_names(run: Run, stream: StreamName) -> None:
     """The names of a stream's consumers, a line each; takes fewer permissions than ls."""
-    names = run.admin.consumers.names(stream)
-    if run.out.as_json:
-        run.out.record({}, data=list(names))
-    else:
-        run.out.lines(names, str, data=str)
+    print_names(run, run.admin.consumers.names(stream))
 
 
 @command(consumer, "info", example="consumer info ORDERS billing")

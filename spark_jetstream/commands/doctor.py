@@ -22,6 +22,10 @@ _MARKS = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "unknown": "?"}
 _WIDTH = max(map(len, _MARKS.values()))
 
 
+def _complete_purpose(incomplete: str) -> list[str]:
+    return [purpose for purpose in FOR if purpose.startswith(incomplete)]
+
+
 @command(doctor, "doctor", example="doctor --stream ORDERS --for read --for durable --durable spark")
 def examine(
     run: Run,
@@ -32,7 +36,11 @@ def examine(
     object_bucket: Annotated[str | None, typer.Option(help="An Object Store bucket, instead of a stream.")] = None,
     purposes: Annotated[
         list[str] | None,
-        typer.Option("--for", help=f"What is to be done with it, more than once: {', '.join(FOR)}. Default: read."),
+        typer.Option(
+            "--for",
+            help=f"What is to be done with it, more than once: {', '.join(FOR)}. Default: read.",
+            autocompletion=_complete_purpose,
+        ),
     ] = None,
     subject: Annotated[str | None, typer.Option(help="Where rows are to go; implies --for write.")] = None,
     filters: Annotated[

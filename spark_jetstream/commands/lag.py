@@ -13,7 +13,7 @@ import typer
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.lag import ConsumerLag, OriginLag
 from spark_jetstream.admin.manager import JetStreamAdmin
-from spark_jetstream.commands.arguments import DURATION, complete_stream
+from spark_jetstream.commands.arguments import DURATION, complete_consumer, complete_stream
 from spark_jetstream.commands.framework import FAILED, Run, alone, command
 from spark_jetstream.commands.showing import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound
@@ -94,7 +94,10 @@ def show(
         str | None, typer.Argument(help="The stream; all, if none is given.", autocompletion=complete_stream)
     ] = None,
     consumer: Annotated[
-        str | None, typer.Option("--consumer", metavar="NAME", help="Only this one of the stream.")
+        str | None,
+        typer.Option(
+            "--consumer", metavar="NAME", help="Only this one of the stream.", autocompletion=complete_consumer
+        ),
     ] = None,
     max_pending: Annotated[
         int | None, typer.Option(min=0, metavar="NUMBER", help="End with 1 when more messages are yet to be delivered.")

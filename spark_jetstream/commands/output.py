@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -14,11 +16,11 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.table import Table
 
 from spark_jetstream.admin.model import Model
-from spark_jetstream.admin.rendering import readable
+from spark_jetstream.admin.rendering import LAYOUT, printable, readable
 
 T = TypeVar("T")
 
-_WIDE = 10_000  # what is read by a program is not cut
+_WIDE = 10**9  # nothing is cut: a terminal that is too narrow goes on in its next line by itself
 
 
 class Output:
@@ -26,10 +28,10 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        terminal = sys.stdout.isatty()
-        self._console = Console(
-            file=sys.stdout, width=None if terminal else _WIDE, soft_wrap=True, highlight=False, markup=False
-        )
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # JSON is UTF-8 whatever the locale says; else what the locale cannot write is shown as ``\u65e5``.
+            sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
+        self._console = Console(file=sys.stdout, width=_WIDE, soft_wrap=True, highlight=False, markup=False)
         self._notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def table(
@@ -42,7 +44,7 @@ class Output:
     ) -> None:
         """A row for each item; as JSON one array, with what ``data`` makes of each. ``empty`` is said of no rows.
 
-        ``columns`` are the headings, each with what gives the value. Numbers stand on the right.
+        ``columns`` are the headings, each with what gives the value. Numbers stand on the right. Nothing is ever cut.
         """
         if self.as_json:
             self._write([data(item) for item in items])
@@ -57,7 +59,7 @@ class Output:
             table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
         for row in rows:
             table.add_row(*map(text, row))
-        self._console.print(table)
+        self._put(table)
 
     def record(self, pairs: Mapping[str, object], *, data: Any, title: str = "") -> None:
         """One thing, a line for each of its properties; as JSON, ``data``. What has no value is left out."""
@@ -71,8 +73,8 @@ class Output:
         for name, value in shown.items():
             table.add_row(name, text(value))
         if title:
-            self._console.print(title, style="bold underline")
-        self._console.print(table)
+            self.text(title, style="bold underline")
+        self._put(table, shutil.get_terminal_size().columns)
 
     def lines(self, items: Iterable[T], line: Callable[[T], str], *, data: Callable[[T], Any]) -> None:
         """A line for each item as soon as it is there; as JSON, an object a line."""
@@ -80,7 +82,7 @@ class Output:
             if self.as_json:
                 sys.stdout.write(json.dumps(data(item), ensure_ascii=False) + "\n")
             else:
-                self._console.print(line(item))
+                self.text(line(item))
             sys.stdout.flush()
 
     def done(self, said: str, **data: Any) -> None:
@@ -88,12 +90,12 @@ class Output:
         if self.as_json:
             self._write(data)
         else:
-            self._console.print(said)
+            self.text(said)
 
     def text(self, said: str, style: str | None = None) -> None:
         """A line for people, in a style of rich; nothing with JSON."""
         if not self.as_json:
-            self._console.print(said, style=style)
+            self._console.print(printable(said, LAYOUT), style=style)
 
     def clear(self) -> None:
         """Wipe a terminal, for what is shown again and again."""
@@ -107,7 +109,7 @@ class Output:
 
     def note(self, said: str) -> None:
         """A line on standard error."""
-        self._notes.print(said)
+        self._notes.print(printable(said, LAYOUT))
 
     @contextlib.contextmanager
     def progress(self, title: str, *, in_bytes: bool = True) -> Iterator[Callable[[int, int], None]]:
@@ -122,13 +124,31 @@ class Output:
             yield lambda done, total: bar.update(task, completed=done, total=max(total, done))
 
     def confirm(self, question: str, *, force: bool) -> None:
-        """Ask before something is removed. Without a terminal ``force`` must say yes: exit code 2."""
+        """Ask before something is removed. Without a terminal ``force`` must say yes: exit code 2.
+
+        Whoever says no gets exit code 1, and 130 with Ctrl-C.
+        """
         if force:
             return
         if not sys.stdin.isatty():
             raise typer.BadParameter(f"{question} Nobody is there to answer: say yes with --force.")
-        if not typer.confirm(question, err=True):
+        try:
+            agreed = typer.confirm(question, err=True)
+        except typer.Abort as aborted:  # Ctrl-C, or the end of what is typed
+            self.note("")
+            raise typer.Exit(130 if isinstance(aborted.__context__, KeyboardInterrupt) else 1) from None
+        if not agreed:
             raise typer.Exit(1)
+
+    def _put(self, table: Table, width: int = _WIDE) -> None:
+        """Print a table, on a terminal of that width; where there is none, without blanks at the ends of its lines."""
+        if self._console.is_terminal:
+            self._console.print(table, width=width)
+            return
+        with self._console.capture() as caught:
+            self._console.print(table)
+        sys.stdout.write("\n".join(line.rstrip(" ") for line in caught.get().split("\n")))
+        sys.stdout.flush()
 
     def _write(self, data: Any) -> None:
         sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
@@ -145,7 +165,7 @@ def text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.2f}"
-    return readable(value)
+    return printable(readable(value), LAYOUT)
 
 
 def as_data(model: Model) -> dict[str, Any]:

@@ -1,12 +1,28 @@
-"""Parts of what commands show of streams and consumers."""
+"""Parts of what commands show of streams, consumers and buckets."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
 
 from spark_jetstream.admin.amounts import Nanoseconds, Timestamp
 from spark_jetstream.admin.placing import Replica
 from spark_jetstream.admin.rendering import readable
+from spark_jetstream.commands.framework import Run
 
 _SECOND = 1_000_000_000
+
+
+def print_names(run: Run, names: Iterator[str], empty: str = "") -> None:
+    """Names, a line each as they come; as JSON, a list. ``empty`` is said where there are none."""
+    if run.out.as_json:
+        run.out.record({}, data=list(names))
+        return
+    first = next(names, None)
+    if first is not None:
+        run.out.lines(chain([first], names), str, data=str)
+    elif empty:
+        run.out.note(empty)
 
 
 def listed(value: object) -> object:

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from spark_jetstream.admin.placing import replicas
-from spark_jetstream.admin.rendering import readable
+from spark_jetstream.admin.rendering import printable, readable
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.commands.arguments import StreamName
 from spark_jetstream.commands.framework import Run, alone, command
-from spark_jetstream.commands.message_text import printable
 from spark_jetstream.commands.output import as_data
-from spark_jetstream.commands.showing import ago, listed, server_words, to_the_second
+from spark_jetstream.commands.showing import ago, listed, print_names, server_words, to_the_second
 from spark_jetstream.errors import ServerBusy
 
 looking = alone()
@@ -61,11 +60,7 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
 @command(looking, "names", example="stream names")
 def show_names(run: Run, subject: OfSubject = None) -> None:
     """The names of the streams, a line each; takes less permissions than ls."""
-    names = run.admin.streams.names(subject)
-    if run.out.as_json:
-        run.out.record({}, data=list(names))
-    else:
-        run.out.lines(names, str, data=str)
+    print_names(run, run.admin.streams.names(subject))
 
 
 @command(looking, "info", example="stream info ORDERS")

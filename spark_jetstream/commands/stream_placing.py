@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spark_jetstream.commands.arguments import Force, StreamName
+from spark_jetstream.commands.arguments import Force, Preferred, StreamName
 from spark_jetstream.commands.framework import Run, alone, command
 
 placing = alone()
@@ -16,7 +16,7 @@ placing = alone()
 def step_down(
     run: Run,
     stream: StreamName,
-    preferred: Annotated[str | None, typer.Option(help="The server that should lead (server 2.11).")] = None,
+    preferred: Preferred = None,
 ) -> None:
     """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
     leader = next((each.server for each in run.admin.streams.replicas(stream) if each.leader), None)

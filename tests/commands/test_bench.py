@@ -176,3 +176,9 @@ def test_rows_that_nobody_stores(nats_server: NatsServer) -> None:
         writing.write(lambda _: connect(options), sink, ["nobody.listens"], 1, b"x")
     with pytest.raises(JetStreamError, match="nobody"):
         writing.latencies(connect(options), "nobody.listens", 1, b"x")
+
+
+def test_a_stream_that_was_never_made_is_not_said_to_be_there(nats_server: NatsServer) -> None:
+    ran = run_command(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "200ms", url=nats_server.url)
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "nobody answers at NOWHERE.API.STREAM.CREATE." in ran.err
