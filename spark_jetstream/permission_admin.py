@@ -99,7 +99,7 @@ def kv(names: Names) -> Lines:
     bucket = names.of(f"KV_{names.bucket}", None)
     keys = f"$KV.{names.bucket}.>"
     yield from _bucket(bucket)
-    yield Permission(bucket.api(api_subjects.MESSAGE_GET), "get")
+    yield Permission(bucket.api(api_subjects.MESSAGE_GET), "get; history and watch of replicas")
     yield Permission(bucket.api(api_subjects.DIRECT_GET), "get with a revision and direct")
     yield Permission(bucket.api(api_subjects.DIRECT_GET_LAST, subject=keys), "get with direct")
     yield from _reading(bucket, [(keys, "keys, entries, history, watch"), ("", "the same with several filters")])
@@ -111,7 +111,7 @@ def object_store(names: Names) -> Lines:
     bucket = names.of(objects.stream_name(names.bucket), None)
     metas, chunks = objects.meta_filter(names.bucket), objects.chunk_subject(names.bucket, "*")
     yield from _bucket(bucket)
-    yield Permission(bucket.api(api_subjects.MESSAGE_GET), "info, and what is replaced")
+    yield Permission(bucket.api(api_subjects.MESSAGE_GET), "info, what is replaced; watch of replicas")
     yield from _reading(bucket, [(metas, "list, watch"), (chunks, "get, get_file")])
     yield Permission(metas.removesuffix(">") + "*", "put, delete, update_meta, link")
     yield Permission(chunks, "put, put_file")
