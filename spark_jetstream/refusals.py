@@ -102,6 +102,10 @@ class Target:
         """The option that names the stream."""
         return "stream"
 
+    def at(self, subject: str) -> Target:
+        """What holds for this subject, which may be that of a dead letter."""
+        return self
+
     def stored_at(self, subject: str) -> str:
         """The subject under which the stream keeps what is published to ``subject``."""
         return subject

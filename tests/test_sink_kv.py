@@ -212,7 +212,8 @@ def test_where_keys_are_published_to() -> None:
     assert (far.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
     assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
     assert far.place("$JS.hub.API.$KV.b.a.b") == "under key 'a.b' of bucket copy"
-    assert far.place("s.dead") == "at subject 's.dead'"
+    assert far.at("s.dead").place("s.dead") == "at subject 's.dead'"
+    assert far.at("$JS.hub.API.$KV.b.a") is far
     with pytest.raises(OptionError, match="copy is a mirror of stream ORDERS, which is no Key-Value bucket"):
         Bucket.of("copy", "$JS.API", {"name": "ORDERS"})
 
@@ -464,6 +465,24 @@ def test_who_may_only_publish_can_write(nats_server_factory: Callable[..., NatsS
             mourning.write([puts(("no key", b"1"))])
         assert publisher.api("STREAM.INFO.KV_b")["state"]["messages"] == 2
     close_all()
+
+
+def test_a_dead_letter_is_no_key(bucket: Stream, stream: MakeStream, publisher: Publisher) -> None:
+    """What is wrong with one has nothing to do with the bucket."""
+    dead = stream(storage="memory", max_msg_size=100)
+    sink = KeyedSink(bucket.url, bucket, deadLetterSubject=f"{dead.subject}.row", maxRetries=1)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield puts(("a", b"1"))
+        dead.delete()
+        yield puts(("no key", b"1"))
+
+    with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row'") as raised:
+        sink.write([puts(("no key", b"1" * 200))])
+    assert raised.value.err_code == 10054
+    assert f"KV_{name_of(bucket)}" not in str(raised.value)
+    with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row': no stream captures this subject"):
+        sink.write(batches())
 
 
 _USERS = """

@@ -30,6 +30,11 @@ class Totals:
         self.streams[stream] = min(known[0], first), max(known[1], last)
 
 
+def subject_of(rows: Rows, index: int) -> str:
+    """Where row `index` goes; with U+FFFD for what is no text."""
+    return bytes(rows.subject[index].as_py()).decode("utf-8", "replace")
+
+
 @dataclass(frozen=True)
 class RefusedRow:
     """A row that can never be stored: row `index` of `rows`, with its message id if it has one."""
@@ -43,7 +48,7 @@ class RefusedRow:
     @property
     def subject(self) -> str:
         """Where it should have gone."""
-        return bytes(self.rows.subject[self.index].as_py()).decode("utf-8", "replace")
+        return subject_of(self.rows, self.index)
 
     @property
     def number(self) -> int:
@@ -131,6 +136,10 @@ class Flight:
             why = f"header and payload have {size} bytes, and the server takes {most} (max_payload)"
             refused.append(self.refusal(index, why, 0))
         return refused
+
+    def subject(self, index: int) -> str:
+        """Where a row goes."""
+        return subject_of(self.rows, index)
 
     def refusal(self, index: int, why: str, err_code: int) -> RefusedRow:
         message_id = None if self.ids is None else self.ids[index].as_py()

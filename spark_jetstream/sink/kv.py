@@ -108,14 +108,16 @@ class Bucket(Target):
         """What it may mean that an acknowledgement never comes."""
         return f"what is published to {self.write_prefix}> may not reach the bucket"
 
+    def at(self, subject: str) -> Target:
+        """What holds for this subject; a dead letter is no key."""
+        return self if subject.startswith(self.write_prefix) else Target()
+
     def stored_at(self, subject: str) -> str:
         """The subject under which the stream keeps what is published to ``subject``."""
         return f"$KV.{self.origin}.{subject.removeprefix(self.write_prefix)}"
 
     def place(self, subject: str) -> str:
         """Where a row cannot be stored, to be read after "cannot be stored"."""
-        if not subject.startswith(self.write_prefix):
-            return super().place(subject)  # a dead letter is no key
         return f"under key {subject.removeprefix(self.write_prefix)!r} of bucket {self.name}"
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:

@@ -101,7 +101,7 @@ class Publisher:
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
         self._target = settings.target
-        self._listeners = Listeners(self._connection, self._target.api_prefix)
+        self._listeners: dict[str | None, Listeners] = {}
         self._flights: list[Flight] = []
         self._last_known: dict[str, int] = {}
         self._next = 1
@@ -322,7 +322,16 @@ class Publisher:
             self._try_again(flight, index, refusal)
 
     def _reason(self, flight: Flight, index: int, refusal: Refusal) -> str:
-        return self._target.reason(refusal, bytes(flight.rows.lines[index].as_py()))
+        return self._at(flight, index).reason(refusal, bytes(flight.rows.lines[index].as_py()))
+
+    def _at(self, flight: Flight, index: int) -> Target:
+        return self._target.at(flight.subject(index))
+
+    def _nobody(self, target: Target, subject: str, *, too_long: bool) -> bool:
+        """Whether no stream captures a subject; where that may not be asked, whether it was tried for long enough."""
+        fresh = Listeners(self._connection, target.api_prefix)
+        listeners = self._listeners.setdefault(target.api_prefix, fresh)
+        return listeners.nobody(target.stored_at(subject)) or (too_long and not listeners.may_ask)
 
     def _try_again(self, flight: Flight, index: int, refusal: Refusal) -> None:
         """Send the row again after a pause; give up after `maxRetries`.
@@ -333,12 +342,10 @@ class Publisher:
         if tries >= self.settings.max_retries:
             too_long = time.monotonic() - self._answered > self.settings.retry_timeout
             if refusal.code == NO_STREAM and not refusal.err_code:
-                rejected = flight.refusal(index, self._target.nobody, NO_STREAM)
-                if self._listeners.nobody(self._target.stored_at(rejected.subject)) or (
-                    too_long and not self._listeners.may_ask
-                ):
+                target = self._at(flight, index)
+                if self._nobody(target, flight.subject(index), too_long=too_long):
                     flight.settle(index)
-                    self._rejected.append(rejected)
+                    self._rejected.append(flight.refusal(index, target.nobody, NO_STREAM))
                     return
             elif not queue_is_full(refusal):
                 said = self._reason(flight, index, refusal)
@@ -358,9 +365,9 @@ class Publisher:
             raise denied
         for flight in self._flights:
             for index in np.flatnonzero(flight.waiting).tolist():
-                subject = bytes(flight.rows.subject[index].as_py()).decode("utf-8", "replace")
+                subject = flight.subject(index)
                 # A server that has the option's domain itself names the subject as it is stored.
-                if denied.subject.lower() in (subject.lower(), self._target.stored_at(subject).lower()):
+                if denied.subject.lower() in (subject.lower(), self._target.at(subject).stored_at(subject).lower()):
                     self._fail(flight, index, "the account may not publish to this subject", 0)
 
     def _land(self) -> None:
@@ -387,11 +394,12 @@ class Publisher:
 
     def _on_silence(self, flight: Flight) -> None:
         if flight.silences >= self.settings.max_retries:
+            index = int(np.flatnonzero(flight.waiting)[0])
             why = (
                 f"no acknowledgement within {self.settings.ack_timeout:g} s (option ackTimeout), also after "
-                f"{self.settings.max_retries} retries (option maxRetries): {self._target.silence}"
+                f"{self.settings.max_retries} retries (option maxRetries): {self._at(flight, index).silence}"
             )
-            self._fail(flight, int(np.flatnonzero(flight.waiting)[0]), why, 0)
+            self._fail(flight, index, why, 0)
         flight.silences += 1
         try:
             self._connection.check(_SIGN_OF_LIFE)
@@ -412,7 +420,7 @@ class Publisher:
     def failure(self, row: RefusedRow) -> RowRefused:
         """The error for a row that fails its task; waits a moment for the answers to what was sent before."""
         self.settle()
-        place = self._target.place(row.subject)
+        place = self._target.at(row.subject).place(row.subject)
         return RowRefused(
             f"row {row.number} of {self.settings.where} cannot be stored {place}: {row.reason}; "
             f"{self._stored_so_far()}",

@@ -131,7 +131,9 @@ def test_what_content_can_be_made_of(store: Made, tmp_path: Path) -> None:
     store.check()
 
 
-@pytest.mark.parametrize("data", ["text", ["text"], [1], 7, None, io.StringIO("text")], ids=repr)
+@pytest.mark.parametrize(
+    "data", ["text", ["text"], [1], 7, None, io.StringIO("text")], ids=lambda data: type(data).__name__
+)
 def test_what_content_cannot_be_made_of(store: Made, data: Any) -> None:
     store.objects.put("a", b"old")
     with pytest.raises(OptionError, match="the content of an object must be bytes"):
