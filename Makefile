@@ -34,7 +34,7 @@ demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spar
 	@$(RUN) $(PY) -m spark_jetstream demo
 
 test: $(INSTALLED) compat-sparks ## Run all tests, on the newest Spark and on the older ones
-	@$(RUN) $(PY) -m pytest -q --numprocesses 3 --dist loadgroup --durations=30
+	@$(RUN) $(PY) -m pytest -q --numprocesses 2 --dist loadgroup --durations=30
 
 lint: $(INSTALLED) ## Check style and types
 	@$(PY) -m ruff check .
