@@ -29,6 +29,12 @@ class Totals:
         known = self.streams.get(stream, (first, last))
         self.streams[stream] = min(known[0], first), max(known[1], last)
 
+    def note_duplicate(self, stream: str, sequence: int) -> None:
+        """A row was stored before, as this message of a stream."""
+        self.stored += 1
+        self.duplicates += 1
+        self.note(stream, sequence, sequence)
+
 
 def subject_of(rows: Rows, index: int) -> str:
     """Where row `index` goes; with U+FFFD for what is no text."""
@@ -118,9 +124,7 @@ class Flight:
         self.settle(index)
         self.sequences[index] = sequence
         self.known[index] = True
-        self.counted.stored += 1
-        self.counted.duplicates += 1
-        self.counted.note(stream, sequence, sequence)
+        self.counted.note_duplicate(stream, sequence)
 
     def postpone(self, index: int) -> None:
         """The row is to be sent again after a pause, which is longer the more often it was."""

@@ -199,10 +199,7 @@ class _KeyWriter(TaskWriter):
         return last.message_id == row.message_id or last.sequence > reached
 
     def _count(self, sequence: int) -> None:
-        totals = self.publisher.totals
-        totals.stored += 1
-        totals.duplicates += 1
-        totals.note(self.bucket.stream, sequence, sequence)
+        self.publisher.totals.note_duplicate(self.bucket.stream, sequence)
 
 
 def _subject(row: RefusedRow) -> bytes:

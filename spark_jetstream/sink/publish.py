@@ -329,8 +329,9 @@ class Publisher:
 
     def _nobody(self, target: Target, subject: str, *, too_long: bool) -> bool:
         """Whether no stream captures a subject; where that may not be asked, whether it was tried for long enough."""
-        fresh = Listeners(self._connection, target.api_prefix)
-        listeners = self._listeners.setdefault(target.api_prefix, fresh)
+        if target.api_prefix not in self._listeners:
+            self._listeners[target.api_prefix] = Listeners(self._connection, target.api_prefix)
+        listeners = self._listeners[target.api_prefix]
         return listeners.nobody(target.stored_at(subject)) or (too_long and not listeners.may_ask)
 
     def _try_again(self, flight: Flight, index: int, refusal: Refusal) -> None:
