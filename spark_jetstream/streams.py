@@ -56,16 +56,14 @@ class StreamState:
     ``first_seq`` is 0 or 1 when nothing was ever stored (``last_seq`` is 0 then), and ``last_seq + 1`` when
     everything was removed. ``num_deleted`` counts the messages missing between the two. ``last_timestamp``
     belongs to ``last_seq`` (0 when nothing was ever stored). ``retention`` is ``limits``, ``interest`` or
-    ``workqueue``. ``max_msgs_per_subject`` <= 0 means no such limit; ``has_age_or_size_limit`` is true when
-    messages can also go by age, by their number, by the bytes of the stream, or by a TTL of their own.
-    ``server_time`` is the server's clock when it answered, 0 when it did not say.
+    ``workqueue``. ``max_age`` (ns), ``max_msgs``, ``max_bytes`` and ``max_msgs_per_subject`` are limits of the stream;
+    <= 0 means no limit. ``server_time`` is the server's clock when it answered, 0 when it did not say.
 
     ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
     ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``max_msg_size`` < 0 means no limit
     in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
     have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
-    ``expires``: messages go by age, or may by a TTL of their own.
     """
 
     name: str
@@ -78,8 +76,10 @@ class StreamState:
     last_timestamp: int
     retention: str
     max_msgs_per_subject: int
-    has_age_or_size_limit: bool
     allow_direct: bool
+    max_age: int = 0
+    max_msgs: int = 0
+    max_bytes: int = 0
     server_time: int = 0
     duplicate_window: float = 0.0
     subjects: tuple[str, ...] = ()
@@ -91,7 +91,6 @@ class StreamState:
     mirror: bool = False
     allow_msg_ttl: bool = False
     deny_purge: bool = False
-    expires: bool = False
 
     @property
     def first_kept(self) -> int:
@@ -99,9 +98,14 @@ class StreamState:
         return max(1, self.first_seq)
 
     @property
-    def keyed(self) -> bool:
-        """True when a message only ever goes because a newer one on its subject took its place."""
-        return self.retention == "limits" and self.max_msgs_per_subject > 0 and not self.has_age_or_size_limit
+    def expires(self) -> bool:
+        """True when the server removes messages by their age (``max_age``), or by a TTL of their own."""
+        return self.max_age > 0 or self.allow_msg_ttl
+
+    @property
+    def evicts(self) -> bool:
+        """True when a new message can push out the oldest one (``max_msgs`` or ``max_bytes``, with discard old)."""
+        return self.discard == "old" and (self.max_msgs > 0 or self.max_bytes > 0)
 
 
 def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
@@ -130,8 +134,6 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     def flag(path: str) -> bool:
         return _field(body, path, bool, context, False) is True
 
-    limited = any(number(f"config.{name}", 0) > 0 for name in ("max_age", "max_msgs", "max_bytes"))
-    ttl = flag("config.allow_msg_ttl")
     return StreamState(
         name=text("config.name"),
         created=text("created"),
@@ -143,8 +145,10 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         last_timestamp=parse_time(text("state.last_ts", "")),
         retention=text("config.retention"),
         max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
-        has_age_or_size_limit=limited or ttl,
         allow_direct=flag("config.allow_direct"),
+        max_age=number("config.max_age", 0),
+        max_msgs=number("config.max_msgs", 0),
+        max_bytes=number("config.max_bytes", 0),
         server_time=parse_time(text("ts", "")),
         duplicate_window=number("config.duplicate_window", 0) / _SECOND,
         subjects=tuple(str(each) for each in _field(body, "config.subjects", list, context, [])),
@@ -154,9 +158,8 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         no_ack=flag("config.no_ack"),
         sealed=flag("config.sealed"),
         mirror=bool(_field(body, "config.mirror", dict, context, {})),
-        allow_msg_ttl=ttl,
+        allow_msg_ttl=flag("config.allow_msg_ttl"),
         deny_purge=flag("config.deny_purge"),
-        expires=ttl or number("config.max_age", 0) > 0,
     )
 
 

@@ -39,7 +39,6 @@ def state(*, messages: int, size: int) -> StreamState:
         last_timestamp=1,
         retention="limits",
         max_msgs_per_subject=-1,
-        has_age_or_size_limit=False,
         allow_direct=False,
     )
 

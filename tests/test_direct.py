@@ -20,12 +20,8 @@ import pytest
 
 from spark_jetstream import client_parts
 from spark_jetstream.columns import Messages
-from spark_jetstream.connection import Connection
-from spark_jetstream.direct import read_direct
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, PermissionDenied, ProtocolError
-from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings
 from spark_jetstream.source.direct_view import DirectView
 from spark_jetstream.source.view import StreamView
 from spark_jetstream.streams import SequenceRange
@@ -38,6 +34,7 @@ from tests.support.reading import (
     collect,
     consumers,
     create,
+    direct,
     fill,
     options,
     part_of,
@@ -67,18 +64,6 @@ def proxy(server: NatsServer) -> Iterator[WireProxy]:
     """Between the reader and the server."""
     with WireProxy(server.url) as between:
         yield between
-
-
-def direct(
-    where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS
-) -> Iterator[Messages]:
-    """`read_direct` over the process's pooled connection."""
-    given = options(where, requestTimeout="1s") if isinstance(where, str) else where
-
-    def to_server(patience: float) -> Connection:
-        return connect(given, patience=patience)
-
-    return read_direct(to_server, part, settings, "test")
 
 
 # Nothing goes wrong

@@ -184,6 +184,7 @@ def test_examples_of_the_guide(run_page: Callable[[str], dict[str, Any]], capsys
 
 def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[str], dict[str, Any]]) -> None:
     run_page("docs/progress.md")
+    run_page("docs/data-loss.md")
     with Publisher(shop.url) as publisher:
         for name, count in (("EVENTS", 100), ("JOBS", 50)):
             info = publisher.api(f"CONSUMER.INFO.{name}.spark")

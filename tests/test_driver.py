@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.connection import Connection
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
-from spark_jetstream.options import SourceOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.source.driver import Driver
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.view import StreamView
-from spark_jetstream.streams import SequenceRange, parse_time, rfc3339
+from spark_jetstream.streams import parse_time, rfc3339
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.planning import driver, planner_after, read, run
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
-from tests.support.reading import QUICK, api, consumers, create, fill, part_of, pulls, sequences, wait_until
+from tests.support.reading import api, consumers, create, fill, part_of, pulls, sequences, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -44,39 +43,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Driver:
-    """A driver as the reader makes it."""
-    named = {name: str(value) for name, value in given.items()}
-    options = SourceOptions.from_spark({**QUICK, "servers": url, "stream": stream, **named}, streaming=streaming)
-
-    def to_server(patience: float) -> Connection:
-        return connect(options.connection, patience=patience)
-
-    return Driver(options, to_server) if clock is None else Driver(options, to_server, clock)
-
-
-def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
-    """What tasks find: the sequences of each stream. That no promised message lacks is checked on the way."""
-    found: dict[str, list[int]] = {}
-    for part in parts:
-        here = sequences(pulls(url, part))
-        if part.count is not None:
-            assert len(here) >= part.count
-        found.setdefault(part.stream, []).extend(here)
-    return found
-
-
-def run(planner: Driver, start: Offset | None = None, batches: int = 1000) -> Iterator[tuple[Offset, Offset]]:
-    """The micro-batches that Spark would make until nothing is left: start and end of each."""
-    at = planner.initial() if start is None else start
-    for _ in range(batches):
-        end = Offset.from_json(planner.latest(Offset.from_json(at.to_json()), limited=True).to_json())
-        if end == at:
-            return
-        yield at, end
-        at = end
 
 
 def counts(url: str, planner: Driver, **ways: Any) -> list[int]:
@@ -502,13 +468,6 @@ def test_a_stream_that_lost_its_tail(tmp_path: Path, reused: bool, caplog: pytes
             fill(server.url, "S", 70)
         assert planner_after(going_on, batch[1]) == list(range(61, 131))
         assert "lost its tail" in caplog.text
-
-
-def planner_after(planner: Driver, start: Offset) -> list[int]:
-    """All that is read from an offset on."""
-    url = planner.options.connection.servers[0]
-    found = [read(url, planner.ranges(*each)).get("S", []) for each in run(planner, start)]
-    return [sequence for batch in found for sequence in batch]
 
 
 def test_messages_that_make_way_for_newer_ones_are_not_lost(server: NatsServer) -> None:

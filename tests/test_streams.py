@@ -44,7 +44,7 @@ def test_a_stream_as_the_server_makes_it(nats_server: NatsServer, stream: Callab
     assert (state.subjects, state.duplicate_window) == (("plain.a", "plain.b.*"), 120.0)
     assert (state.max_msg_size, state.discard, state.storage) == (-1, "old", "file")
     flags = (state.no_ack, state.sealed, state.mirror, state.allow_msg_ttl, state.allow_direct)
-    assert not any((*flags, state.has_age_or_size_limit, state.expires, state.keyed))
+    assert not any((*flags, state.expires, state.evicts))
     assert state.last_timestamp == 0
     assert state.server_time > parse_time(state.created) > 0
 
@@ -54,6 +54,7 @@ def test_a_stream_with_settings(nats_server: NatsServer, stream: Callable[..., S
         duplicate_window=500_000_000,
         max_msg_size=4096,
         max_msgs_per_subject=2,
+        max_msgs=10,
         discard="new",
         storage="memory",
         no_ack=True,
@@ -66,9 +67,8 @@ def test_a_stream_with_settings(nats_server: NatsServer, stream: Callable[..., S
     assert state.no_ack
     assert state.allow_msg_ttl
     assert state.allow_direct
-    assert state.has_age_or_size_limit
     assert state.expires
-    assert not state.keyed
+    assert (state.max_msgs, state.evicts) == (10, False)
 
 
 def test_a_mirror_and_a_sealed_stream(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
@@ -96,7 +96,6 @@ def test_what_a_reply_leaves_out_has_a_default() -> None:
         last_timestamp=0,
         retention="limits",
         max_msgs_per_subject=0,
-        has_age_or_size_limit=False,
         allow_direct=False,
     )
     assert (state.duplicate_window, state.subjects, state.max_msg_size) == (0.0, (), -1)

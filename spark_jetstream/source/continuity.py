@@ -3,15 +3,46 @@
 Three things can have happened to a stream since the offset was written: it was deleted and created again, it
 lost its tail (a power failure before the flush, a restore from a backup) and hands the same sequences out to
 other messages, or messages that were never read have gone. None of them shows when one simply reads on.
+
+docs/data-loss.md has the table of what a gap means for each kind of stream; `tests/test_gaps.py` produces each row.
 """
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
+
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.streams import StreamState
+from spark_jetstream.streams import StreamState, parse_time, rfc3339
 
 _TAIL_CAUSE = "likely a power failure before the server flushed to disk, or a restore from a backup"
+
+
+class Removal(enum.Enum):
+    """Whether the limits of a stream can have removed a message that was stored at a position or behind it."""
+
+    EXCLUDED = "no limit reaches that far"
+    UNKNOWN = "a limit can have, at a time of which nothing is known now"
+    POSSIBLE = "a limit reaches that far now"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about the messages around a position, besides the state of the stream.
+
+    ``reread`` is the timestamp (ns) that the message at sequence ``next - 1`` has now; None when it was not looked up,
+    or was not found. ``later`` is sequence and timestamp of the first message that was stored after the position's
+    ``last_timestamp``; None when it was not looked up, or there is none. ``matched_up_to``: below this sequence the
+    query has read everything that matches its filter; 0 when that is not known. ``held``: a consumer of the query
+    (option durable) exists, was there all the time, and was not moved past the position: no purge has removed a
+    message that the query should read, and the server keeps what matches from everything but the stream's limits.
+    """
+
+    reread: int | None = None
+    later: tuple[int, int] | None = None
+    matched_up_to: int = 0
+    held: bool = False
 
 
 def earliest_position(state: StreamState) -> StreamPosition:
@@ -24,56 +55,51 @@ def latest_position(state: StreamState) -> StreamPosition:
     return _position_at(state, max(state.last_seq + 1, state.first_kept))
 
 
-def idle_position(position: StreamPosition, state: StreamState) -> StreamPosition | None:
+def idle_position(position: StreamPosition, state: StreamState, *, held: bool) -> StreamPosition | None:
     """Where to move a query whose filter matched nothing for long, or None while there is no need.
 
     The offset of a filtered query stays behind the last message that matched. If nothing matches for longer
-    than the stream keeps messages, `check_continuity` can no longer tell a quiet subject from a loss. So once
-    the position lies in the older half of a stream whose messages expire, move it to its end: that makes one
-    batch without rows in a long time. Call it only when ``pending(position.next)`` was 0 and was asked after
-    ``state``.
+    than the stream keeps messages, `check_continuity` can no longer tell a quiet subject from a loss. So the position
+    moves to the end of the stream before that, which makes one batch without rows in a long time:
+
+    - once it lies in the older half of a stream whose messages go by limits or by acknowledgements;
+    - with a consumer that holds what matches (``held``, as in `Evidence`), once limits have come half as far as it.
+
+    Call it only when nothing matched from ``position.next`` on, asked after ``state``.
     """
-    expires = state.has_age_or_size_limit or state.retention != "limits"
-    if expires and position.next - state.first_kept < (state.last_seq + 1 - state.first_kept) // 2:
-        return latest_position(state)
-    return None
+    if held and state.retention != "limits":
+        far = _removal(position, state, share=2) is Removal.POSSIBLE
+    else:
+        goes = state.expires or state.max_msgs > 0 or state.max_bytes > 0 or state.retention != "limits"
+        far = goes and position.next - state.first_kept < (state.last_seq + 1 - state.first_kept) // 2
+    return latest_position(state) if far and latest_position(state) != position else None
 
 
 def check_continuity(
     position: StreamPosition,
     state: StreamState,
+    evidence: Evidence,
     *,
     fail: bool,
     filtered: bool,
-    reread: int | None = None,
-    resume: int | None = None,
-    seen: int = 0,
     bucket: bool = False,
 ) -> tuple[StreamPosition, str | None]:
     """Compares a position with the stream: where to go on, and a sentence to log if something is missing.
 
     ``fail`` is ``failOnDataLoss``: a loss raises `DataLossError` instead. ``filtered``: the query has subject
-    filters, so that it cannot be known whether any missing message matched.
+    filters. ``bucket``: the stream is a bucket (ADR-8, ADR-20), whose revisions also go by their TTL, and by purges
+    that leave a message behind: no loss, unless nothing at all is left of a bucket without TTL.
 
-    ``reread`` is the timestamp (ns) that the message at ``position.next - 1`` has now, None when it was not
-    looked up or is gone; look it up when a query starts. ``resume`` is the sequence of the first message
-    stored after ``position.last_timestamp``, None when not looked up: it finds the messages that took over
-    the sequences of a lost tail. ``seen`` is the caller's memory: up to that sequence (exclusive) it already
-    found that nothing matched.
-
-    Without a loss the same position comes back. After one it is
+    Without a loss the same position comes back, with a sentence only where a loss cannot be excluded. After a loss it
+    is
 
     - of a stream created again: its first kept message;
-    - of one that lost its tail: ``resume``, else ``last_seq + 1``, or ``next - 1`` if only ``reread`` gave it
-      away;
+    - of one that lost its tail: the first message stored since, else ``last_seq + 1``, or ``next - 1`` if only
+      ``evidence.reread`` gave it away;
     - of one whose next messages are gone: its first kept message.
 
     In the first two cases the position may go back. The batch that notices it ends at the returned position
     and reads nothing of the stream; the next batch starts there (see `plan.ranges_between`).
-
-    On a keyed stream (`StreamState.keyed`) the missing messages were superseded by newer ones: that is no
-    loss. ``bucket``: the stream is a bucket (JETSTREAM ADR-8, ADR-20), whose revisions also go by their TTL, and
-    by purges that leave a message behind: no loss either, unless nothing at all is left of a bucket without TTL.
     """
     name, next_ = state.name, position.next
     if position.created != state.created:
@@ -83,28 +109,90 @@ def check_continuity(
             f" from sequence {next_} on cannot be read"
         )
         return _lost(earliest_position(state), what, fail=fail, filtered=filtered)
+    tail = _lost_tail(position, state, evidence)
+    if tail is not None:
+        what, latest = tail
+        sequence = latest if evidence.later is None else min(evidence.later[0], latest)
+        going_on = _position_at(state, max(sequence, state.first_kept))
+        return _lost(going_on, f"{what} ({_TAIL_CAUSE})", fail=fail, filtered=filtered)
+    if max(next_, evidence.matched_up_to) >= state.first_seq or _goes_by_design(position, state, bucket=bucket):
+        return position, None
+    gone = state.first_seq - 1
+    which = f"message {next_}" if gone == next_ else f"messages {next_} to {gone}"
+    if filtered and evidence.held and state.retention != "limits":
+        removal = _removal(position, state)
+        if removal is Removal.EXCLUDED:
+            return position, None
+        if removal is Removal.UNKNOWN:
+            return position, (
+                f"{which} of stream {name} are gone. The consumer of this query (option durable) held those that match"
+                f" its filter, and they were not purged; whether a limit of the stream ({_limits(state)}) removed any"
+                " cannot be known, and reading goes on"
+            )
+    what = f"{which} of stream {name} went before being read ({_cause(state)})"
+    return _lost(earliest_position(state), what, fail=fail, filtered=filtered)
+
+
+def _lost_tail(position: StreamPosition, state: StreamState, evidence: Evidence) -> tuple[str, int] | None:
+    """What says that the stream lost its tail, and the last sequence at which to go on; None if nothing says so."""
+    name, next_, read_at = state.name, position.next, position.last_timestamp
     if state.last_seq < next_ - 1:
-        what = (
-            f"stream {name} lost its tail: it was read up to sequence {next_ - 1}, and now ends at"
-            f" {state.last_seq} ({_TAIL_CAUSE})"
-        )
-        return _lost(_resumed(state, resume, state.last_seq + 1), what, fail=fail, filtered=filtered)
-    if reread is not None and position.last_timestamp > 0 and reread != position.last_timestamp:
-        what = (
-            f"stream {name} lost its tail and gave its sequences to other messages: sequence {next_ - 1} was"
-            f" read with timestamp {position.last_timestamp} ns, and has timestamp {reread} ns now"
-            f" ({_TAIL_CAUSE})"
-        )
+        what = f"stream {name} lost its tail: it was read up to sequence {next_ - 1}, and now ends at {state.last_seq}"
+        return what, state.last_seq + 1
+    if read_at in (0, evidence.reread):
+        # The same message is in its place. One before it may be newer all the same, where clocks of leaders differ.
+        return None
+    reused = f"stream {name} lost its tail and gave its sequences to other messages: sequence {next_ - 1} was read with"
+    if evidence.reread is not None:
         # The message at next-1 is another one: it was not read yet.
-        return _lost(_resumed(state, resume, next_ - 1), what, fail=fail, filtered=filtered)
-    # Superseding never takes the last message of a stream: one that is empty was purged, or all of it expired.
-    by_design = (state.keyed or bucket) if state.messages > 0 else (bucket and state.expires)
-    if max(next_, seen) < state.first_seq and not by_design:
-        gone = state.first_seq - 1
-        which = f"message {next_}" if gone == next_ else f"messages {next_} to {gone}"
-        what = f"{which} of stream {name} went before being read ({_cause(state)})"
-        return _lost(earliest_position(state), what, fail=fail, filtered=filtered)
-    return position, None
+        return f"{reused} timestamp {read_at} ns, and has timestamp {evidence.reread} ns now", next_ - 1
+    if evidence.later is not None and evidence.later[0] < next_ and evidence.later[1] <= state.last_timestamp:
+        # A stream that ends with an older message has had its clock set back: then times say nothing about sequences.
+        sequence, stored_at = evidence.later
+        return f"{reused} time {rfc3339(read_at)}, and sequence {sequence} has time {rfc3339(stored_at)}", sequence
+    return None
+
+
+def _goes_by_design(position: StreamPosition, state: StreamState, *, bucket: bool) -> bool:
+    """Whether the messages before the first one are no loss: newer ones on their subjects took their places."""
+    if state.messages == 0:
+        # Superseding never takes the last message of a stream: one that is empty was purged, or all of it expired.
+        return bucket and state.expires
+    if bucket:
+        return True
+    keyed = state.retention == "limits" and state.max_msgs_per_subject > 0
+    return keyed and _removal(position, state) is Removal.EXCLUDED
+
+
+def _removal(position: StreamPosition, state: StreamState, share: int = 1) -> Removal:
+    """What the limits of the stream can have removed from ``position.next`` on; with ``share`` as if they were so
+    many times as tight.
+
+    A limit removes the oldest message first. So `max_age` has removed none that was stored after the last one read
+    unless that one is too old itself, and `max_msgs` none unless more sequences than that have been given out since.
+    """
+    if state.max_age > 0:
+        oldest = position.last_timestamp or parse_time(state.created)
+        if state.server_time == 0 or (state.server_time - oldest) * share >= state.max_age:
+            return Removal.POSSIBLE
+    by_number = state.evicts and 0 < state.max_msgs < (state.last_seq + 1 - position.next) * share
+    by_bytes = state.evicts and state.max_bytes > 0
+    full = (by_number and state.messages * share >= state.max_msgs) or (
+        by_bytes and state.bytes * share * 10 >= state.max_bytes * 9
+    )
+    if full:
+        return Removal.POSSIBLE
+    return Removal.UNKNOWN if by_number or by_bytes or state.allow_msg_ttl else Removal.EXCLUDED
+
+
+def _limits(state: StreamState) -> str:
+    limits = {
+        "max_age": state.max_age > 0,
+        "max_msgs": state.evicts and state.max_msgs > 0,
+        "max_bytes": state.evicts and state.max_bytes > 0,
+        "allow_msg_ttl": state.allow_msg_ttl,
+    }
+    return ", ".join(name for name, given in limits.items() if given)
 
 
 def _position_at(state: StreamState, sequence: int) -> StreamPosition:
@@ -114,15 +202,10 @@ def _position_at(state: StreamState, sequence: int) -> StreamPosition:
     return StreamPosition(sequence, state.created, timestamp)
 
 
-def _resumed(state: StreamState, resume: int | None, latest: int) -> StreamPosition:
-    sequence = latest if resume is None else min(resume, latest)
-    return _position_at(state, max(sequence, state.first_kept))
-
-
 def _cause(state: StreamState) -> str:
     if state.retention != "limits":
         return f"its retention is {state.retention}: likely acknowledged by its consumers, or purged"
-    if state.has_age_or_size_limit:
+    if _limits(state):
         return "likely expired or pushed out by the limits of the stream, or purged"
     return "likely purged or deleted"
 

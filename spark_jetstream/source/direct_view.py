@@ -90,6 +90,14 @@ class DirectView:
         found = self._for_each(lambda connection, subject: first_message(connection, self.stream, subject, nanoseconds))
         return min(_places(found), default=None)
 
+    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """As `first_after`, of the messages on all subjects."""
+
+        def ask() -> StoredMessage | None:
+            return first_message(self._connect(), self.stream, ">", nanoseconds)
+
+        return min(_places([retrying(ask, self._patience())]), default=None)
+
     def _for_each(self, ask: Callable[[Connection, str], T]) -> list[T]:
         """What `ask` says of each filter."""
 
@@ -101,7 +109,7 @@ class DirectView:
     def _look(self, connection: Connection) -> StreamState:
         context = f"read stream {self.stream} (option stream)"
         return stream_state(
-            connection.api(jsapi.stream_info(connection.prefix, self.stream), b"", context=context), context
+            connection.ask(jsapi.stream_info(connection.prefix, self.stream), b"", context=context), context
         )
 
     def _pending(self, connection: Connection, subject: str, first: int) -> int:

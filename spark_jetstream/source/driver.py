@@ -15,6 +15,7 @@ from dataclasses import replace
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import OptionError
 from spark_jetstream.source.bounds import ending_position, starting_position
+from spark_jetstream.source.continuity import Evidence
 from spark_jetstream.source.direct_view import DirectView
 from spark_jetstream.source.holding import Holding
 from spark_jetstream.source.narrowing import Narrowed
@@ -24,7 +25,6 @@ from spark_jetstream.source.plan import (
     admit,
     bytes_to_messages,
     check_continuity,
-    earliest_position,
     idle_position,
     latest_position,
     limit_end,
@@ -41,6 +41,8 @@ from spark_jetstream.streams import SequenceRange, StreamState
 from spark_jetstream.values import INT64_MAX
 
 log = logging.getLogger(__name__)
+
+_VERIFIED_FOR = 5.0  # seconds: a server that lost the end of a stream was away for longer than that
 
 
 class Driver:
@@ -60,10 +62,10 @@ class Driver:
         self._holding = Holding(self._new_progress())
         self._unwritten: Offset | None = None
         self._states: dict[str, StreamState] = {}
-        self._verified: set[str] = set()
+        self._verified: dict[str, float] = {}
         self._known = (0, 0)
         self._warned: set[str] = set()
-        self._seen: dict[tuple[str, str], int] = {}
+        self._unmatched: dict[tuple[str, str], tuple[int, int]] = {}
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 
@@ -192,37 +194,55 @@ class Driver:
         return going_on
 
     def _checked(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
-        view = self._views[name]
-        reread = resume = None
-        if position.created == state.created and position.last_timestamp:
-            if name not in self._verified and state.first_seq < position.next <= state.last_seq + 1:
-                found = view.peek(position.next - 1)
-                reread = found[1] if found is not None and found[0] == position.next - 1 else None
-            if state.last_seq < position.next - 1 or (reread is not None and reread != position.last_timestamp):
-                after = view.first_after(position.last_timestamp + 1)
-                resume = None if after is None else after[0]
+        reread, later = self._last_read(name, position, state)
         going_on, missing = check_continuity(
             position,
             state,
+            Evidence(
+                reread=reread,
+                later=later,
+                matched_up_to=self._matched_up_to(position, state),
+                held=self._holding.holds(state, position.next),
+            ),
             fail=self.options.fail_on_data_loss,
             filtered=bool(self.options.subjects),
-            reread=reread,
-            resume=resume,
-            seen=self._seen_up_to(state),
             bucket=not self.options.streams,
         )
         if missing is not None:
             log.warning("%s", missing)
-        self._verified.add(name)
+            if going_on == position:
+                # Said once.
+                self._unmatched[name, state.created] = position.next, state.first_seq
         return going_on
 
+    def _last_read(
+        self, name: str, position: StreamPosition, state: StreamState
+    ) -> tuple[int | None, tuple[int, int] | None]:
+        """`Evidence.reread` and `Evidence.later` of a position, or None for both while it was looked at lately."""
+        if position.created != state.created or position.last_timestamp == 0:
+            return None, None
+        shorter = state.last_seq < position.next - 1
+        if not shorter and self._clock() - self._verified.get(name, float("-inf")) < _VERIFIED_FOR:
+            return None, None
+        view, last_read = self._views[name], position.next - 1
+        reread = None
+        if not shorter and state.first_seq <= last_read:
+            found = view.peek(last_read)
+            reread = found[1] if found is not None and found[0] == last_read else None
+        later = None if reread == position.last_timestamp else view.first_of_all_after(position.last_timestamp + 1)
+        self._verified[name] = self._clock()
+        return reread, later
+
     def _last_matching(self, name: str, state: StreamState) -> StreamPosition:
-        """The position behind the last message that matches, so that other traffic makes no empty batches."""
+        """The position behind the last message that matches, so that other traffic makes no empty batches.
+
+        Where nothing matches it is sequence 1, which every position has reached.
+        """
         if not self.options.subjects:
             return latest_position(state)
         found = self._views[name].last()
         if found is None:
-            return earliest_position(state)
+            return StreamPosition(1, state.created)
         return StreamPosition(found[0] + 1, state.created, found[1])
 
     def _end(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
@@ -231,18 +251,18 @@ class Driver:
             target = self._target.streams[name]
             behind = target.created != position.created or target.next <= position.next
             return position if behind else target
-        if state.last_seq < max(position.next, self._seen_up_to(state)):
+        if state.last_seq < max(position.next, self._matched_up_to(position, state)):
             return position
         end = self._last_matching(name, state)
+        self._unmatched[name, state.created] = end.next, max(end.next, state.last_seq + 1)
         if end.next > position.next:
             return end
-        self._seen[name, state.created] = state.last_seq + 1
-        return idle_position(position, state) or position
+        return idle_position(position, state, held=self._holding.holds(state, position.next)) or position
 
-    def _seen_up_to(self, state: StreamState) -> int:
-        """Below this sequence nothing that was not read matches; 0 when not known, or when the tail was lost since."""
-        seen = self._seen.get((state.name, state.created), 0)
-        return seen if seen <= state.last_seq + 1 else 0
+    def _matched_up_to(self, position: StreamPosition, state: StreamState) -> int:
+        """`Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
+        first, end = self._unmatched.get((state.name, state.created), (0, 0))
+        return end if first <= position.next and end <= state.last_seq + 1 else 0
 
     def _backlog(self, name: str, position: StreamPosition, end: StreamPosition, state: StreamState) -> int:
         """How many messages wait; only as exact as the limits need it."""
@@ -251,7 +271,7 @@ class Driver:
             return 0
         first = max(position.next, state.first_kept)
         counted = options.max_messages_per_trigger or options.max_bytes_per_trigger or options.min_messages_per_trigger
-        if self.options.subjects and end.next == state.last_seq + 1 and self._seen_up_to(state) == end.next:
+        if self.options.subjects and end.next == self._matched_up_to(position, state) == state.last_seq + 1:
             return 0
         if not counted or not (options.subjects or state.num_deleted):
             return max(0, end.next - first)

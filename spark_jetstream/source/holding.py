@@ -47,6 +47,10 @@ class Holding:
             self.settle()
             self._progress.check(state)
 
+    def holds(self, state: StreamState, sequence: int) -> bool:
+        """`Progress.holds`; False without a position on the server."""
+        return self._progress is not None and self._progress.holds(state, sequence)
+
     def commit(self, state: StreamState, next_sequence: int) -> None:
         """`Progress.commit`, on a stream that was opened."""
         progress = self._progress

@@ -39,6 +39,9 @@ class View(Probe, Protocol):
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Sequence and timestamp (ns) of the first message stored at that time or later, or None."""
 
+    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """As `first_after`, of the messages on all subjects; of those that match where the account sees no others."""
+
 
 class CachedProbe:
     """Asks another probe each question once. Make a new one for every plan: answers grow old.

@@ -7,6 +7,7 @@ single message delivered without its payload.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,9 +17,12 @@ from spark_jetstream.columns import Acks
 from spark_jetstream.connection import Connection
 from spark_jetstream.consumers import create_reader, delete_reader
 from spark_jetstream.deadline import Deadline
+from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.pool import retrying
 from spark_jetstream.streams import StreamState, rfc3339, stream_state
 from spark_jetstream.wire import Frames
+
+log = logging.getLogger(__name__)
 
 _PEEK_SECONDS = 2.0
 
@@ -41,6 +45,7 @@ class StreamView:
         self._connect = connect
         self._filters = filters
         self._patience = patience
+        self._sees_all = True
         self._left_to_stream: dict[str, Any] = {}
 
     def state(self) -> StreamState:
@@ -49,7 +54,7 @@ class StreamView:
 
         def ask() -> dict[str, Any]:
             connection = self._connect()
-            return connection.api(jsapi.stream_info(connection.prefix, self.stream), b"", context=context)
+            return connection.ask(jsapi.stream_info(connection.prefix, self.stream), b"", context=context)
 
         return stream_state(retrying(ask, self._patience()), context)
 
@@ -69,18 +74,34 @@ class StreamView:
         """Sequence and time (ns) of the first matching message stored at that time or later, or None."""
         return self._ask({"start_time": rfc3339(nanoseconds)}, look=True).message
 
-    def _ask(self, start: Mapping[str, Any], *, look: bool = False) -> _Answer:
-        """Make a consumer, take its count (and with `look` its first message), delete it."""
-        return retrying(lambda: self._ask_once(start, look), self._patience())
+    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """As `first_after`, of the messages on all subjects.
 
-    def _ask_once(self, start: Mapping[str, Any], look: bool) -> _Answer:
+        Where the account may create consumers with the query's filter only, of those that match.
+        """
+        if self._sees_all:
+            try:
+                return self._ask({"start_time": rfc3339(nanoseconds)}, look=True, filters=()).message
+            except PermissionDenied as error:
+                if not self._filters:
+                    raise
+                log.info("stream %s: %s; only messages that match are looked at", self.stream, error)
+                self._sees_all = False
+        return self.first_after(nanoseconds)
+
+    def _ask(self, start: Mapping[str, Any], *, look: bool = False, filters: tuple[str, ...] | None = None) -> _Answer:
+        """Make a consumer, take its count (and with `look` its first message), delete it."""
+        shown = self._filters if filters is None else filters
+        return retrying(lambda: self._ask_once(start, look, shown), self._patience())
+
+    def _ask_once(self, start: Mapping[str, Any], look: bool, filters: tuple[str, ...]) -> _Answer:
         connection = self._connect()
         name = f"spark-plan-{uuid.uuid4().hex[:12]}"
         pending = create_reader(
             connection,
             self.stream,
             name,
-            self._filters,
+            filters,
             {"headers_only": True, **start},
             left_to_stream=self._left_to_stream,
             patience=Deadline(self._patience()),

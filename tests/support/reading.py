@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_jetstream.columns import Delivered, Messages
 from spark_jetstream.connection import Connection
+from spark_jetstream.direct import read_direct
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.pulling import PullSettings, read_range
@@ -72,6 +73,18 @@ def pulls(
         return connect(given, patience=patience)
 
     return read_range(to_server, part, settings, label)
+
+
+def direct(
+    where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS
+) -> Iterator[Messages]:
+    """`read_direct` over the process's pooled connection."""
+    given = options(where, requestTimeout="1s") if isinstance(where, str) else where
+
+    def to_server(patience: float) -> Connection:
+        return connect(given, patience=patience)
+
+    return read_direct(to_server, part, settings, "test")
 
 
 def sequences(read: Iterable[Messages]) -> list[int]:
