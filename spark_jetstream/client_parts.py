@@ -26,6 +26,7 @@ from nats.aio.transport import TcpTransport
 
 from spark_jetstream import jsapi
 from spark_jetstream.auth import connect_arguments
+from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -132,19 +133,30 @@ async def ask(
     context: str,
     seconds: float,
     trouble: asyncio.Future[JetStreamError],
+    every: float | None = None,
 ) -> bytes:
-    """The payload of the reply to a request, unless `trouble` comes first. Raises what `Connection.request` does."""
-    answer = asyncio.ensure_future(client.request(subject, payload, timeout=seconds, headers=headers))
+    """The payload of the reply to a request, unless `trouble` comes first. Raises what `Connection.request` does.
+
+    With `every` the request is sent again each time so many seconds have passed, and the first reply to any of them
+    counts.
+    """
+    deadline = Deadline(seconds)
+    answers: list[asyncio.Future[Any]] = []
     try:
-        either: set[asyncio.Future[Any]] = {trouble, answer}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
+        while True:
+            sent = client.request(subject, payload, timeout=max(0.001, deadline.left), headers=headers)
+            answers.append(asyncio.ensure_future(sent))
+            await asyncio.wait({trouble, *answers}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
+            answer = next((each for each in answers if each.done()), None)
+            if answer is not None or trouble.done():
+                break
+        if answer is None:
             found = trouble.result()
             said = f"cannot {context}: {found}"
             if isinstance(found, PermissionDenied):
                 raise PermissionDenied(said, subject=found.subject)
             raise ConnectionFailed(said)
-        return bytes((await answer).data)
+        return bytes(answer.result().data)
     except nats.errors.NoRespondersError:
         raise NoResponders(
             f"cannot {context}: nobody answers at {subject}: is JetStream enabled for this server and account, and "
@@ -155,7 +167,9 @@ async def ask(
     except (nats.errors.Error, OSError) as error:
         raise ConnectionFailed(f"cannot {context}: {words(error)}") from None
     finally:
-        answer.cancel()
+        for each in answers:
+            if not each.cancel() and not each.cancelled():
+                each.exception()  # looked at, so that asyncio does not log it
 
 
 class BulkParser:

@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 _SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
 _LOOK_AGAIN = 0.01  # seconds
+_ASK_AGAIN = 2.0  # seconds until a question that nobody answered is asked again
 
 
 class Connection:
@@ -102,9 +103,20 @@ class Connection:
         `context` says what is asked, as an infinitive without "to". Raises `RequestTimeout`, `NoResponders`,
         `PermissionDenied`, `ConnectionFailed`.
         """
+        return self._reply(subject, payload, context, timeout, headers)
+
+    def _reply(
+        self,
+        subject: str,
+        payload: bytes,
+        context: str,
+        timeout: float | None,
+        headers: dict[str, str] | None = None,
+        every: float | None = None,
+    ) -> bytes:
         seconds = self.options.request_timeout if timeout is None else timeout
         try:
-            return self._run(self._request(subject, payload, context, seconds, headers), seconds + 5)
+            return self._run(self._request(subject, payload, context, seconds, headers, every), seconds + 5)
         except RequestTimeout:
             # A connection that has died without a word looks like a server that does not answer.
             self.check(_SIGN_OF_LIFE)
@@ -116,6 +128,14 @@ class Connection:
         Raises the `ApiError` of the server's answer, and what `request` raises.
         """
         return jsapi.reply(self.request(subject, body, context=context), context)
+
+    def ask(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:
+        """As `api`, for a request that changes nothing on the server.
+
+        A stream that has no leader gives no reply at all, and a request that was sent meanwhile is lost. So the request
+        is sent again every 2 seconds within `timeout` (option requestTimeout if None), and the first reply counts.
+        """
+        return jsapi.reply(self._reply(subject, body, context, timeout, every=_ASK_AGAIN), context)
 
     def send(self, subject: str, payload: bytes, context: str) -> None:
         """Send a request whose outcome does not matter much; a failure is logged.
@@ -321,7 +341,13 @@ class Connection:
         return f": {words(self._last_error)}" if self._last_error is not None else ""
 
     async def _request(
-        self, subject: str, payload: bytes, context: str, seconds: float, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        payload: bytes,
+        context: str,
+        seconds: float,
+        headers: dict[str, str] | None = None,
+        every: float | None = None,
     ) -> bytes:
         await self._wait_connected(seconds)
         trouble: asyncio.Future[JetStreamError] = self._loop.create_future()
@@ -329,7 +355,7 @@ class Connection:
             trouble.set_result(self._deaf)
         self._waiting[trouble] = subject
         try:
-            return await client_parts.ask(self._client, subject, payload, headers, context, seconds, trouble)
+            return await client_parts.ask(self._client, subject, payload, headers, context, seconds, trouble, every)
         finally:
             del self._waiting[trouble]
             trouble.cancel()

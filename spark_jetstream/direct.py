@@ -98,7 +98,7 @@ def look(connection: Connection, part: SequenceRange) -> StreamState:
     context = f"look at stream {part.stream}"
     advice = "set failOnDataLoss to false to go on without them"
     try:
-        body = connection.api(jsapi.stream_info(connection.prefix, part.stream), b"", context=context)
+        body = connection.ask(jsapi.stream_info(connection.prefix, part.stream), b"", context=context)
     except StreamNotFound:
         raise DataLossError(
             f"stream {part.stream} was deleted while sequences {part.first} to {part.end - 1} were to be read; {advice}"

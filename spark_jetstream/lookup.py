@@ -82,7 +82,7 @@ def _message(
     connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
 ) -> StoredMessage | None:
     try:
-        body = connection.api(jsapi.message_get(prefix or connection.prefix, stream), request, context=context)
+        body = connection.ask(jsapi.message_get(prefix or connection.prefix, stream), request, context=context)
     except MessageNotFound:
         return None
     sequence = jsapi.field(body, "message.seq", int, context)
@@ -103,7 +103,7 @@ def streams_of(
     """
     context = f"find the stream that captures {subject}{hint}"
     api = jsapi.stream_names(prefix or connection.prefix)
-    body = connection.api(api, jsapi.stream_names_request(subject), context=context)
+    body = connection.ask(api, jsapi.stream_names_request(subject), context=context)
     return [str(name) for name in body.get("streams") or []]
 
 

@@ -39,7 +39,7 @@ class ObjectStream:
 
         def ask(connection: Connection) -> StreamState:
             subject = jsapi.stream_info(connection.prefix, self.name)
-            return stream_state(connection.api(subject, b"", context=context), context)
+            return stream_state(connection.ask(subject, b"", context=context), context)
 
         return self._ask(ask)
 

@@ -171,7 +171,7 @@ class RangeReader:
 
     def _check_stream(self, connection: Connection) -> None:
         context = f"look at stream {self.part.stream}"
-        body = connection.api(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
+        body = connection.ask(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
         created = jsapi.field(body, "created", str, context)
         if created != self.part.created:
             raise DataLossError(

@@ -171,7 +171,7 @@ class _Table:
 
         def ask() -> tuple[StreamState, int]:
             connection = self.connect(deadline.left)
-            body = connection.api(jsapi.stream_info(connection.prefix, name), b"", context=context)
+            body = connection.ask(jsapi.stream_info(connection.prefix, name), b"", context=context)
             return stream_state(body, context), int(jsapi.field(body, "config.num_replicas", int, context))
 
         try:

@@ -372,6 +372,21 @@ def test_no_reply(server: NatsServer) -> None:
     account(server.url)
 
 
+def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream without a leader gives no reply, and a request that was sent meanwhile is lost."""
+    monkeypatch.setattr(connection_module, "_ASK_AGAIN", 0.1)
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url, requestTimeout="30s"))
+        proxy.drop_frames(b"account_info_response", 2)
+        assert "memory" in connection.ask(INFO, b"", context="look at the account")
+        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 3
+        # What may change something is sent once.
+        proxy.drop_frames(b"account_info_response", 1)
+        with pytest.raises(RequestTimeout):
+            connection.request(INFO, b"", context="look at the account", timeout=0.5)
+        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 4
+
+
 def test_errors_that_pass_are_tried_again(server: NatsServer) -> None:
     connection = connect(options(server.url))
     began = time.monotonic()

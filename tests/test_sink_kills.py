@@ -8,6 +8,7 @@ after it as well, so its streams remember message ids for a second and no restar
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -32,18 +33,22 @@ from spark_jetstream.errors import DeliveryError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.sink.checks import check_start
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import warm_daemon, write_job
 from tests.support.client import ask
 from tests.support.jobs import ROOT, Job, SinkJob
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
+from tests.support.sinking import Sink, numbers
+from tests.support.sinking import rows as sink_rows
 from tests.support.write_job import COUNT, batches, forget, values
 
 log = logging.getLogger(__name__)
 
 SEED = 20260
+KILLS = int(os.environ.get("SPARK_JETSTREAM_KILLS", "0"))
 SECOND = 1_000_000_000  # nanoseconds, as JetStream counts
 HOUR = 3600 * SECOND  # on a busy machine a test may well outlast the default of two minutes
 ALL = ("at-least-once", "deduplicated", "exactly-once")
@@ -425,3 +430,45 @@ def test_a_server_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
         server.start()
 
     strike(server, tmp_path / "job", "server", kill_server)
+
+
+# -- a cluster --
+
+
+@pytest.mark.timeout(300 + 60 * KILLS)
+def test_leaders_that_are_killed(nats_cluster: NatsCluster) -> None:
+    """An election is an outage that retryTimeout covers: no attempt of a task of exactly-once fails.
+
+    The variable SPARK_JETSTREAM_KILLS asks for more kills than the suite has time for.
+    """
+    url = nats_cluster.url
+    create(url, "LEADERS", storage="file", num_replicas=3)
+    sink = Sink(url, stream="LEADERS", subject="LEADERS.row", delivery="exactly-once", retryTimeout="60s")
+    check_start(sink.connect, sink.options)
+    ended = threading.Event()
+
+    def write() -> int:
+        """Batch after batch, in small portions; how many rows."""
+        for number in itertools.count():
+            first = 200 * number
+            portions = (sink_rows("LEADERS.row", at, 5) for at in range(first, first + 200, 5))
+            sink.write(portions, task=WriteTask("leaders", number, 0))
+            if ended.is_set():
+                return first + 200
+        raise AssertionError
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        chance = random.Random(SEED)
+        for number in range(KILLS or 2):
+            killed = nats_cluster.leader_of(LEDGER if number % 2 else "LEADERS")
+            nats_cluster.kill(killed)
+            # An election takes 4 to 9 seconds: another server goes before, during and after it.
+            threading.Event().wait(chance.uniform(0.1, 8))
+            nats_cluster.restart(killed)
+            if writing.done():
+                break
+        ended.set()
+        count = writing.result()
+    nats_cluster.wait_ready()
+    assert numbers(nats_cluster.urls[nats_cluster.leader_of("LEADERS")], "LEADERS") == list(range(count))

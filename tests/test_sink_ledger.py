@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from spark_jetstream.connection import Connection
 from spark_jetstream.errors import DeliveryError, OptionError, OutageError, RowRefused, StreamNotFound
+from spark_jetstream.pool import connect
 from spark_jetstream.sink import checks, ledger
 from spark_jetstream.sink.checks import check_interval, check_start
 from spark_jetstream.sink.ledger import BUCKET, STREAM
@@ -22,7 +25,7 @@ from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import api, consumers, create, wait_until
+from tests.support.reading import api, consumers, create, options, wait_until
 from tests.support.sinking import Sink, batch, numbers, payload, rows, stored
 from tests.support.streams import Stream, nanoseconds
 
@@ -504,9 +507,78 @@ class TestFence:
         """Without knowing that it owns the task an attempt sends nothing, and it does not ask for ever."""
         s = make()
         monkeypatch.setattr(ledger, "_LEASE", 1e-9)
-        with pytest.raises(OutageError, match=f"bucket {BUCKET} took longer than 5e-10 s for each answer, for 1 s"):
+        with pytest.raises(OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 1 s"):
             exactly(server.url, retryTimeout="1s").write([rows("s.a", 0, 10)])
         assert s.state()["messages"] == 0
+
+
+class Election:
+    """A connection, and what a cluster may answer in place of its server while the ledger's leader changes.
+
+    ``refused`` is how many writes behind the first are refused, because an earlier try of them is not
+    stored yet.
+    ``outdated`` is how many questions are answered with the entry as it was before the last write.
+    """
+
+    def __init__(self, connection: Connection, refused: int = 0, outdated: int = 0) -> None:
+        self._connection = connection
+        self.refused, self.outdated = refused, outdated
+        self._answers: list[dict[str, Any]] = []
+        self._writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def request(self, subject: str, body: bytes, **given: Any) -> bytes:
+        self._writes += subject.startswith(f"$KV.{BUCKET}.")
+        if self._writes > 1 and self.refused:
+            self.refused -= 1
+            error = {"code": 400, "err_code": 10164, "description": "wrong last sequence"}
+            return json.dumps({"error": error, "stream": STREAM, "seq": 0}).encode()
+        return self._connection.request(subject, body, **given)
+
+    def ask(self, subject: str, body: bytes, **given: Any) -> dict[str, Any]:
+        if not subject.endswith(f"STREAM.MSG.GET.{STREAM}"):
+            return self._connection.ask(subject, body, **given)
+        if self.outdated and self._answers:
+            self.outdated -= 1
+            return self._answers[0]
+        self._answers.append(self._connection.ask(subject, body, **given))
+        return self._answers[-1]
+
+
+class TestElection:
+    """Answers of a cluster that is busy with itself do not mean that another attempt has the task."""
+
+    def attempt(self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+        """What a task reports whose ledger answers so; the batch before it was written without trouble."""
+        sink = exactly(server.url)
+        sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
+        sink.connect = lambda patience: cast(Connection, election)  # type: ignore[method-assign]
+        return sink.write(batches, task=WriteTask("q", 2, 0))
+
+    def test_an_entry_whose_write_is_under_way(self, server: NatsServer, make: Callable[..., Stream]) -> None:
+        make()
+        election = Election(connect(options(server.url)), refused=2)
+        assert self.attempt(server, election, [rows("s.a", 10, 10)]).stored == 10
+        assert election.refused == 0
+        assert numbers(server.url, "S") == list(range(20))
+
+    def test_a_leader_that_has_not_caught_up(
+        self, server: NatsServer, make: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make()
+        monkeypatch.setattr(ledger, "_LEASE", 0.05)
+        election = Election(connect(options(server.url)), outdated=2)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for number in itertools.count(10):
+                yield rows("s.a", number, 1)
+                if not election.outdated:
+                    return
+
+        report = self.attempt(server, election, batches())
+        assert numbers(server.url, "S") == list(range(10 + report.stored))
 
 
 class TestOutage:

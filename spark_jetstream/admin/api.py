@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from spark_jetstream import jsapi, pool
+from spark_jetstream import pool
 from spark_jetstream.admin.account_models import AccountInfo
 from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.api_subjects import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
@@ -16,10 +16,8 @@ from spark_jetstream.admin.model import Model
 from spark_jetstream.connection import Connection
 from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.deadline import Backoff, Deadline
-from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, RequestTimeout, ServerBusy
+from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.values import shown
-
-_FIRST_TRY = 2.0  # seconds until a request is made again that nobody answered
 
 
 class Api:
@@ -53,7 +51,7 @@ class Api:
         old for the subject, instead of waiting for a reply that never comes.
 
         While a cluster elects a leader it says that it is busy, or nothing at all. Requests that change nothing are
-        made again then, for as long as option ``requestTimeout`` says.
+        made again then, for as long as option ``requestTimeout`` says (see `Connection.ask`).
         """
         if subject in NEEDED:
             self.need(NEEDED[subject], context)
@@ -62,16 +60,11 @@ class Api:
         full = f"{connection.prefix}.{subject.format(**names)}"
         if subject not in LOOKING:
             return connection.api(full, sent, context=context)
+        ask = connection.api if subject in GATHERED else connection.ask
         deadline, backoff = Deadline(self.options.request_timeout), Backoff()
-        patience = deadline.seconds if subject in GATHERED else _FIRST_TRY
         while True:
             try:
-                reply = connection.request(full, sent, context=context, timeout=deadline.within(patience))
-                return jsapi.reply(reply, context)
-            except RequestTimeout:
-                if deadline.expired:
-                    raise jsapi.no_reply(context, deadline.seconds) from None
-                patience *= 2
+                return ask(full, sent, context=context)
             except ServerBusy:
                 backoff.pause(deadline)
                 if deadline.expired:

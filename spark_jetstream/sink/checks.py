@@ -221,7 +221,7 @@ class _Look:
         stream = stream_name(name)
         context = f"read bucket {name} (option bucket)"
         try:
-            return self._ask(lambda _: jsapi.stream_info(prefix, stream), b"", context)
+            return self._ask(lambda _: jsapi.stream_info(prefix, stream), context)
         except StreamNotFound as error:
             raise StreamNotFound(
                 f"there is no Key-Value bucket {name}{why} (option bucket)",
@@ -255,15 +255,17 @@ class _Look:
     def ledger(self, replicas: int) -> None:
         """Make the ledger's bucket unless it exists."""
         context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
+
+        def create() -> None:
+            connection = self._connect(self._patience)
+            request = jsapi.stream_create_request(bucket_config(replicas))
+            connection.api(jsapi.stream_create(connection.prefix, STREAM), request, context=context)
+
         try:
             self._info(STREAM)
         except StreamNotFound:
             try:
-                self._ask(
-                    lambda connection: jsapi.stream_create(connection.prefix, STREAM),
-                    jsapi.stream_create_request(bucket_config(replicas)),
-                    context,
-                )
+                retrying(create, self._patience)
             except StreamExists:
                 log.info("somebody else has made %s at the same moment", BUCKET)
             except (ApiError, PermissionDenied) as error:
@@ -298,13 +300,12 @@ class _Look:
     def _info(self, stream: str) -> dict[str, Any]:
         return self._ask(
             lambda connection: jsapi.stream_info(connection.prefix, stream),
-            b"",
             f"read stream {stream} (option stream)",
         )
 
-    def _ask(self, subject: Callable[[Connection], str], body: bytes, context: str) -> dict[str, Any]:
+    def _ask(self, subject: Callable[[Connection], str], context: str) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
             connection = self._connect(self._patience)
-            return connection.api(subject(connection), body, context=context)
+            return connection.ask(subject(connection), b"", context=context)
 
         return retrying(ask, self._patience)

@@ -36,8 +36,8 @@ import pyarrow.compute as pc
 from spark_jetstream import jsapi
 from spark_jetstream.columns import headers
 from spark_jetstream.connection import Connection
-from spark_jetstream.deadline import Deadline
-from spark_jetstream.errors import ApiError, DeliveryError, OutageError, StreamNotFound
+from spark_jetstream.deadline import Backoff, Deadline
+from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerBusy, StreamNotFound
 from spark_jetstream.lookup import last_message, next_message, streams_of
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import retrying
@@ -173,15 +173,19 @@ class Ledger:
     def check(self) -> None:
         """Return only if this attempt owns the task, and will for half a lease."""
         lease = self._entry.lease
-        deadline = Deadline(self._patience)
+        deadline, backoff = Deadline(self._patience), Backoff()
         while time.monotonic() - self._seen > lease / 2:
             if deadline.expired:
                 raise OutageError(
-                    f"bucket {BUCKET} took longer than {lease / 2:g} s for each answer, for {self._patience:g} s "
-                    "(option retryTimeout): nothing is sent without knowing that no other attempt has taken over"
+                    f"bucket {BUCKET} gave no current answer within {lease / 2:g} s, for {self._patience:g} s (option "
+                    "retryTimeout): nothing is sent without knowing that no other attempt has taken over"
                 )
             asked = time.monotonic()
             found, revision = self._read()
+            if revision < self._revision:
+                # A server that was just elected leader may not have applied this attempt's last write yet.
+                backoff.pause(deadline)
+                continue
             if found is None or found.attempt != self._attempt:
                 raise self._superseded()
             self._seen, self._revision = asked, revision
@@ -334,7 +338,7 @@ class Ledger:
 
         def ask() -> dict[str, Any]:
             connection = self._connect(self._patience)
-            return connection.api(jsapi.stream_info(connection.prefix, name), b"", context=context)
+            return connection.ask(jsapi.stream_info(connection.prefix, name), b"", context=context)
 
         return stream_state(retrying(ask, self._patience), context)
 
@@ -380,7 +384,14 @@ class Ledger:
                     raise
                 # An earlier try of this write may have got through without its answer.
                 found, revision = self._read()
-                return revision if found is not None and vars(found) == vars(self._entry) else None
+                if found is not None and vars(found) == vars(self._entry):
+                    return revision
+                if revision <= self._revision:
+                    # Nobody else has written. The earlier try is not stored yet: the server refuses a second one.
+                    raise ServerBusy(
+                        str(error), code=error.code, err_code=error.err_code, description=error.description
+                    ) from None
+                return None
             return int(jsapi.field(reply, "seq", int, context))
 
         asked = time.monotonic()

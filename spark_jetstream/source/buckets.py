@@ -55,7 +55,7 @@ def find_bucket(connect: Callable[[], Connection], options: SourceOptions, patie
 
     def ask() -> dict[str, Any]:
         connection = connect()
-        return connection.api(jsapi.stream_info(connection.prefix, stream), b"", context=context)
+        return connection.ask(jsapi.stream_info(connection.prefix, stream), b"", context=context)
 
     try:
         body = retrying(ask, patience)

@@ -32,14 +32,14 @@ class Requests:
         """What STREAM.INFO says now."""
         context = f"read stream {stream} (option stream)"
         connection = self._connect()
-        return stream_state(connection.api(jsapi.stream_info(connection.prefix, stream), b"", context=context), context)
+        return stream_state(connection.ask(jsapi.stream_info(connection.prefix, stream), b"", context=context), context)
 
     def info(self, stream: str, name: str) -> Seen | None:
         """The consumer, None if there is none."""
         context = f"look at consumer {name} of stream {stream} (option durable)"
         connection = self._connect()
         try:
-            body = connection.api(jsapi.consumer_info(connection.prefix, stream, name), b"", context=context)
+            body = connection.ask(jsapi.consumer_info(connection.prefix, stream, name), b"", context=context)
         except ConsumerNotFound:
             return None
         return pure.seen(body, context)

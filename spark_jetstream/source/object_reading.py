@@ -317,7 +317,7 @@ class _Reading:
 
         def ask() -> StreamState:
             connection = self.how.connect(patience)
-            body = connection.api(jsapi.stream_info(connection.prefix, stream), b"", context=context)
+            body = connection.ask(jsapi.stream_info(connection.prefix, stream), b"", context=context)
             self.replicas[stream] = int(jsapi.field(body, "config.num_replicas", int, context))
             return stream_state(body, context)
 

@@ -54,6 +54,8 @@ class Wire:
         self.after(self.subjects[-1])
         return reply
 
+    ask = api
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
