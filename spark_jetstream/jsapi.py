@@ -113,7 +113,11 @@ def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes:
 
 
 def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
-    """Subject that creates a consumer; a single filter is part of it, so that permissions can name it."""
+    """Subject that creates a consumer; a single filter is part of it, so that permissions can name it.
+
+    ``filters`` holds one filter where the configuration has ``filter_subject``. The server refuses one of
+    ``filter_subjects`` in the subject (error 10137), also when that list has one element.
+    """
     base = f"{prefix}.CONSUMER.CREATE.{stream}.{name}"
     return f"{base}.{filters[0]}" if len(filters) == 1 else base
 

@@ -43,7 +43,7 @@ def consumers(names: Names) -> Lines:
     yield Permission(names.api(api_subjects.CONSUMER_INFO), "consumers.load, replicas, plan, next")
     yield Permission(names.api(api_subjects.CONSUMER_CREATE), "consumers.create without a name")
     yield Permission(names.api(api_subjects.CONSUMER_CREATE_NAMED), "consumers.create, load_or_create, update")
-    yield Permission(names.api(api_subjects.CONSUMER_CREATE_FILTERED), "the same, with a single filter")
+    yield Permission(names.api(api_subjects.CONSUMER_CREATE_FILTERED), "the same, with filter_subject")
     yield Permission(names.api(api_subjects.CONSUMER_CREATE_DURABLE), "consumers.create with durable_form")
     yield Permission(names.api(api_subjects.CONSUMER_PAUSE), "consumers.pause, resume")
     yield Permission(names.api(api_subjects.CONSUMER_RESET), "consumers.reset")

@@ -88,6 +88,10 @@ class Api:
             known = self._level = (connection, reconnects, found)
         return known[2]
 
+    def newer(self) -> bool:
+        """Whether the server is newer than the models of this version, and may have fields that they do not know."""
+        return (self.level() or 0) > max(LEVELS)
+
     def need_for(self, config: Model, context: str) -> None:
         """Raise `JetStreamError` when the server does not know something that a configuration has."""
         for level, what in needed(config):

@@ -62,7 +62,7 @@ class AnyBucketConfig(Model):
     ttl: Annotated[Nanoseconds, Span("100ms", zero=UNLIMITED)] = ZERO
     """How long what it holds stays, in nanoseconds; 0 for ever."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=UNLIMITED)] = Bytes(-1)
-    """How many bytes the bucket may have; -1 for any number. A full bucket takes nothing more."""
+    """How many bytes the bucket may have; 0 or -1 for any number. A full bucket takes nothing more."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
     """Where it is kept. It can never change."""
     replicas: Replicas = 1

@@ -5,27 +5,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from spark_jetstream.admin.amounts import NEVER
 from spark_jetstream.admin.consumer_models import ConsumerConfig
 from spark_jetstream.admin.differences import Difference, differences
 from spark_jetstream.admin.model import Model, complaint
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.values import shown
 
 M = TypeVar("M", bound=Model)
 
 
-def asked_for(kind: type[M], config: Model | Mapping[str, Any] | None, fields: Mapping[str, Any], what: str) -> M:
-    """The configuration that ``config`` with ``fields`` in place of its own stands for; `OptionError` if it is none."""
-    if isinstance(config, kind):
-        return changed(config, fields, what) if fields else config
-    if isinstance(config, Model):
-        raise OptionError(f"{what}: a {kind.__name__} or a mapping is needed, not a {type(config).__name__}")
-    return kind.parse({**(config or {}), **fields}, what)
+def named(
+    kind: type[Model], name: object, config: object, fields: Mapping[str, Any], *names: str
+) -> tuple[Any, Mapping[str, Any]]:
+    """The arguments of ``create(name, config, **fields)``: the configuration, and the fields with the name.
+
+    ``create(config, **fields)`` is the same without the name. ``names`` are the fields that the name stands for.
+    `OptionError` when there are two configurations, or two names.
+    """
+    if not isinstance(name, str):
+        if config is not None:
+            raise OptionError(f"the first of two arguments must be a name, not {_shown(name)}")
+        if not (name is None or isinstance(name, (Model, Mapping))):
+            raise OptionError(f"a name, a {kind.__name__} or a mapping is needed, not {_shown(name)}")
+        return name, fields
+    if fields.get("name") not in (None, name):
+        raise OptionError(f"two names are given: {shown(name)}, and name={shown(fields['name'])}")
+    return config, {**dict.fromkeys(names, name), **fields}
+
+
+def asked_for(
+    kind: type[M], config: object, fields: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None
+) -> M:
+    """The configuration that ``config`` with ``fields`` in place of its own stands for; `OptionError` if it is none.
+
+    ``newer`` as for `Model.parse`.
+    """
+    given = _configuration(kind, config, what)
+    if isinstance(given, Mapping):
+        return kind.parse({**given, **fields}, what, newer)
+    return changed(given, fields, what) if fields else given
+
+
+def _configuration(kind: type[M], given: object, what: str) -> M | Mapping[str, Any]:
+    """What a user gives as a configuration, which may be all that a server says of a stream or consumer."""
+    if isinstance(given, Model):
+        given = getattr(given, "config", given)
+    elif isinstance(given, Mapping):
+        given = own_configuration(given)
+    if given is None or isinstance(given, (kind, Mapping)):
+        return given or {}
+    raise OptionError(f"{what}: a {kind.__name__} or a mapping is needed, not {_shown(given)}")
+
+
+def own_configuration(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration in what STREAM.INFO or CONSUMER.INFO says; another mapping as it is."""
+    config = given.get("config")
+    return config if isinstance(config, Mapping) else given
+
+
+def _shown(given: object) -> str:
+    """A value of the wrong type, in words."""
+    return shown(given) if isinstance(given, (str, int, float)) else f"a {type(given).__name__}"
 
 
 def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
@@ -37,11 +84,12 @@ def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
     raise OptionError(f"{what}: {said}")
 
 
-def target(actual: M, changes: Model | Mapping[str, Any] | None, fields: Mapping[str, Any], what: str) -> M:
+def target(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> M:
     """What an update leads to: a model is all that is wanted, a mapping and ``fields`` are what is to change."""
-    if isinstance(changes, Model):
-        return asked_for(type(actual), changes, fields, what)
-    return changed(actual, {**(changes or {}), **fields}, what)
+    wanted = _configuration(type(actual), changes, what)
+    if isinstance(wanted, Mapping):
+        return changed(actual, {**wanted, **fields}, what)
+    return asked_for(type(actual), wanted, fields, what)
 
 
 def refuse_impossible(found: Sequence[Difference], what: str) -> None:
@@ -91,7 +139,7 @@ def needed(config: Model) -> list[tuple[int, str]]:
     found = [
         (level, name)
         for name, level in SINCE[kind].items()
-        if getattr(config, name) != kind.model_fields[name].get_default(call_default_factory=True)
+        if getattr(config, name) not in (kind.model_fields[name].get_default(call_default_factory=True), NEVER)
     ]
     if isinstance(config, ConsumerConfig):
         found += [(2, "priority_policy prioritized")] if config.priority_policy == "prioritized" else []

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from spark_jetstream.admin.amounts import NEVER, Bytes, Nanoseconds
+from spark_jetstream.admin.amounts import NEVER, Bytes, Nanoseconds, Timestamp
 from spark_jetstream.admin.fields import (
     UINT64_MAX,
     Boolean,
@@ -46,12 +46,13 @@ _CHOICE = "the server's choice"
 ConsumerName = Annotated[str, Name("consumer", optional=True)]
 Group = Annotated[str, Text(pattern=r"[A-Za-z0-9/_=-]{1,16}", words="1 to 16 letters, digits, -, _, / and =")]
 Sampling = Annotated[
-    str, Text(pattern=r"[0-9]{1,3}%?|", words="a percentage of acknowledgements such as 100% or 5, or empty")
+    str, Text(pattern=r"\+?[0-9]{1,18}%?|", words="a percentage of acknowledgements such as 100% or 5, or empty")
 ]
 
 ONE_SECOND = Nanoseconds(1_000_000_000)
 
-_PULLING = ("max_waiting", "max_batch", "max_expires", "max_bytes", "priority_groups")
+_PULLING = ("max_waiting", "priority_groups")
+_SHORTEST = Nanoseconds(1_000_000)
 _PUSHING = ("rate_limit_bps", "flow_control", "idle_heartbeat")
 
 #: What each deliver policy needs beside it.
@@ -82,7 +83,7 @@ class ConsumerConfig(Model):
     ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
     """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s. With ``backoff``, its first value."""
     max_deliver: Annotated[int, Whole(1, unlimited=_ANY)] = -1
-    """How often a message is delivered at most; -1 for ever again."""
+    """How often a message is delivered at most; 0 or -1 for ever again."""
     backoff: tuple[Annotated[Nanoseconds, Span(zero="at once")], ...] = ()
     """How long to wait before each further delivery, in nanoseconds; the last value stays. At most ``max_deliver``."""
     filter_subject: OptionalSubject = ""
@@ -95,7 +96,7 @@ class ConsumerConfig(Model):
     """Bits per second at most, for push consumers; 0 for no limit."""
     sample_freq: Sampling = ""
     """How many acknowledgements are reported as a metric, such as ``100%``."""
-    max_waiting: Annotated[int, Whole(0)] = 0
+    max_waiting: Annotated[int, Whole(1, unlimited=_CHOICE)] = 0
     """How many pulls may wait; 0 for 512. It can never change."""
     max_ack_pending: Annotated[int, Whole(-1)] = 0
     """How many messages may wait for their acknowledgement; 0 for the server's choice (1,000), -1 for any number."""
@@ -103,12 +104,12 @@ class ConsumerConfig(Model):
     """Let the subscriber of a push consumer say when it can take more. It can never change."""
     headers_only: Boolean = False
     """Deliver no content, but its size in the header ``Nats-Msg-Size``."""
-    max_batch: Annotated[int, Whole(0)] = 0
-    """How many messages one pull may ask for; 0 for any number."""
-    max_expires: Annotated[Nanoseconds, Span("1ms", zero="any time")] = _ZERO
-    """How long one pull may wait, in nanoseconds; 0 for any time."""
-    max_bytes: Annotated[Bytes, Size(0)] = Bytes(0)
-    """How many bytes one pull may ask for; 0 for any number."""
+    max_batch: Annotated[int, Whole(1, unlimited=_ANY)] = 0
+    """How many messages one pull may ask for; 0 for any number. A push consumer ignores it."""
+    max_expires: Annotated[Nanoseconds, Span(zero="any time")] = _ZERO
+    """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time. A push consumer ignores it."""
+    max_bytes: Annotated[Bytes, Size(1, unlimited=_ANY)] = Bytes(0)
+    """How many bytes one pull may ask for; 0 for any number. A push consumer ignores it."""
     deliver_subject: Annotated[str, Subject(literal=True, optional=True)] = ""
     """Where a push consumer delivers to; empty for a pull consumer. One cannot become the other."""
     deliver_group: String = ""
@@ -157,6 +158,13 @@ class ConsumerConfig(Model):
         """As `Model.changed`; ``ack_wait`` goes along with ``backoff``, whose first value it is."""
         return super().changed(**({"ack_wait": None, **changes} if "backoff" in changes else changes))
 
+    def body(self) -> dict[str, Any]:
+        """As `Model.body`, without an ``opt_start_time`` of "never", which servers accept only where it counts."""
+        body = super().body()
+        if self.deliver_policy != "by_start_time" and _never(self.opt_start_time):
+            body.pop("opt_start_time", None)
+        return body
+
     def faults(self) -> list[str]:
         return [words for wrong, words in self._checks() if wrong]
 
@@ -167,7 +175,7 @@ class ConsumerConfig(Model):
         for policy, needed in _NEEDS.items():
             chosen, there = self.deliver_policy == policy, getattr(self, needed)
             yield chosen and not there, f"deliver_policy {policy} needs {needed}"
-            yield there and not chosen, f"{needed} needs deliver_policy: {policy}"
+            yield there and not chosen and not _never(there), f"{needed} needs deliver_policy: {policy}"
         per_subject = self.deliver_policy == "last_per_subject"
         yield per_subject and not self.filters, "deliver_policy last_per_subject needs filter_subject"
         yield self.filter_subject and self.filter_subjects, "filter_subject and filter_subjects cannot be set together"
@@ -183,11 +191,12 @@ class ConsumerConfig(Model):
         wait = self.ack_wait
         yield backoff and wait and wait != backoff[0], "ack_wait is the first value of backoff: remove it"
         if self.push:
-            pulling = [name for name in _PULLING if getattr(self, name)]
+            pulling = [name for name in _PULLING if getattr(self, name) and getattr(self, name) != -1]
             yield pulling, f"{' and '.join(pulling)} cannot be set for a push consumer (deliver_subject)"
         else:
             pushing = [name for name in _PUSHING if getattr(self, name)]
             yield pushing, f"{' and '.join(pushing)} cannot be set for a pull consumer: set deliver_subject"
+            yield 0 < self.max_expires < _SHORTEST, f"max_expires must be at least {_SHORTEST}, or 0 (any time)"
         if self.ack_policy == "flow_control":
             yield not self.push, "ack_policy flow_control needs deliver_subject"
             yield wait or backoff, "ack_policy flow_control cannot have ack_wait or backoff"
@@ -202,6 +211,11 @@ class ConsumerConfig(Model):
         yield self.priority_timeout and priority == "none", "priority_timeout needs a priority_policy"
         size = sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
         yield size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
+
+
+def _never(value: object) -> bool:
+    """Whether this is the time that stands for none."""
+    return isinstance(value, Timestamp) and value.never
 
 
 class SequenceInfo(Model):

@@ -11,7 +11,15 @@ from spark_jetstream import jsapi
 from spark_jetstream.admin import api_subjects as subjects
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
-from spark_jetstream.admin.changing import asked_for, changed, confirm, refuse_difference, refuse_impossible, target
+from spark_jetstream.admin.changing import (
+    asked_for,
+    changed,
+    confirm,
+    named,
+    refuse_difference,
+    refuse_impossible,
+    target,
+)
 from spark_jetstream.admin.consumer_models import (
     ConsumerConfig,
     ConsumerInfo,
@@ -25,19 +33,29 @@ from spark_jetstream.admin.differences import Difference, differences, update_bo
 from spark_jetstream.admin.messages import DoneReply
 from spark_jetstream.admin.paging import Absent, pages
 from spark_jetstream.admin.placing import Replica, confirm_done, replicas
+from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.admin.streams import placement
 from spark_jetstream.durables import RUN, SINCE
-from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+)
+from spark_jetstream.subjects import subjects_overlap
 from spark_jetstream.values import shown
 
-Config = ConsumerConfig | Mapping[str, Any]
+Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 _MOST = 1000
+_SHORTEST = 0.1  # seconds: a server may drop a pull that expires sooner before it looks for messages
 
 
 class Consumers:
     """The consumers of an account's streams; ``admin.consumers``.
 
-    Configurations are given as for `Streams`. All methods raise what `Api` raises; `ConsumerNotFound` and
+    A configuration is given as for `Streams`. All methods raise what `Api` raises; `ConsumerNotFound` and
     `StreamNotFound` name what was asked for.
     """
 
@@ -78,9 +96,17 @@ class Consumers:
     # Creating and changing
 
     def create(
-        self, stream: str, config: Config | None = None, /, *, durable_form: bool = False, **fields: Any
+        self,
+        stream: str,
+        name: str | Config | None = None,
+        config: Config | None = None,
+        /,
+        *,
+        durable_form: bool = False,
+        any_filter: bool = False,
+        **fields: Any,
     ) -> ConsumerInfo:
-        """Create a consumer. One that exists just so stays as it is; `ApiError` 10148 for one that is different.
+        """Create a consumer. One that exists just so stays as it is.
 
         One without a durable name and an ``inactive_threshold`` is always different to the server.
 
@@ -88,48 +114,80 @@ class Consumers:
 
         - without a name, ``CONSUMER.CREATE.STREAM``: the server names it, and removes it when nobody uses it;
         - with a name, ``CONSUMER.CREATE.STREAM.NAME``: ``durable_name`` makes it stay, ``name`` alone does not;
-        - with a name and just one filter, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: so permissions can name the filter;
+        - with a name and ``filter_subject``, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: so permissions can name the
+          filter; ``filter_subjects`` is no part of a subject, however many there are;
         - with ``durable_form=True``, ``CONSUMER.DURABLE.CREATE.STREAM.NAME``: what clients used before server 2.9, for
           accounts that may use nothing else.
 
         Where nothing is said the server's defaults hold, and its ``ack_policy`` is ``none``: `DEFAULT_CONSUMER` is a
-        template with ``explicit``. `JetStreamError` when the server is too old for something that is asked for, and
-        when it created the consumer, but not all as asked for.
+        template with ``explicit``.
+
+        Args:
+            stream: The stream's name.
+            name: The name of a durable consumer. A configuration, or ``durable_name=...``, may stand here instead; for
+                one that is not durable ``name=...``.
+            config: The configuration; its own names do not count beside ``name``.
+            durable_form: Ask at the subject of old clients.
+            any_filter: Allow filters that match no subject of the stream. The server takes them in silence.
+            **fields: Fields of `ConsumerConfig`, such as ``filter_subject="orders.eu.>"``.
+
+        Raises:
+            OptionError: The configuration cannot be one, or a filter matches nothing that the stream stores or holds.
+                Filters are not checked where the account may not look at the stream.
+            ApiError: 10148, there is a consumer of this name with another configuration.
+            JetStreamError: The server is too old for something in it, or created the consumer and left something out.
         """
-        wanted = asked_for(ConsumerConfig, config, fields, f"consumer of stream {stream}")
-        name = wanted.durable_name or wanted.name
-        context = f"create {_what(stream, name)}" if name else f"create a consumer on stream {stream}"
+        wanted = self._wanted(stream, name, config, fields)
+        own = wanted.durable_name or wanted.name
+        context = f"create {_what(stream, own)}" if own else f"create a consumer on stream {stream}"
         self._api.need_for(wanted, context)
-        form, filters = subjects.CONSUMER_CREATE, wanted.filters
+        form = subjects.CONSUMER_CREATE
         if durable_form:
             if not wanted.durable_name:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
             form = subjects.CONSUMER_CREATE_DURABLE
-        elif name:
-            form = subjects.CONSUMER_CREATE_FILTERED if len(filters) == 1 else subjects.CONSUMER_CREATE_NAMED
-        body = self._api.ask(
-            form,
-            jsapi.create_request(stream, wanted.body()),
-            context=context,
-            stream=stream_name(stream),
-            consumer=name,
-            filter=filters[0] if filters else "",
-        )
+        elif own:
+            form = _form(wanted)
+        if not any_filter:
+            self._check_filters(stream, own, wanted, context)
+        try:
+            body = self._api.ask(
+                form,
+                jsapi.create_request(stream, wanted.body()),
+                context=context,
+                stream=stream_name(stream),
+                consumer=own,
+                filter=wanted.filter_subject,
+            )
+        except ApiError as error:
+            # To the server an empty list is another one than none, and so are two texts of one time.
+            existing = self.load(stream, own) if error.err_code == jsapi.CONSUMER_EXISTS else None
+            if existing is None or differences(wanted, existing.config) or differences(existing.config, wanted):
+                raise
+            return existing
         info = ConsumerInfo.from_server(body, context)
         # The name that the server chose is in the configuration of some versions.
-        named = wanted if name else wanted.changed(name=info.config.name)
-        confirm(named, info.config, f"{_what(stream, info.name)} was created")
+        complete = wanted if own else wanted.changed(name=info.config.name)
+        confirm(complete, info.config, f"{_what(stream, info.name)} was created")
         return info
 
     def load_or_create(
-        self, stream: str, config: Config | None = None, /, *, given_only: bool = False, **fields: Any
+        self,
+        stream: str,
+        name: str | Config | None = None,
+        config: Config | None = None,
+        /,
+        *,
+        given_only: bool = False,
+        any_filter: bool = False,
+        **fields: Any,
     ) -> ConsumerInfo:
-        """The consumer, created if there is none of its name.
+        """The consumer, created if there is none of its name. The arguments are those of `create`.
 
         `JetStreamError` that lists the differences when there is one with another configuration. ``given_only``
         compares nothing but what is given here; else what is not given stands for its default.
         """
-        wanted = asked_for(ConsumerConfig, config, fields, f"consumer of stream {stream}")
+        wanted = self._wanted(stream, name, config, fields)
         name = wanted.durable_name or wanted.name
         if not name:
             raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
@@ -137,7 +195,7 @@ class Consumers:
             info = self.load(stream, name)
         except ConsumerNotFound:
             try:
-                return self.create(stream, wanted)
+                return self.create(stream, wanted, any_filter=any_filter)
             except ApiError as error:
                 if error.err_code != jsapi.CONSUMER_EXISTS:
                     raise
@@ -150,10 +208,13 @@ class Consumers:
         """What `update` with the same arguments would change. Nothing is changed."""
         return self._planned(stream, name, changes, fields)[2]
 
-    def update(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
+    def update(
+        self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
+    ) -> list[Difference]:
         """Change a consumer; returns what was changed. As `Streams.update`, errors included.
 
         ``filter_subject`` and ``filter_subjects`` are one thing: give the other one as None to change between them.
+        New filters are checked as `create` does it, unless ``any_filter``.
         """
         wanted, actual, found = self._planned(stream, name, changes, fields)
         what = _what(stream, name)
@@ -161,14 +222,16 @@ class Consumers:
         if found:
             context = f"update {what}"
             self._api.need_for(wanted, context)
-            filters = wanted.filters
-            form = subjects.CONSUMER_CREATE_FILTERED if len(filters) == 1 else subjects.CONSUMER_CREATE_NAMED
+            if not any_filter and any(each.field == "filter_subjects" for each in found):
+                self._check_filters(stream, "", wanted, context)
             request = jsapi.update_request(stream, update_body(wanted, actual))
-            body = self._ask(form, request, context, stream, name, filter=filters[0] if filters else "")
+            body = self._ask(_form(wanted), request, context, stream, name, filter=wanted.filter_subject)
             confirm(wanted, ConsumerInfo.from_server(body, context).config, f"{what} was updated")
         return found
 
-    def copy(self, stream: str, name: str, new_name: str, /, **changes: Any) -> ConsumerInfo:
+    def copy(
+        self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
+    ) -> ConsumerInfo:
         """Create a consumer of the same stream with the configuration of another one, and these changes.
 
         It begins where its ``deliver_policy`` says: the position of the other one is its own. It is durable if that one
@@ -187,7 +250,7 @@ class Consumers:
         }
         if "filter_subject" in changes or "filter_subjects" in changes:
             new |= {"filter_subject": None, "filter_subjects": None}
-        return self.create(stream, changed(config, {**new, **changes}, what))
+        return self.create(stream, changed(config, {**new, **changes}, what), any_filter=any_filter)
 
     def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:
         """Delete a consumer; whether there was one. `ConsumerNotFound` without one, unless ``missing_ok``.
@@ -277,7 +340,7 @@ class Consumers:
         To have a look, not to process a stream. ``ack``: ``ack`` settles each message, ``nak`` has it delivered again
         at once, ``term`` never again, ``none`` leaves it to the consumer's ``ack_wait``; each is confirmed by the
         server before this returns. ``group`` is needed for a consumer with priority groups. An empty list: nothing
-        came.
+        came. A ``timeout`` of 0 takes what there is and does not wait.
 
         `JetStreamError` for a push consumer, and for one that is paused.
         """
@@ -285,14 +348,17 @@ class Consumers:
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
         if not 1 <= count <= _MOST:
             raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
-        if timeout < 0.1:
-            raise OptionError(f"timeout must be at least 0.1 seconds, not {timeout:g}")
+        if timeout != 0 and not timeout >= _SHORTEST:
+            raise OptionError(f"timeout must be 0 (do not wait), or at least {_SHORTEST:g} seconds, not {timeout:g}")
         info = self.load(stream, name)
         what = _what(stream, name)
         if info.config.push:
             raise JetStreamError(f"{what} delivers to {info.config.deliver_subject}, and cannot be asked for messages")
         if info.paused:
             raise JetStreamError(f"{what} is paused for {Nanoseconds(info.pause_remaining)}, and delivers nothing")
+        limit = info.config.max_ack_pending
+        if not timeout and info.config.ack_policy != "none" and 0 < limit <= info.num_ack_pending:
+            return []  # the server would not answer
         connection = self._api.connection
         found = pull(connection, info, count, timeout, group)
         if ack != "none" and info.config.ack_policy != "none":
@@ -304,12 +370,55 @@ class Consumers:
         stream, name = stream_name(stream), consumer_name(name)
         return self._api.ask(subject, body, context=context, stream=stream, consumer=name, **names)
 
+    def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
+        given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")
+        return asked_for(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
+
+    def _check_filters(self, stream: str, name: str, wanted: ConsumerConfig, context: str) -> None:
+        """Refuse a filter that matches nothing that the stream stores, or still holds from before.
+
+        Nothing is refused where that is not certain, nor for a consumer ``name`` that exists already.
+        """
+        if not wanted.filters:
+            return
+        ask = partial(self._api.ask, subjects.STREAM_INFO, context=context, stream=stream_name(stream))
+        try:
+            config = StreamInfo.from_server(ask(), context).config
+            if config.mirror or config.sources or config.subject_transform:
+                return
+            stored = config.subjects
+            outside = [each for each in wanted.filters if not any(subjects_overlap(each, one) for one in stored)]
+            for each in outside:
+                if StreamInfo.from_server(ask({"subjects_filter": each}), context).state.subjects:
+                    continue  # of a time when the stream had other subjects
+                if name and self._exists(stream, name):
+                    return
+                raise OptionError(
+                    f"cannot {context}: {shown(each)} matches nothing that the stream stores "
+                    f"({', '.join(stored)}), so nothing would ever be delivered for it; "
+                    "any_filter=True (--any-filter) allows it nevertheless"
+                )
+        except (PermissionDenied, NoResponders):
+            return
+
+    def _exists(self, stream: str, name: str) -> bool:
+        try:
+            self.load(stream, name)
+        except ConsumerNotFound:
+            return False
+        return True
+
     def _planned(
         self, stream: str, name: str, changes: Config | None, fields: Mapping[str, Any]
     ) -> tuple[ConsumerConfig, ConsumerConfig, list[Difference]]:
         actual = self.load(stream, name).config
         wanted = target(actual, changes, fields, _what(stream, name))
         return wanted, actual, differences(wanted, actual)
+
+
+def _form(config: ConsumerConfig) -> str:
+    """The subject of the request that creates or updates a consumer with a name."""
+    return subjects.CONSUMER_CREATE_FILTERED if config.filter_subject else subjects.CONSUMER_CREATE_NAMED
 
 
 def _while(until: Any) -> Nanoseconds | None:

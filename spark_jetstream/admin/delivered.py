@@ -39,6 +39,9 @@ def pull(
 ) -> list[DeliveredMessage]:
     """Up to ``count`` messages: what is there, or, when nothing is, what comes within ``timeout`` seconds.
 
+    With a ``timeout`` of 0 what is there alone. A server does not answer such a pull while too many messages wait for
+    their acknowledgement, so no answer of a server that lives means that there is nothing.
+
     Raises `ConsumerLost` when the consumer went away, `JetStreamError` when the server refuses the pull,
     `RequestTimeout` when it does not answer.
     """
@@ -52,6 +55,8 @@ def pull(
             event = inbox.get(deadline.left)
             if event is None:
                 connection.check(_SLACK)
+                if not timeout:
+                    break
                 raise jsapi.no_reply(context, deadline.seconds)
             if isinstance(event, Frames):
                 found += _read(event, info)
@@ -68,9 +73,11 @@ def settle(connection: Connection, found: DeliveredMessage, ack: str) -> None:
 
 def _request(count: int, timeout: float, group: str | None) -> bytes:
     # With no heartbeat: the server would silently drop a pull with one where too many wait already.
-    body: dict[str, Any] = {"batch": count, "expires": jsapi.nanoseconds(timeout)}
-    if count > 1:
-        body["no_wait"] = True  # it then waits for the first message only
+    body: dict[str, Any] = {"batch": count}
+    if timeout:
+        body["expires"] = jsapi.nanoseconds(timeout)
+    if count > 1 or not timeout:
+        body["no_wait"] = True  # where it expires, it waits for the first message only
     if group is not None:
         body["group"] = group
     return json.dumps(body).encode()

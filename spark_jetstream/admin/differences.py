@@ -7,7 +7,7 @@ has another value, that is a difference. What the server fills in or implies by 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,12 @@ from spark_jetstream.admin.stream_models import RePublish, StreamConfig
 
 M = TypeVar("M", bound=Model)
 
+#: Limits for which 0 and -1 mean the same.
+_LIMITS: Mapping[type[Model], tuple[str, ...]] = {
+    StreamConfig: ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"),
+    ConsumerConfig: ("max_deliver",),
+}
+_PULL_LIMITS = ("max_waiting", "max_batch", "max_bytes")
 _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
 
 
@@ -130,6 +136,7 @@ def _implied_by_stream(config: StreamConfig) -> dict[str, Any]:
         "deny_delete": config.deny_delete or sealed,
         "deny_purge": config.deny_purge or sealed,
         "metadata": config.own_metadata,
+        **_limits(config),
     }
 
 
@@ -142,7 +149,16 @@ def _implied_by_consumer(config: ConsumerConfig) -> dict[str, Any]:
         "flow_control": config.flow_control or copying,
         "idle_heartbeat": ONE_SECOND if copying else config.idle_heartbeat,
         "metadata": config.own_metadata,
+        "pause_until": None if config.pause_until is None or config.pause_until.never else config.pause_until,
+        **_limits(config),
+        **{name: type(value)(max(0, value)) for name in _PULL_LIMITS for value in (getattr(config, name),)},
     }
+
+
+def _limits(config: Model) -> dict[str, Any]:
+    """The limits that a server stores: it writes -1 where 0 was asked for."""
+    found = {name: getattr(config, name) for name in _LIMITS[type(config)]}
+    return {name: value or type(value)(-1) for name, value in found.items()}
 
 
 def _given(config: Model) -> set[str]:
@@ -188,7 +204,9 @@ def _plain(field: str, value: Any) -> Any:
     if isinstance(value, tuple):
         plain = [_plain("", each) for each in value]
         return sorted(plain, key=_key) if field.rpartition(".")[2] in _UNORDERED else plain
-    return value.nanoseconds or str(value) if isinstance(value, Timestamp) else value
+    if isinstance(value, Timestamp):
+        return None if value.never else value.nanoseconds or str(value)
+    return value
 
 
 def _key(value: Any) -> str:

@@ -8,6 +8,7 @@ is never checked, only read: a newer one may have wider ranges and further words
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import difflib
 import re
 from abc import ABC, abstractmethod
@@ -25,6 +26,10 @@ UINT64_MAX = 2**64 - 1
 _TRUSTED = "trusted"
 _NAME_BYTES = 255
 _SERVER_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
+    r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
 _SPAN_PATTERN = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*[a-zµ]+\s*)+)\s*$"
 _SIZE_PATTERN = r"^\s*[0-9]+\s*([kmgtKMGT]([iI]?[bB])?|[bB])?\s*$"
 
@@ -102,13 +107,29 @@ def _text(value: Any) -> str:
     return value
 
 
+def _is_rfc3339(text: str) -> bool:
+    """Whether Go reads this as a time."""
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day = (int(part) for part in found.groups()[:3])
+    try:
+        dt.date(year or 4, month, day)  # Python has no year 0, a leap year like 4
+    except ValueError:
+        return False
+    return True
+
+
 def _count(number: int) -> str:
     return {INT64_MAX: "2^63-1", UINT64_MAX: "2^64-1"}.get(number, f"{number:,}")
 
 
 @dataclass(frozen=True)
 class Whole(Kind):
-    """A whole number from ``low`` to ``high``; ``unlimited`` says that -1 is one too, and what it means."""
+    """A whole number from ``low`` to ``high``.
+
+    ``unlimited`` says that 0 and -1 are allowed too, and what they mean; servers store -1 for both, or nothing.
+    """
 
     low: int = 0
     high: int = INT64_MAX
@@ -119,11 +140,11 @@ class Whole(Kind):
     @property
     def expects(self) -> str:
         words = f"a whole number from {_count(self.low)} to {_count(self.high)}"
-        return f"{words}, or -1 ({self.unlimited})" if self.unlimited else words
+        return f"{words}, or 0 or -1 ({self.unlimited})" if self.unlimited else words
 
     def read(self, value: Any) -> int:
         number = _integer(value)
-        if not self.low <= number <= self.high and not (self.unlimited and number == -1):
+        if not self.low <= number <= self.high and not (self.unlimited and number in (0, -1)):
             raise ValueError
         return number
 
@@ -133,34 +154,40 @@ class Whole(Kind):
 
 @dataclass(frozen=True)
 class Span(Kind):
-    """A duration from ``low`` on, or 0 (``zero`` says what that means; empty when 0 is not allowed)."""
+    """A duration from ``low`` on, or 0 (``zero`` says what that means; empty when 0 is not allowed).
+
+    ``negative``: servers store any negative number, which means the same as 0.
+    """
 
     low: str = "1ns"
     zero: str = "none"
+    negative: bool = False
     python: ClassVar[type[Any]] = Nanoseconds
     wire: ClassVar[type[Any]] = int
 
     @property
     def expects(self) -> str:
         least = "" if self.low == "1ns" else f" of at least {self.low}"
-        zero = f", or 0 ({self.zero})" if self.zero else ""
+        zero = f", or {'0 or -1' if self.negative else '0'} ({self.zero})" if self.zero else ""
         return f"a duration{least} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
 
     def read(self, value: Any) -> Nanoseconds:
         span = Nanoseconds.of(value)
-        if span > INT64_MAX or (span < Nanoseconds.of(self.low) and not (self.zero and span == 0)):
+        if abs(span) > INT64_MAX:
+            raise ValueError
+        if span < Nanoseconds.of(self.low) and not (self.zero and span == 0) and not (self.negative and span < 0):
             raise ValueError
         return span
 
     def json_schema(self) -> dict[str, Any]:
-        least = 0 if self.zero else int(Nanoseconds.of(self.low))
+        least = -1 if self.negative else 0 if self.zero else int(Nanoseconds.of(self.low))
         text = {"type": "string", "pattern": _SPAN_PATTERN, "examples": ["10s", "5m", "1h30m"]}
         return {"anyOf": [text, {"type": "integer", "minimum": least, "description": "nanoseconds"}]}
 
 
 @dataclass(frozen=True)
 class Size(Kind):
-    """A size in bytes from ``low`` to ``high``, or -1 when ``unlimited`` says what that means."""
+    """A size in bytes from ``low`` to ``high``, or 0 or -1 when ``unlimited`` says what they mean."""
 
     low: int = 0
     high: int = INT64_MAX
@@ -171,12 +198,12 @@ class Size(Kind):
     @property
     def expects(self) -> str:
         words = f"a size from {Bytes(self.low)} to {_count(self.high)} bytes such as 65536, 512k, 8m or 1g"
-        return f"{words}, or -1 ({self.unlimited})" if self.unlimited else words
+        return f"{words}, or 0 or -1 ({self.unlimited})" if self.unlimited else words
 
     def read(self, value: Any) -> Bytes:
         text = value.strip() if isinstance(value, str) else ""
         size = Bytes(-1) if text == "-1" else Bytes.of(value)
-        if not self.low <= size <= self.high and not (self.unlimited and size == -1):
+        if not self.low <= size <= self.high and not (self.unlimited and size in (0, -1)):
             raise ValueError
         return size
 
@@ -188,7 +215,10 @@ class Size(Kind):
 
 @dataclass(frozen=True)
 class When(Kind):
-    """A time."""
+    """A time. Text in the form that servers write (RFC 3339) stays as it is, whatever its year and zone.
+
+    A server compares the text of times, and returns any year: the year 1 stands for "never" (Go's zero time).
+    """
 
     python: ClassVar[type[Any]] = Timestamp
 
@@ -203,6 +233,8 @@ class When(Kind):
         return found
 
     def read(self, value: Any) -> Timestamp:
+        if isinstance(value, str) and _is_rfc3339(value):
+            return Timestamp(value)
         try:
             return Timestamp.of(value)
         except ValueError as error:
@@ -234,9 +266,10 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of some words, as the server writes them."""
+    """One of some words, as the server writes them. With ``empty`` an empty text stands for the first one."""
 
     words: tuple[str, ...]
+    empty: bool = False
 
     @property
     def expects(self) -> str:
@@ -244,6 +277,8 @@ class Choice(Kind):
 
     def read(self, value: Any) -> str:
         word = value.strip().lower() if isinstance(value, str) else ""
+        if value == "" and self.empty:
+            return self.words[0]
         if word not in self.words:
             raise _Words(f"must be {self.expects}, not {shown(value)}{closest(word, self.words)}")
         return word

@@ -27,7 +27,7 @@ class BucketConfig(AnyBucketConfig):
     history: Annotated[int, Whole(1, MOST_HISTORY)] = 1
     """How many revisions of each key are kept, 1 to 64."""
     max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=UNLIMITED)] = Bytes(-1)
-    """How many bytes a value may have, headers included; -1 for what the server allows."""
+    """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
     limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
     (server 2.11, ADR-48)."""
@@ -50,8 +50,7 @@ def stream_fields(
 
     ``given`` is single fields, which win over ``config``. Of a mirror it says nothing about ``mirror_direct``.
     """
-    taken = config if isinstance(config, BucketConfig) else _by_name(config or {})
-    wanted = asked_for(BucketConfig, taken, _by_name(given), f"bucket {bucket}")
+    wanted = asked_for(BucketConfig, config, given, f"bucket {bucket}")
     fields: dict[str, Any] = {}
     for name in BucketConfig.model_fields:
         fields |= _stream_field(bucket, name, wanted)
@@ -73,7 +72,7 @@ def stream_changes(bucket: str, actual: StreamConfig, given: Mapping[str, Any]) 
     Whether the server can do it is not looked at.
     """
     what = f"bucket {bucket}"
-    wanted = BucketConfig.parse(_by_name(given), what)
+    wanted = BucketConfig.parse(given, what)
     if actual.mirror is not None and "mirror" in given:
         raise OptionError(
             f"{what}: mirror cannot change: the keys of a mirror have the subjects that they have in its origin"
@@ -84,20 +83,6 @@ def stream_changes(bucket: str, actual: StreamConfig, given: Mapping[str, Any]) 
     if changes.get("subject_delete_marker_ttl", 1) == 0:
         del changes["allow_msg_ttl"]  # which cannot be taken back
     return changes
-
-
-def _by_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with buckets as sources that were given by name alone."""
-
-    def source(value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    found = dict(given)
-    if "mirror" in found:
-        found["mirror"] = source(found["mirror"])
-    if isinstance(found.get("sources"), (list, tuple)):
-        found["sources"] = [source(each) for each in found["sources"]]
-    return found
 
 
 def _stream_field(bucket: str, name: str, config: BucketConfig) -> dict[str, Any]:

@@ -116,7 +116,8 @@ class JetStreamAdmin:
 
         Nothing is changed. `OptionError` names the file that is wrong.
         """
-        return make_plan(self._api.connection, read_wanted(*described), given_only=given_only)
+        wanted = read_wanted(*described, newer=self._api.newer)
+        return make_plan(self._api.connection, wanted, given_only=given_only)
 
     def apply(self, plan: Plan) -> None:
         """Carry a plan out; a plan of the same descriptions has nothing left to do then.
@@ -155,4 +156,16 @@ def _own(options: Mapping[str, Any]) -> dict[str, str]:
         if name.lower() not in _NAMES:
             closest = difflib.get_close_matches(name.lower().replace("_", ""), _NAMES, n=1, cutoff=0.0)[0]
             raise OptionError(f"there is no option {name}; did you mean {_NAMES[closest]}", option=name)
-    return given_options(options, CONNECTION_OPTIONS)
+    return given_options({name: _text(name, value) for name, value in options.items()}, CONNECTION_OPTIONS)
+
+
+def _text(name: str, value: object) -> object:
+    """The value of an option; a list of servers as the comma list that it means. `OptionError` for any other list."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    option = _NAMES[name.lower()]
+    if option != "servers":
+        raise OptionError(f"option {option} must be a single value, not a list", option=option)
+    if not value or not all(isinstance(each, str) for each in value):
+        raise OptionError("option servers must be a list of URLs, or a text with commas between them", option=option)
+    return ",".join(value)

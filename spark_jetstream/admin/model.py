@@ -5,7 +5,8 @@ meant, ranges are checked, durations may be text. `from_server` reads what a ser
 and what this version does not know yet is kept in ``model_extra`` and sent back unchanged.
 
 A field that nobody set has the server's default, and is not sent (``model_fields_set`` tells which are set). None means
-"not set" everywhere.
+"not set" everywhere. A user may write one item where a list is meant (``subjects: orders.>``), and a text for a part
+that has a ``shorthand`` (``mirror: ORDERS``).
 
 For a type checker a duration is `Nanoseconds` and a list a tuple: what is written otherwise goes through `parse`, or
 through `Nanoseconds.of("10s")`.
@@ -13,8 +14,8 @@ through `Nanoseconds.of("10s")`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
@@ -28,6 +29,7 @@ SERVER_METADATA = "_nats."
 """What the keys of ``metadata`` begin with that the server writes. They are never sent."""
 
 _PART = "part"
+_NEWER = "newer"
 _KNOWN_FAULTS = "known faults"
 _WORDS = {  # of pydantic, for what is wrong with a field as a whole -> our own
     "missing": "is required",
@@ -41,6 +43,9 @@ _WORDS = {  # of pydantic, for what is wrong with a field as a whole -> our own
 class Model(BaseModel):
     """A configuration, or a reply. Immutable; `changed` makes another one."""
 
+    shorthand: ClassVar[str] = ""
+    """The field that a text stands for where a user writes one in place of this whole part; empty for none."""
+
     model_config = ConfigDict(
         frozen=True,
         extra="allow",  # `_refuse_unknown` lets only servers have any
@@ -50,10 +55,14 @@ class Model(BaseModel):
     )
 
     @classmethod
-    def parse(cls: type[M], given: Mapping[str, Any], what: str) -> M:
-        """From what a user wrote. `OptionError` that begins with ``what`` and says all that is wrong in one line."""
+    def parse(cls: type[M], given: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None) -> M:
+        """From what a user wrote. `OptionError` that begins with ``what`` and says all that is wrong in one line.
+
+        ``newer`` is asked when there is an unknown field: whether the server is newer than this version. Such a server
+        may have written the field, and itself refuses those that it does not know, so the field is kept.
+        """
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(given, context={_NEWER: newer})
         except ValidationError as error:
             said = complaint(error)
         raise OptionError(f"{what}: {said}")
@@ -99,14 +108,29 @@ class Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, data: Any, info: ValidationInfo) -> Any:
+        if not trusted(info) and cls.shorthand and isinstance(data, str):
+            data = {cls.shorthand: data}
         if not isinstance(data, Mapping):
             return data
-        if not trusted(info):
-            names = tuple(cls.model_fields)
-            unknown = [f"{shown(name)}{closest(str(name), names)}" for name in data if name not in cls.model_fields]
-            if unknown:
-                raise fault("unknown_field", f"there is no field {', '.join(unknown)}")
-        return {name: value for name, value in data.items() if value is not None}
+        given = {name: value for name, value in data.items() if value is not None}
+        if trusted(info):
+            return given
+        names = tuple(cls.model_fields)
+        unknown = [f"{shown(name)}{closest(str(name), names)}" for name in data if name not in cls.model_fields]
+        newer = (info.context or {}).get(_NEWER)
+        if unknown and not (newer is not None and newer()):
+            raise fault("unknown_field", f"there is no field {', '.join(unknown)}")
+        return {name: cls._listed(name, value) for name, value in given.items()}
+
+    @classmethod
+    def _listed(cls, name: str, value: Any) -> Any:
+        """The value of a field as a user means it: a single item of a list is one."""
+        field = cls.model_fields.get(name)
+        if field is None or get_origin(field.annotation) is not tuple or not isinstance(value, (str, Mapping, Model)):
+            return value
+        if isinstance(value, str) and "," in value:
+            raise fault("contradiction", f"{name} must be a list, not a text with commas such as {shown(value)}")
+        return (value,)
 
     @model_validator(mode="after")
     def _refuse_contradictions(self: M, info: ValidationInfo) -> M:

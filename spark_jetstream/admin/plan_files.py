@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -34,16 +34,18 @@ class Wanted:
     consumers: tuple[ConsumerConfig, ...] = ()
 
 
-def read_wanted(*described: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Wanted, ...]:
+def read_wanted(
+    *described: str | os.PathLike[str] | Mapping[str, Any], newer: Callable[[], bool] | None = None
+) -> tuple[Wanted, ...]:
     """What files describe, or descriptions themselves: YAML where a name ends in ``.yaml`` or ``.yml``, else JSON.
 
-    `OptionError` names the file.
+    `OptionError` names the file. ``newer`` as for `Model.parse`.
     """
     found: dict[str, tuple[Wanted, str]] = {}
     for number, given in enumerate(described, start=1):
         where = f"description {number}" if isinstance(given, Mapping) else os.fspath(given)
         documents = [given] if isinstance(given, Mapping) else file_content(where, where)
-        for each in wanted_in(documents, where):
+        for each in wanted_in(documents, where, newer=newer):
             name = each.stream.name
             if name in found:
                 raise OptionError(f"{where}: stream {name} is described in {found[name][1]} already")
@@ -173,15 +175,19 @@ def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
             yield from _twice(child, seen)
 
 
-def wanted_in(documents: Sequence[Any], what: str, name: str | None = None) -> tuple[Wanted, ...]:
+def wanted_in(
+    documents: Sequence[Any], what: str, name: str | None = None, *, newer: Callable[[], bool] | None = None
+) -> tuple[Wanted, ...]:
     """What documents describe, in their order; ``name`` is the stream that one without a name is for.
+
+    ``newer`` as for `Model.parse`.
 
     `OptionError` that begins with ``what``: nothing is described, something is misspelt or out of range, a name is
     missing or there twice.
     """
     found: dict[str, Wanted] = {}
     for described, key in _descriptions(documents, what):
-        wanted = _wanted(described, what, key or name)
+        wanted = _wanted(described, what, key or name, newer)
         if key is not None and wanted.stream.name != key:
             raise OptionError(f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its fields")
         if wanted.stream.name in found:
@@ -207,13 +213,13 @@ def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping
                 yield each, None
 
 
-def _wanted(described: Mapping[str, Any], what: str, name: str | None) -> Wanted:
+def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Callable[[], bool] | None) -> Wanted:
     fields = {key: value for key, value in described.items() if key != _CONSUMERS}
     if fields.get("name") is None:
         if name is None:
             raise OptionError(f"{what}: a stream is described without its name")
         fields["name"] = name
-    stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}")
+    stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}", newer)
     consumers = described.get(_CONSUMERS) or []
     if not isinstance(consumers, list):
         raise OptionError(f"{what}: stream {stream.name}: consumers must be a list, not {_kind(consumers)}")
@@ -222,7 +228,7 @@ def _wanted(described: Mapping[str, Any], what: str, name: str | None) -> Wanted
         where = f"{what}: stream {stream.name}, consumer {at}"
         if not isinstance(each, Mapping):
             raise OptionError(f"{where}: a consumer is described by an object with its fields, not by {_kind(each)}")
-        consumer = ConsumerConfig.parse(each, where)
+        consumer = ConsumerConfig.parse(each, where, newer)
         known = consumer.name or consumer.durable_name
         if not consumer.durable_name and not (known and consumer.inactive_threshold):
             raise OptionError(

@@ -43,4 +43,6 @@ def _rendered(value: Any) -> Any:
         return {name: _rendered(each) for name, each in value.items()}
     if isinstance(value, bool) or value is None or type(value) in (int, str):
         return value
+    if isinstance(value, int) and value < 0:
+        return int(value)  # there is no text for a negative duration
     return str(value)

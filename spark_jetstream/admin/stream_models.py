@@ -7,7 +7,7 @@ given as text. ADR numbers are those of the NATS architecture decision records.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ from spark_jetstream.admin.model import SERVER_METADATA, Model
 from spark_jetstream.subjects import subjects_overlap
 
 INT32_MAX = 2**31 - 1
+INT64_MIN = -(2**63)
 DESCRIPTION_BYTES = 4096
 METADATA_BYTES = 128 * 1024
 _ZERO = Nanoseconds(0)
@@ -58,6 +59,7 @@ Replicas = Annotated[int, Whole(0, 5)]
 class SubjectTransform(Model):
     """How subjects are rewritten (ADR-30)."""
 
+    shorthand: ClassVar[str] = "dest"
     src: OptionalSubject = ""
     """Which subjects are rewritten; empty for all."""
     dest: String
@@ -67,8 +69,10 @@ class SubjectTransform(Model):
 class External(Model):
     """How to reach a stream in another account or domain."""
 
-    api: Annotated[str, Subject(literal=True)]
-    """What the subjects of its JetStream API begin with, such as ``$JS.hub.API``."""
+    shorthand: ClassVar[str] = "api"
+    api: Annotated[str, Subject(literal=True, optional=True)]
+    """What the subjects of its JetStream API begin with, such as ``$JS.hub.API``. A server takes an empty one, and
+    copies nothing then."""
     deliver: OptionalSubject = ""
     """What the subjects begin with on which messages come; empty for the server's choice."""
 
@@ -85,6 +89,7 @@ class SourceConsumer(Model):
 class StreamSource(Model):
     """A stream that is copied from: a mirror's origin, or one of several sources."""
 
+    shorthand: ClassVar[str] = "name"
     name: StreamName
     """The origin."""
     opt_start_seq: Sequence64 = 0
@@ -124,10 +129,11 @@ class Placement(Model):
 class RePublish(Model):
     """Publish again, on other subjects, what was stored (ADR-28)."""
 
+    shorthand: ClassVar[str] = "dest"
     src: OptionalSubject = ""
     """Which subjects; empty for all."""
-    dest: Annotated[str, Text(pattern=".+", words="a subject such as copies.>")]
-    """Where to, such as ``copies.>``; not into the stream itself."""
+    dest: String
+    """Where to, such as ``copies.>``; not into the stream itself. Empty: nothing is published again."""
     headers_only: Boolean = False
     """Publish no content, but its size."""
 
@@ -135,9 +141,9 @@ class RePublish(Model):
 class ConsumerLimits(Model):
     """Defaults, and upper limits, of the consumers of a stream (server 2.10). They hold for durable ones too."""
 
-    inactive_threshold: Annotated[Nanoseconds, Span(zero="none")] = _ZERO
+    inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = _ZERO
     """How long, in nanoseconds, a consumer that nobody uses stays; 0 for the server's defaults."""
-    max_ack_pending: Annotated[int, Whole(-1)] = 0
+    max_ack_pending: Annotated[int, Whole(INT64_MIN)] = 0
     """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
 
 
@@ -153,17 +159,17 @@ class StreamConfig(Model):
     retention: Annotated[str, Choice(("limits", "interest", "workqueue"))] = "limits"
     """Until when messages stay: up to the limits, until all consumers had them, or until one had each."""
     max_consumers: Limit = -1
-    """How many consumers it may have; -1 for the server's limit, 1,000 by default since 2.15."""
+    """How many consumers it may have; 0 or -1 for the server's limit, 1,000 by default since 2.15."""
     max_msgs: Limit = -1
-    """How many messages stay at most; -1 for any number."""
+    """How many messages stay at most; 0 or -1 for any number."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=_UNLIMITED)] = Bytes(-1)
-    """How many bytes stay at most, headers included; -1 for any number."""
+    """How many bytes stay at most, headers included; 0 or -1 for any number."""
     max_age: Annotated[Nanoseconds, Span("100ms", zero="no limit")] = _ZERO
     """How long messages stay, in nanoseconds; 0 for ever."""
     max_msgs_per_subject: Limit = -1
-    """How many messages stay on each subject; -1 for any number."""
+    """How many messages stay on each subject; 0 or -1 for any number."""
     max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=_UNLIMITED)] = Bytes(-1)
-    """How many bytes, headers included, a message may have; -1 for what the server allows."""
+    """How many bytes, headers included, a message may have; 0 or -1 for what the server allows."""
     discard: Annotated[str, Choice(("old", "new"))] = "old"
     """What goes when a limit is reached: the oldest messages, or the one that comes."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
@@ -217,7 +223,7 @@ class StreamConfig(Model):
     allow_msg_schedules: Boolean = False
     """Allow messages that are published later, or again and again (server 2.12, ADR-51). It cannot be taken back, and
     turns ``allow_rollup_hdrs`` on."""
-    persist_mode: Annotated[str, Choice(("default", "async"))] = "default"
+    persist_mode: Annotated[str, Choice(("default", "async"), empty=True)] = "default"
     """When what was published is confirmed: stored, or, with async, before (server 2.12). It can never change."""
     allow_batched: Boolean = False
     """Allow fast batches, confirmed now and then (server 2.14)."""
@@ -249,6 +255,10 @@ class StreamConfig(Model):
         yield per_subject and self.discard != "new", "discard_new_per_subject needs discard: new"
         yield per_subject and self.max_msgs_per_subject < 1, "discard_new_per_subject needs max_msgs_per_subject"
         yield self.deny_purge and self.allow_rollup_hdrs, "allow_rollup_hdrs purges, which deny_purge forbids"
+        # The server takes these two, and turns deny_purge off.
+        for name in ("subject_delete_marker_ttl", "allow_msg_schedules"):
+            denied = self.deny_purge and not self.sealed
+            yield denied and getattr(self, name), f"{name} needs rollups, which deny_purge forbids: remove one of them"
         if self.allow_msg_counter:
             yield self.allow_msg_ttl, "allow_msg_counter and allow_msg_ttl cannot be set together"
             # The server takes this one, and then refuses every update of the stream.

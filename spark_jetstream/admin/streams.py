@@ -14,6 +14,7 @@ from spark_jetstream.admin.changing import (
     asked_for,
     changed,
     confirm,
+    named,
     refuse_difference,
     refuse_impossible,
     target,
@@ -27,14 +28,14 @@ from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.admin.stream_replies import StreamInfo, StreamNamesPage, StreamPage, StreamSourceInfo
 from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
 
-Config = StreamConfig | Mapping[str, Any]
+Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
 
 class Streams:
     """The streams of an account; ``admin.streams``.
 
-    Where a configuration is asked for it may be a `StreamConfig`, a mapping (a template, say), single fields by name,
-    or both, in which case the fields win. All methods raise what `Api` raises; `StreamNotFound` names the stream.
+    A configuration is a `StreamConfig`, a mapping (a template, say), a `StreamInfo`, single fields by name, or one of
+    the former with fields, which win. All methods raise what `Api` raises; `StreamNotFound` names the stream.
     """
 
     def __init__(self, api: Api) -> None:
@@ -89,15 +90,23 @@ class Streams:
 
     # Creating and changing
 
-    def create(self, config: Config | None = None, /, **fields: Any) -> StreamInfo:
-        """Create a stream. One that exists just so stays as it is; `StreamExists` for one that is different.
+    def create(self, name: str | Config | None = None, config: Config | None = None, /, **fields: Any) -> StreamInfo:
+        """Create a stream. One that exists just so stays as it is.
 
-        `OptionError` when the configuration cannot be one. `JetStreamError` when the server is too old for something in
-        it, and when it created the stream, but not all as asked for.
+        Args:
+            name: The stream's name. A configuration with a name, or ``name=...``, may stand here instead.
+            config: The configuration; its own name does not count beside ``name``.
+            **fields: Fields of `StreamConfig`, such as ``subjects=["orders.>"]``.
+
+        Raises:
+            OptionError: The configuration cannot be one.
+            StreamExists: There is a stream of this name with another configuration.
+            JetStreamError: The server is too old for something in it, or created the stream and left something out.
         """
-        wanted = asked_for(StreamConfig, config, fields, _what(config, fields))
+        wanted = self._wanted(name, config, fields)
         context = f"create stream {wanted.name}"
         self._api.need_for(wanted, context)
+        self._check_origin(wanted)
         try:
             body = self._api.ask(subjects.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
         except InsufficientResources:
@@ -106,9 +115,27 @@ class Streams:
             if existing is None:
                 raise
             return existing
+        except StreamExists:
+            # To the server an empty list is another one than none, and so are two texts of one time.
+            existing = self._existing(wanted)
+            if existing is None or differences(existing.config, wanted):
+                raise
+            return existing
         info = StreamInfo.from_server(body, context)
         confirm(wanted, info.config, f"stream {wanted.name} was created")
         return info
+
+    def _check_origin(self, wanted: StreamConfig) -> None:
+        """Refuse ``mirror_direct`` for an origin without ``allow_direct``: the server would turn it off in silence."""
+        mirror = wanted.mirror
+        if mirror is None or mirror.external is not None or not wanted.mirror_direct:
+            return
+        try:
+            allowed = self.load(mirror.name).config.allow_direct
+        except (StreamNotFound, PermissionDenied):
+            return  # the server cannot see it either, or checks it alone
+        if not allowed:
+            raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
 
     def _existing(self, wanted: StreamConfig) -> StreamInfo | None:
         """The stream that is there already, just so."""
@@ -118,13 +145,21 @@ class Streams:
             return None
         return None if differences(wanted, info.config) else info
 
-    def load_or_create(self, config: Config | None = None, /, *, given_only: bool = False, **fields: Any) -> StreamInfo:
-        """The stream, created if there is none.
+    def load_or_create(
+        self,
+        name: str | Config | None = None,
+        config: Config | None = None,
+        /,
+        *,
+        given_only: bool = False,
+        **fields: Any,
+    ) -> StreamInfo:
+        """The stream, created if there is none. The arguments are those of `create`.
 
         `JetStreamError` that lists the differences when there is one with another configuration. ``given_only``
         compares nothing but what is given here; else what is not given stands for its default.
         """
-        wanted = asked_for(StreamConfig, config, fields, _what(config, fields))
+        wanted = self._wanted(name, config, fields)
         try:
             info = self.load(wanted.name)
         except StreamNotFound:
@@ -278,6 +313,10 @@ class Streams:
         body = self._api.ask(subjects.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=stream_name(name))
         confirm_done(DoneReply.from_server(body, context), context)
 
+    def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
+        given, own = named(StreamConfig, name, config, fields, "name")
+        return asked_for(StreamConfig, given, own, _what(given, own), self._api.newer)
+
     def _planned(
         self, name: str, changes: Config | None, fields: Mapping[str, Any]
     ) -> tuple[StreamConfig, StreamConfig, list[Difference]]:
@@ -294,6 +333,6 @@ def placement(api: Api, preferred: str | None, context: str) -> dict[str, Any] |
     return {"placement": {"preferred": preferred}}
 
 
-def _what(config: Config | None, fields: Mapping[str, Any]) -> str:
+def _what(config: object, fields: Mapping[str, Any]) -> str:
     given = fields.get("name") or (config.get("name") if isinstance(config, Mapping) else getattr(config, "name", ""))
     return f"stream {given}" if given else "stream"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from spark_jetstream.admin.changing import own_configuration
 from spark_jetstream.admin.plan_files import file_content
 from spark_jetstream.errors import OptionError
 
@@ -49,7 +50,8 @@ DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
 def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:
     """The user's own template: a file with one object, whose fields are those of a configuration.
 
-    YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. Which fields there are, and what they may hold, is
+    YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. What ``info --json`` prints is one too: its ``config``
+    counts. Which fields there are, and what they may hold, is
     checked where the template is used. `OptionError`, which begins with ``what`` and the file, when the file cannot be
     read, or holds something else.
     """
@@ -57,4 +59,4 @@ def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, 
     documents = file_content(file, f"{what} {file}")
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise OptionError(f"{what} {file}: this is not one object with the fields of a configuration")
-    return documents[0]
+    return dict(own_configuration(documents[0]))

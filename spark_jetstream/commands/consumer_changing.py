@@ -22,6 +22,11 @@ changing = alone()
 _NO_OPTIONS = ("name", "durable_name", "direct", "sourcing")
 _FILTERS = ("filter_subject", "filter_subjects")
 
+AnyFilter = Annotated[
+    bool,
+    typer.Option("--any-filter", help="Allow filters that match no subject of the stream.", show_default=False),
+]
+
 
 @command(changing, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
 @with_fields(ConsumerConfig, without=_NO_OPTIONS)
@@ -41,6 +46,7 @@ def add(
             show_default=False,
         ),
     ] = False,
+    any_filter: AnyFilter = False,
     *,
     fields: dict[str, Any],
 ) -> None:
@@ -54,7 +60,8 @@ def add(
         wanted |= {"name": name, "durable_name": name}
     if ephemeral:
         wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
-    print_consumer(run, run.admin.consumers.create(stream, wanted, durable_form=durable_form))
+    made = run.admin.consumers.create(stream, wanted, durable_form=durable_form, any_filter=any_filter)
+    print_consumer(run, made)
 
 
 @command(changing, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
@@ -64,6 +71,7 @@ def edit(
     stream: StreamName,
     name: ConsumerName,
     config: ConfigFile = None,
+    any_filter: AnyFilter = False,
     dry_run: DryRun = False,
     force: Force = False,
     *,
@@ -82,7 +90,7 @@ def edit(
         run,
         f"consumer {name} of stream {stream}",
         run.admin.consumers.plan(stream, name, changes),
-        lambda: run.admin.consumers.update(stream, name, changes),
+        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter),
         data={"stream": stream, "consumer": name},
         force=force,
         dry_run=dry_run,
@@ -96,6 +104,7 @@ def copy(
     stream: StreamName,
     name: ConsumerName,
     new_name: Annotated[str, typer.Argument(help="Name of the new consumer.")],
+    any_filter: AnyFilter = False,
     *,
     fields: dict[str, Any],
 ) -> None:
@@ -103,7 +112,7 @@ def copy(
 
     Options change it. It begins where its deliver policy says: the position of the other one is not copied.
     """
-    print_consumer(run, run.admin.consumers.copy(stream, name, new_name, **fields))
+    print_consumer(run, run.admin.consumers.copy(stream, name, new_name, any_filter=any_filter, **fields))
 
 
 def _read(config: str | None) -> dict[str, Any]:

@@ -78,9 +78,13 @@ def login(server: NatsServer, user: str = "ann", **options: object) -> dict[str,
         ({"requestTimeout": "soon"}, "option requestTimeout must be"),
         ({"user": "ann"}, "option user needs password beside it"),
         ({"domain": "hub", "apiPrefix": "$JS.API"}, "options domain and apiPrefix"),
+        ({"servers": []}, "option servers must be a list of URLs, or a text with commas"),
+        ({"SERVERS": ["nats://a:1", 5]}, "option servers must be a list of URLs, or a text with commas"),
+        ({"servers": ["nats://a:1", ""]}, "option servers holds an empty element"),
+        ({"user": ["ann"]}, "option user must be a single value, not a list"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], said: str) -> None:
+def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         JetStreamAdmin(**options)
 
@@ -91,6 +95,15 @@ def test_options_match_in_any_case_and_show_no_secret(server: NatsServer) -> Non
         assert list(admin.streams.names()) == ["ORDERS"]
         assert PASSWORD not in f"{admin!r}{admin.options!r}{vars(admin)}"
         assert server.url in repr(admin)
+
+
+def test_servers_as_a_list(server: NatsServer) -> None:
+    urls = ["nats://127.0.0.1:1", server.url]
+    for given in (urls, tuple(urls), ",".join(urls)):
+        with JetStreamAdmin(**{**login(server), "servers": given}) as admin:
+            assert admin.options.servers == tuple(urls)
+            assert list(admin.streams.names()) == ["ORDERS"]
+    assert JetStreamAdmin.from_environment(**{**login(server), "servers": urls}).options.servers == tuple(urls)
 
 
 def test_nothing_is_asked_before_it_is_needed() -> None:

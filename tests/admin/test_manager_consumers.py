@@ -99,6 +99,121 @@ def test_forms_of_creation() -> None:
                 admin.consumers.delete("S", info.name)
 
 
+def test_one_filter_in_a_list(admin: JetStreamAdmin, stream: str) -> None:
+    """The server refuses it in the subject of a request (10137), where ``filter_subject`` belongs."""
+    consumers = admin.consumers
+    created = consumers.create(stream, durable_name="c", filter_subjects=["c.a"])
+    assert (created.config.filter_subjects, created.config.filter_subject) == (("c.a",), "")
+    assert consumers.create(stream, durable_name="c", filter_subjects=["c.a"]).created == created.created
+    assert consumers.load_or_create(stream, "c", filter_subjects=["c.a"]).created == created.created
+    assert consumers.load_or_create(stream, "d", filter_subjects=["c.a"]).name == "d"
+    assert [each.field for each in consumers.update(stream, "c", max_deliver=5)] == ["max_deliver"]
+    assert [each.field for each in consumers.update(stream, "c", filter_subjects=["c.b"])] == ["filter_subjects"]
+    assert consumers.copy(stream, "c", "e", max_deliver=6).config.filter_subjects == ("c.b",)
+    assert consumers.copy(stream, "c", "f", filter_subjects=["c.c"]).config.filter_subjects == ("c.c",)
+    assert consumers.create(stream, filter_subjects=["c.a"]).config.filter_subjects == ("c.a",)
+    durable = consumers.create(stream, durable_name="g", filter_subjects=["c.a"], durable_form=True)
+    assert durable.config.filter_subjects == ("c.a",)
+    changes: dict[str, Any] = {"filter_subject": "c.d", "filter_subjects": None}
+    assert [each.field for each in consumers.update(stream, "c", changes)] == ["filter_subjects"]
+    assert consumers.load(stream, "c").config.filter_subject == "c.d"
+
+
+def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None:
+    consumers = admin.consumers
+    made = consumers.create(stream, "a", filter_subject="c.>")
+    assert (made.name, made.config.durable_name, made.config.filter_subject) == ("a", "a", "c.>")
+    assert made.config.ack_policy == "none", "the server's default, as without a name in front"
+    assert consumers.create(stream, "b", DEFAULT_CONSUMER, max_deliver=5).config.ack_policy == "explicit"
+    assert consumers.create(stream, "d", made).config.durable_name == "d"
+    assert consumers.create(stream, "e", made.config).config.filter_subject == "c.>"
+    assert consumers.create(stream, "f", durable_name=None).config.durable_name == ""
+    assert consumers.load_or_create(stream, "a", filter_subject="c.>").created == made.created
+    assert consumers.create(stream, DEFAULT_CONSUMER, durable_name="g").name == "g"
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        (("a", "b"), {}, 'a ConsumerConfig or a mapping is needed, not "b"'),
+        (("a", ["c.>"]), {}, "a ConsumerConfig or a mapping is needed, not a list"),
+        ((["a"],), {}, "a name, a ConsumerConfig or a mapping is needed, not a list"),
+        ((5,), {}, 'a name, a ConsumerConfig or a mapping is needed, not "5"'),
+        ((DEFAULT_CONSUMER, DEFAULT_CONSUMER), {}, "the first of two arguments must be a name, not a mapping"),
+        (("a",), {"name": "b"}, 'two names are given: "a", and name="b"'),
+        (("a",), {"durable_name": "b"}, "name and durable_name are different: a and b"),
+        (("c.>",), {}, "name must be the name of a consumer, without blanks, dots"),
+    ]
+    for request in (consumers.create, consumers.load_or_create):
+        for arguments, fields, said in wrong:
+            with pytest.raises(OptionError, match=said):
+                request(stream, *arguments, **fields)
+    for change in (consumers.update, consumers.plan):
+        with pytest.raises(OptionError, match=r'a ConsumerConfig or a mapping is needed, not "c\.>"'):
+            change(stream, "a", "c.>")  # type: ignore[arg-type]
+
+
+# -- filters --
+
+
+def test_filters_that_match_nothing(admin: JetStreamAdmin, stream: str) -> None:
+    """A server takes them in silence, and delivers nothing for them, ever."""
+    consumers = admin.consumers
+    consumers.create(stream, "there", filter_subject="c.a")
+    stored = rf"matches nothing that the stream stores \({stream}\.\*, c\.>\)"
+    requests: list[tuple[Callable[[], object], str]] = [
+        (lambda: consumers.create(stream, "a", filter_subject="d.a"), "create consumer a"),
+        (lambda: consumers.create(stream, "a", filter_subjects=["c.a", "d.a"]), "create consumer a"),
+        (lambda: consumers.create(stream, filter_subject="d.a"), f"create a consumer on stream {stream}"),
+        (lambda: consumers.load_or_create(stream, "a", filter_subject="d.a"), "create consumer a"),
+        (lambda: consumers.copy(stream, "there", "a", filter_subject="d.a"), "create consumer a"),
+        (lambda: consumers.update(stream, "there", filter_subject="d.a"), "update consumer there"),
+    ]
+    for request, doing in requests:
+        with pytest.raises(OptionError, match=f'cannot {doing}.*: "d.a" {stored}.*any_filter=True'):
+            request()
+    assert list(consumers.names(stream)) == ["there"]
+    assert consumers.load(stream, "there").config.filter_subject == "c.a"
+    made = consumers.create(stream, "a", filter_subject="d.a", any_filter=True)
+    # What is there stays as it is.
+    assert consumers.create(stream, "a", filter_subject="d.a").created == made.created
+    assert consumers.load_or_create(stream, "a", filter_subject="d.a").created == made.created
+    assert [each.field for each in consumers.update(stream, "a", max_deliver=5)] == ["max_deliver"]
+    assert consumers.copy(stream, "a", "b", any_filter=True).config.filter_subject == "d.a"
+    assert consumers.update(stream, "there", filter_subject="d.b", any_filter=True)
+    for overlapping in ("*.a", ">", f"{stream}.>", "c.*.b"):
+        consumers.create(stream, filter_subject=overlapping)
+
+
+def test_filters_of_streams_that_hold_other_subjects(admin: JetStreamAdmin, stream: str, publisher: Publisher) -> None:
+    """Messages of a time before, or of other streams, are delivered."""
+    publisher.publish([Message("c.old")])
+    admin.streams.update(stream, subjects=[f"{stream}.*"])
+    assert admin.consumers.create(stream, "old", filter_subject="c.*").num_pending == 1
+    with pytest.raises(OptionError, match=r'"c\.new" matches nothing'):
+        admin.consumers.create(stream, "new", filter_subject="c.new")
+    copies: list[dict[str, Any]] = [
+        {"mirror": stream},
+        {"sources": stream, "subjects": "other.a"},
+        {"subject_transform": {"src": "other.*", "dest": "changed.{{wildcard(1)}}"}, "subjects": "other.*"},
+    ]
+    for fields in copies:
+        admin.streams.create("COPY", **fields)
+        admin.consumers.create("COPY", "c", filter_subject="changed.a")
+        admin.streams.delete("COPY")
+
+
+def test_filters_are_not_checked_where_the_stream_cannot_be_seen(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
+    allowed = '["$JS.API.CONSUMER.CREATE.S.>"]'
+    config = f"""accounts {{ A {{ jetstream: enabled, users: [
+        {{ user: all, password: "{PASSWORD}" }}
+        {{ user: creator, password: "{PASSWORD}", permissions: {{ publish: {allowed}, subscribe: "_INBOX.>" }} }}
+    ] }} }}"""
+    server = nats_server_factory(config=config)
+    with JetStreamAdmin(servers=server.url, user="all", password=PASSWORD) as admin:
+        admin.streams.create("S", subjects="s.>")
+    with JetStreamAdmin(servers=server.url, user="creator", password=PASSWORD) as admin:
+        assert admin.consumers.create("S", "c", filter_subject="t.a").config.filter_subject == "t.a"
+
+
 def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> None:
     first = admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     assert first.config.ack_policy == "explicit"
@@ -164,7 +279,7 @@ def test_names_infos_and_load(admin: JetStreamAdmin, stream: str) -> None:
 
 def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a")
-    changes = {"ack_wait": "10s", "max_deliver": None, "filter_subject": "c.b"}
+    changes: dict[str, Any] = {"ack_wait": "10s", "max_deliver": None, "filter_subject": "c.b"}
     planned = admin.consumers.plan(stream, "c", changes)
     assert [str(each) for each in planned] == [
         "ack_wait: 30s -> 10s",
@@ -312,6 +427,18 @@ def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Ca
         assert admin.consumers.next(stream, "c", count, timeout=0.2) == []
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_next_without_waiting(count: int, admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+    admin.consumers.create(stream, "c", DEFAULT_CONSUMER, max_ack_pending=3)
+    assert admin.consumers.next(stream, "c", count, timeout=0) == []
+    fill(4)
+    assert len(admin.consumers.next(stream, "c", count, timeout=0, ack="none")) == min(count, 3)
+    # The server does not answer at all while too many messages wait for their acknowledgement.
+    admin.consumers.next(stream, "c", 3, timeout=0, ack="none")
+    assert admin.consumers.load(stream, "c").num_ack_pending == 3
+    assert admin.consumers.next(stream, "c", count, timeout=0) == []
+
+
 def test_ways_to_settle(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
     fill(3)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
@@ -355,7 +482,9 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
         ({"ack": "yes"}, 'ack must be one of ack, nak, term, none, not "yes"'),
         ({"count": 0}, "count must be a number from 1 to 1,000, not 0"),
         ({"count": 1001}, "count must be"),
-        ({"timeout": 0}, "timeout must be at least 0.1 seconds"),
+        ({"timeout": 0.09}, r"timeout must be 0 \(do not wait\), or at least 0.1 seconds, not 0.09"),
+        ({"timeout": -1}, "timeout must be 0"),
+        ({"timeout": float("nan")}, "timeout must be 0"),
     ]:
         with pytest.raises(OptionError, match=said):
             admin.consumers.next(stream, "c", **arguments)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from spark_jetstream.admin import (
     ConsumerConfig,
     JetStreamAdmin,
     StreamConfig,
+    StreamSource,
     differences,
     template,
 )
@@ -76,6 +77,90 @@ def test_every_kind_of_stream_is_created_as_asked(kind: str, admin: JetStreamAdm
     info = admin.streams.create(config)
     assert differences(StreamConfig.parse(config, ""), info.config) == []
     assert admin.streams.load_or_create(config).created == info.created
+
+
+def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
+    one = admin.streams.create(f"{name}A", subjects=[f"{name}.a"])
+    two = admin.streams.create(f"{name}B", DEFAULT_STREAM, subjects=[f"{name}.b"])
+    three = admin.streams.create(f"{name}C", one, subjects=[f"{name}.c"])
+    four = admin.streams.create(f"{name}D", two.config, subjects=[f"{name}.d"])
+    assert [each.config.name for each in (one, two, three, four)] == [f"{name}{letter}" for letter in "ABCD"]
+    assert [each.config.allow_direct for each in (one, two, three, four)] == [False, True, False, True]
+    assert admin.streams.load_or_create(f"{name}A", subjects=[f"{name}.a"]).created == one.created
+    assert admin.streams.load_or_create(f"{name}E", subjects=[f"{name}.e"]).config.name == f"{name}E"
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((name, "orders.>"), {}, f'stream {name}: a StreamConfig or a mapping is needed, not "orders.>"'),
+        ((name, ["orders.>"]), {}, "a StreamConfig or a mapping is needed, not a list"),
+        ((["orders.>"],), {}, "a name, a StreamConfig or a mapping is needed, not a list"),
+        ((DEFAULT_STREAM, {"name": name}), {}, "the first of two arguments must be a name, not a mapping"),
+        ((name,), {"name": f"{name}B"}, f'two names are given: "{name}", and name="{name}B"'),
+        (("orders.>",), {}, r"stream orders\.>: name must be the name of a stream, without blanks, dots"),
+    ]
+    for request in (admin.streams.create, admin.streams.load_or_create):
+        for arguments, fields, said in wrong:
+            with pytest.raises(OptionError, match=said):
+                request(*arguments, **fields)
+    for change in (admin.streams.update, admin.streams.plan):
+        with pytest.raises(OptionError, match=r'a StreamConfig or a mapping is needed, not "orders\.>"'):
+            change(f"{name}A", "orders.>")  # type: ignore[arg-type]
+
+
+def test_one_where_several_are_meant(admin: JetStreamAdmin, name: str) -> None:
+    """As on the command line: a text for a list, and a stream's name for the stream that is copied."""
+    admin.streams.create(f"{name}A", subjects=f"{name}.a")
+    mirror = admin.streams.create(f"{name}M", mirror=f"{name}A").config.mirror
+    assert mirror is not None
+    assert mirror.name == f"{name}A"
+    for sources in (f"{name}A", [f"{name}A"], {"name": f"{name}A"}, StreamSource(name=f"{name}A")):
+        made = admin.streams.create(f"{name}S", sources=sources).config.sources
+        assert [each.name for each in made] == [f"{name}A"]
+        admin.streams.delete(f"{name}S")
+    admin.streams.create(f"{name}B", subjects=f"{name}.other")
+    several = admin.streams.create(f"{name}S", sources=[f"{name}A", {"name": f"{name}B"}]).config.sources
+    assert {each.name for each in several} == {f"{name}A", f"{name}B"}
+    assert admin.streams.update(f"{name}A", subjects=f"{name}.b")
+    assert admin.streams.load(f"{name}A").config.subjects == (f"{name}.b",)
+    made_consumer = admin.consumers.create(f"{name}A", "c", filter_subjects=f"{name}.b", backoff="5s")
+    assert (made_consumer.config.filter_subjects, made_consumer.config.backoff) == ((f"{name}.b",), (5 * 10**9,))
+    assert not admin.plan({"name": f"{name}M", "mirror": f"{name}A"}).changes
+    with pytest.raises(OptionError, match='subjects must be a list, not a text with commas such as "a,b"'):
+        admin.streams.create(f"{name}C", subjects="a,b")
+
+
+@pytest.mark.parametrize("limit", ["max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"])
+def test_a_limit_of_zero_is_none(limit: str, admin: JetStreamAdmin, name: str) -> None:
+    created = admin.streams.create(name, **{limit: 0})
+    assert getattr(created.config, limit) == -1
+    for same in (0, -1):
+        assert admin.streams.create(name, **{limit: same}).created == created.created
+        assert admin.streams.plan(name, **{limit: same}) == []
+        assert not admin.plan({"name": name, limit: same}).changes
+    admin.streams.update(name, **{limit: 9})
+    [change] = admin.streams.update(name, **{limit: 0})
+    assert (change.field, change.wanted, change.actual, change.risk) == (limit, -1, 9, "")
+    assert getattr(admin.streams.load(name).config, limit) == -1
+
+
+@pytest.mark.parametrize("other", ["subject_delete_marker_ttl", "allow_msg_schedules"])
+def test_deny_purge_and_what_turns_it_off(other: str, admin: JetStreamAdmin, name: str) -> None:
+    """The server would make the stream, and allow to purge it."""
+    value = "5s" if other.endswith("ttl") else True
+    with pytest.raises(OptionError, match=f"stream {name}: {other} needs rollups, which deny_purge forbids"):
+        admin.streams.create(name, deny_purge=True, **{other: value})
+    assert name not in admin.streams.names()
+    admin.streams.create(name, deny_purge=True)
+    with pytest.raises(OptionError, match=f"{other} needs rollups, which deny_purge forbids"):
+        admin.streams.update(name, **{other: value})
+
+
+def test_mirror_direct_of_an_origin_without_it(admin: JetStreamAdmin, name: str) -> None:
+    """The server would make the mirror, and turn it off."""
+    admin.streams.create(f"{name}A", subjects=f"{name}.a")
+    with pytest.raises(OptionError, match=f"mirror_direct needs allow_direct of its origin {name}A"):
+        admin.streams.create(f"{name}M", mirror=f"{name}A", mirror_direct=True)
+    assert f"{name}M" not in admin.streams.names()
+    admin.streams.update(f"{name}A", allow_direct=True)
+    assert admin.streams.create(f"{name}M", mirror=f"{name}A", mirror_direct=True).config.mirror_direct
 
 
 def test_create_again(admin: JetStreamAdmin, name: str) -> None:

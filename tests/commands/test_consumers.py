@@ -221,17 +221,60 @@ def test_add_what_cannot_be(stream: str, do: Command, run: Command) -> None:
     refused(run("add", "NOWHERE", "c"), 1, "consumer c of stream NOWHERE: stream not found")
     wrong: list[tuple[list[str], str]] = [
         (["c", "--ack-policy", "sometimes"], "ack_policy must be none, all, explicit or flow_control"),
-        (["c", "--max-deliver", "0"], "max_deliver must be a whole number"),
+        (["c", "--max-deliver", "-2"], "max_deliver must be a whole number"),
         (["c", "--ack-wait", "30"], "ack_wait must be a duration"),
         (["c", "--deliver-policy", "by_start_sequence"], "by_start_sequence needs opt_start_seq"),
         (["c", "--filter-subject", "c.a", "--filter-subjects", "c.b"], "cannot be set together"),
-        (["c", "--deliver-subject", "d", "--max-batch", "5"], "max_batch cannot be set for a push consumer"),
+        (["c", "--deliver-subject", "d", "--max-waiting", "5"], "max_waiting cannot be set for a push consumer"),
         (["a.b"], "must be the name of a consumer"),
         (["c", "--max-delivery", "5"], "No such option"),
     ]
     for arguments, said in wrong:
         refused(run("add", stream, *arguments), 2, said)
     assert do("names", stream).out == ""
+
+
+def test_one_filter_in_a_list(stream: str, do: Command) -> None:
+    do("add", stream, "c", "--filter-subjects", "c.a")
+    do("edit", stream, "c", "--max-deliver", "5", "--force")
+    do("edit", stream, "c", "--filter-subjects", "c.b", "--force")
+    do("copy", stream, "c", "d", "--max-deliver", "6")
+    config = do("info", stream, "d", "--json").json["config"]
+    assert (config["filter_subjects"], config["max_deliver"]) == (["c.b"], 6)
+
+
+def test_filters_that_match_nothing(stream: str, do: Command, run: Command) -> None:
+    do("add", stream, "there", "--filter-subject", "c.a")
+    outside = ["--filter-subject", "d.a"]
+    for arguments in (["add", stream, "c"], ["copy", stream, "there", "c"], ["edit", stream, "there", "--force"]):
+        ran = run(*arguments, *outside)
+        assert ran.code == 2
+        assert f'"d.a" matches nothing that the stream stores ({stream}.*, c.>)' in ran.err
+        assert "--any-filter" in ran.err
+    for arguments in (["add", stream, "c"], ["copy", stream, "there", "d"], ["edit", stream, "there", "--force"]):
+        do(*arguments, *outside, "--any-filter")
+    assert {do("info", stream, name, "--json").json["config"]["filter_subject"] for name in ("c", "d", "there")} == {
+        "d.a"
+    }
+
+
+def test_what_info_printed_is_added_again(
+    stream: str, do: Command, publisher: Publisher, admin: JetStreamAdmin, tmp_path: Path
+) -> None:
+    """The ``nats`` command sends a time of "never" (Go's zero time)."""
+    sent = {"durable_name": "c", "filter_subjects": ["c.a"], "pause_until": "0001-01-01T00:00:00Z", "backoff": []}
+    body = {"stream_name": stream, "config": sent, "action": "create"}
+    publisher.api(f"CONSUMER.CREATE.{stream}.c", body)
+    before = admin.consumers.load(stream, "c")
+    file = tmp_path / "c.json"
+    for found in (do("info", stream, "c", "--json").json, do("info", stream, "c", "--json").json["config"]):
+        file.write_text(json.dumps(found))
+        do("add", stream, "--config", file)
+        do("edit", stream, "c", "--config", file)
+        do("add", stream, "d", "--config", file)
+        assert admin.consumers.load(stream, "c").created == before.created
+        assert admin.consumers.load(stream, "d").config.filter_subjects == ("c.a",)
+        do("rm", stream, "d", "--force")
 
 
 # -- changing --
@@ -394,7 +437,7 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str, run: C
         (["--count", "0"], "--count"),
         (["--count", "1001"], "--count"),
         (["--wait", "5"], '"5" is no duration such as 10s'),
-        (["--wait", "1ms"], "timeout must be at least 0.1 seconds"),
+        (["--wait", "1ms"], "timeout must be 0 (do not wait), or at least 0.1 seconds"),
         (["--ack", "yes"], "ack must be one of ack, nak, term, none"),
         (["--ack", "nak", "--no-ack"], "contradict each other"),
         (["--raw", "--json"], "contradict each other"),

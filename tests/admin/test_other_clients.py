@@ -1,0 +1,331 @@
+"""What other clients made, and what the server says of it, is accepted back, and differs in nothing from what is there.
+
+Other clients send what their libraries write: zeros, -1, empty texts and lists, nulls, and the year 1 for "never".
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from spark_jetstream.admin import ConsumerConfig, JetStreamAdmin, StreamConfig, differences
+from spark_jetstream.admin.model import Model
+from spark_jetstream.admin.plan_files import yaml_documents, yaml_text
+from spark_jetstream.errors import OptionError
+from spark_jetstream.testing import NatsServer
+from tests.admin.configs import CONSUMERS, SECOND, STREAMS
+from tests.admin.conftest import Api
+from tests.admin.fake_api import FakeApi, account
+from tests.support.publish import Refused
+
+NEVER = "0001-01-01T00:00:00Z"
+TIMES = [
+    NEVER,
+    "0001-01-01T00:00:00.000Z",
+    "1960-02-29T00:00:00Z",
+    "1970-01-01T00:00:00Z",
+    "2026-03-01T12:00:00.123456789+01:00",
+    "2026-03-01T12:00:00.500Z",
+    "2300-01-01T00:00:00Z",
+    "9999-12-31T23:59:59.999999999Z",
+]
+LIMITS = [0, -1, None, 7]
+
+#: What other clients may send for a field of a stream; a server takes each of these by itself.
+STREAM_VALUES: dict[str, list[Any]] = {
+    **dict.fromkeys(("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"), LIMITS),
+    "description": ["", None, "é\n"],
+    "subjects": [[], None, ["other.client.*", "other.b"], ["$KV.other.>"]],
+    "retention": ["limits", "interest", "workqueue"],
+    "max_age": [0, None, SECOND],
+    "discard": ["old", "new"],
+    "num_replicas": [0, None, 1],
+    "no_ack": [False, None, True],
+    "duplicate_window": [0, None, SECOND],
+    "placement": [{}, None, {"cluster": "", "tags": [], "preferred": ""}, {"tags": None}, {"tags": ["ssd"]}],
+    "mirror": [
+        None,
+        {"name": "NEAR", "opt_start_seq": 0, "opt_start_time": None, "filter_subject": "", "subject_transforms": None},
+        {"name": "NEAR", "external": None, "consumer": None, "subject_transforms": []},
+        {"name": "NEAR", "external": {"api": "", "deliver": ""}},
+        {"name": "NEAR", "subject_transforms": [{"src": "", "dest": ""}]},
+        *({"name": "NEAR", "opt_start_time": time} for time in TIMES),
+    ],
+    "sources": [
+        None,
+        [],
+        [{"name": "NEAR", "opt_start_seq": 0, "opt_start_time": None}, {"name": "FAR", "external": {"api": ""}}],
+        *([{"name": "NEAR", "opt_start_time": time}] for time in TIMES),
+    ],
+    "compression": ["none", "s2"],
+    "first_seq": [0, None, 5],
+    "subject_transform": [None, {"src": "", "dest": ""}, {"src": ">", "dest": ""}],
+    "republish": [None, {"src": "", "dest": ""}, {"src": "", "dest": "again.>", "headers_only": None}],
+    "discard_new_per_subject": [False, None],
+    "consumer_limits": [
+        None,
+        {},
+        {"inactive_threshold": 0, "max_ack_pending": 0},
+        {"inactive_threshold": None, "max_ack_pending": None},
+        {"inactive_threshold": -1, "max_ack_pending": -1},
+        {"inactive_threshold": -5, "max_ack_pending": -5},
+    ],
+    "mirror_direct": [False, None],
+    **{name: [False, None, True] for name in ("allow_direct", "deny_delete", "deny_purge", "allow_rollup_hdrs")},
+    **{name: [False, None, True] for name in ("allow_msg_ttl", "allow_atomic", "allow_batched")},
+    **{name: [False, None, True] for name in ("allow_msg_counter", "allow_msg_schedules")},
+    "sealed": [False, None],
+    "subject_delete_marker_ttl": [0, None, SECOND],
+    "persist_mode": ["", "default", "async"],
+    "metadata": [{}, None, {"": "empty", "b": ""}],
+    "storage": ["file", "memory"],
+}
+
+#: The same for a field of a consumer.
+CONSUMER_VALUES: dict[str, list[Any]] = {
+    "name": [None, ""],
+    "description": ["", None],
+    "deliver_policy": ["all", "last", "new"],
+    "opt_start_seq": [0, None],
+    "opt_start_time": [None],
+    "ack_policy": ["none", "all", "explicit"],
+    "ack_wait": [0, None, SECOND],
+    "max_deliver": LIMITS,
+    "backoff": [[], None, [0], [0, SECOND]],
+    "filter_subject": ["", None, "c.a", "elsewhere"],
+    "filter_subjects": [[], None, ["c.a"], ["c.a", "c.b"], ["elsewhere"]],
+    "replay_policy": ["instant", "original"],
+    "rate_limit_bps": [0, None],
+    "sample_freq": ["", None, "5", "200%", "1000%", "+5"],
+    "max_waiting": LIMITS,
+    "max_ack_pending": [0, -1, None],
+    **{name: [False, None] for name in ("flow_control", "direct", "sourcing")},
+    **{name: [False, None, True] for name in ("headers_only", "mem_storage")},
+    **dict.fromkeys(("max_batch", "max_bytes"), LIMITS),
+    "max_expires": [0, None, SECOND],
+    "deliver_subject": ["", None, "delivered"],
+    "deliver_group": ["", None, "workers"],
+    "idle_heartbeat": [0, None],
+    "inactive_threshold": [0, None, 3600 * SECOND],
+    "num_replicas": [0, None, 1],
+    "metadata": [{}, None, {"a": ""}],
+    "pause_until": [None, *TIMES],
+    "priority_groups": [[], None],
+    "priority_policy": ["none"],
+    "priority_timeout": [0, None],
+}
+
+#: What a server takes only together.
+TOGETHER: dict[str, dict[str, Any]] = {
+    **{f"from {time}": {"deliver_policy": "by_start_time", "opt_start_time": time} for time in TIMES},
+    "pull limits of a push consumer": {
+        "deliver_subject": "delivered",
+        "max_batch": 5,
+        "max_bytes": 5,
+        "max_expires": 5,
+    },
+    "backoff with its ack_wait": {"ack_policy": "explicit", "backoff": [SECOND], "ack_wait": SECOND},
+    "pinned": {"priority_policy": "pinned_client", "priority_groups": ["g"], "priority_timeout": 0},
+    "filtered of two kinds": {"filter_subject": "", "filter_subjects": ["c.a"]},
+}
+
+_numbers = itertools.count(1)
+
+
+def some(values: Mapping[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """A few fields with one of their values each."""
+    pairs = [(name, value) for name, each in values.items() for value in each]
+    return st.lists(st.sampled_from(pairs), min_size=2, max_size=5, unique_by=lambda pair: pair[0]).map(dict)
+
+
+def same(one: Model, other: Model) -> None:
+    """That nothing differs, whichever is wanted."""
+    assert differences(one, other) == differences(other, one) == []
+
+
+def accepted_streams(admin: JetStreamAdmin, api: Api, sent: dict[str, Any]) -> bool:
+    """Whether the server takes this stream. What it then says is taken back in every way, and changes nothing."""
+    name = f"OTHER{next(_numbers)}"
+    sent = {"subjects": [f"{name.lower()}.>"], **sent, "name": name}
+    if sent.get("mirror"):
+        del sent["subjects"]
+    try:
+        api(f"STREAM.CREATE.{name}", sent)
+    except Refused:
+        return False
+    try:
+        info = api(f"STREAM.INFO.{name}")
+        config, created = info["config"], info["created"]
+        actual = StreamConfig.from_server(config)
+        same(StreamConfig.parse(config, "what the server says"), actual)
+        assert differences(StreamConfig.parse(sent, "what the client sent"), actual) == []
+        for given in (config, info, actual, admin.streams.load(name)):
+            assert admin.streams.create(given).created == created
+            assert admin.streams.load_or_create(given).created == created
+            assert admin.streams.update(name, given) == []
+        described = admin.describe(name)
+        for wanted in (described, config, json.loads(json.dumps(described)), *yaml_documents(yaml_text(described), "")):
+            assert not admin.plan(wanted).changes
+        api(f"STREAM.DELETE.{name}")
+        admin.apply(admin.plan(described))
+        same(actual, admin.streams.load(name).config)
+    finally:
+        admin.streams.delete(name, missing_ok=True)
+    return True
+
+
+def accepted_consumers(admin: JetStreamAdmin, api: Api, stream: str, sent: dict[str, Any]) -> bool:
+    """The same for a durable consumer."""
+    name = f"other{next(_numbers)}"
+    sent = {**sent, "durable_name": name}
+    try:
+        api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": sent, "action": "create"})
+    except Refused:
+        return False
+    try:
+        info = api(f"CONSUMER.INFO.{stream}.{name}")
+        config, created = info["config"], info["created"]
+        actual = ConsumerConfig.from_server(config)
+        same(ConsumerConfig.parse(config, "what the server says"), actual)
+        assert differences(ConsumerConfig.parse(sent, "what the client sent"), actual) == []
+        for given in (config, info, actual, admin.consumers.load(stream, name)):
+            assert admin.consumers.create(stream, given).created == created
+            assert admin.consumers.create(stream, name, given).created == created
+            assert admin.consumers.load_or_create(stream, given).created == created
+            assert admin.consumers.update(stream, name, given) == []
+        described = admin.describe(stream)
+        for wanted in (described, {**described, "consumers": [config]}, *yaml_documents(yaml_text(described), "")):
+            assert not admin.plan(wanted).changes
+        assert [each.field for each in admin.consumers.update(stream, name, description="new")] == ["description"]
+        admin.consumers.update(stream, name, description=actual.description or None)
+        same(actual, admin.consumers.load(stream, name).config)
+        copy = admin.consumers.copy(stream, name, f"{name}copy", any_filter=True)
+        own = {"name": name, "durable_name": name, **({} if copy.config.pause_until else {"pause_until": None})}
+        expected = actual if copy.config.pause_until else actual.changed(pause_until=None)
+        same(copy.config.changed(**own), expected)
+        for each in (name, f"{name}copy"):
+            api(f"CONSUMER.DELETE.{stream}.{each}")
+        admin.apply(admin.plan(described))
+        same(actual, admin.consumers.load(stream, name).config)
+    finally:
+        for each in (name, f"{name}copy"):
+            admin.consumers.delete(stream, each, missing_ok=True)
+    return True
+
+
+@pytest.fixture
+def stream(admin: JetStreamAdmin) -> Iterator[str]:
+    """A stream that takes ``c.>``."""
+    name = f"OTHERS{next(_numbers)}"
+    admin.streams.create(name, subjects="c.>")
+    yield name
+    admin.streams.delete(name)
+
+
+def one_by_one(values: Mapping[str, list[Any]]) -> list[Any]:
+    return [
+        pytest.param(name, value, id=f"{name}-{json.dumps(value)}") for name, each in values.items() for value in each
+    ]
+
+
+@pytest.mark.parametrize(("field", "value"), one_by_one(STREAM_VALUES))
+def test_each_value_of_a_stream_is_accepted_back(field: str, value: Any, admin: JetStreamAdmin, api: Api) -> None:
+    assert accepted_streams(admin, api, {field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), one_by_one(CONSUMER_VALUES))
+def test_each_value_of_a_consumer_is_accepted_back(
+    field: str, value: Any, admin: JetStreamAdmin, api: Api, stream: str
+) -> None:
+    assert accepted_consumers(admin, api, stream, {field: value})
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_values_of_a_consumer_that_belong_together_are_accepted_back(
+    kind: str, admin: JetStreamAdmin, api: Api, stream: str
+) -> None:
+    assert accepted_consumers(admin, api, stream, TOGETHER[kind])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(base=st.sampled_from(list(STREAMS.values())), fields=some(STREAM_VALUES))
+def test_streams_with_several_values_are_accepted_back(
+    base: dict[str, Any], fields: dict[str, Any], admin: JetStreamAdmin, api: Api
+) -> None:
+    assume(accepted_streams(admin, api, {**base, **fields}))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(base=st.sampled_from([{}, *CONSUMERS.values()]), fields=some(CONSUMER_VALUES))
+def test_consumers_with_several_values_are_accepted_back(
+    base: dict[str, Any], fields: dict[str, Any], admin: JetStreamAdmin, api: Api, stream: str
+) -> None:
+    assume(accepted_consumers(admin, api, stream, {**base, **fields}))
+
+
+def test_every_field_was_tried() -> None:
+    assert StreamConfig.model_fields.keys() - STREAM_VALUES.keys() == {"name"}
+    assert ConsumerConfig.model_fields.keys() - CONSUMER_VALUES.keys() == {"durable_name"}
+
+
+def test_a_sealed_stream_is_accepted_back(admin: JetStreamAdmin) -> None:
+    name = f"OTHER{next(_numbers)}"
+    admin.streams.create(name, max_age="1h", subject_delete_marker_ttl="5s")
+    admin.streams.seal(name)
+    config = admin.streams.load(name).config.model_dump(mode="json", exclude_unset=True)
+    assert not admin.plan(config).changes
+    assert not admin.plan(admin.describe(name)).changes
+    admin.streams.delete(name)
+
+
+@pytest.mark.parametrize("level", [5, 6])
+def test_fields_that_only_a_newer_server_knows_are_left_to_it(level: int, nats_server: NatsServer) -> None:
+    """A server of the same age has no such fields: they are misspelt there."""
+    config = {"name": "S", "shards": {"count": 3}, "mirror": {"name": "O", "weight": 5}}
+    consumer = {"durable_name": "c", "name": "c", "shard": 3}
+    stream = {
+        "config": config,
+        "created": "2026-03-01T12:00:00Z",
+        "state": {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0},
+    }
+    info = {"stream_name": "S", "name": "c", "created": "2026-03-01T12:00:00Z", "config": consumer}
+    sent: list[dict[str, Any]] = []
+
+    def create(body: dict[str, Any]) -> dict[str, Any]:
+        sent.append(body)
+        return info if "stream_name" in body else stream
+
+    answers = {
+        "INFO": account(level),
+        "STREAM.INFO.S": stream,
+        "STREAM.CREATE.S": create,
+        "CONSUMER.INFO.S.c": info,
+        "CONSUMER.CREATE.S.c": create,
+        "CONSUMER.LIST.S": {"total": 1, "offset": 0, "limit": 256, "consumers": [info]},
+    }
+    with (
+        FakeApi(nats_server.url, answers) as fake,  # type: ignore[arg-type]
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        described = admin.describe("S")
+        assert described == {**config, "consumers": [{"durable_name": "c", "shard": 3}]}
+        requests: list[Callable[[], object]] = [
+            lambda: admin.streams.create(config),
+            lambda: admin.consumers.create("S", info),
+            lambda: admin.plan(described),
+        ]
+        for request in requests:
+            if level == 5:
+                with pytest.raises(OptionError, match=r'there is no field "(shards?|weight)"'):
+                    request()
+            else:
+                request()
+        assert [body.get("config", body) for body in sent] == ([] if level == 5 else [config, consumer])
+        if level == 6:
+            assert not admin.plan(described).changes
