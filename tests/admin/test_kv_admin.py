@@ -68,6 +68,19 @@ def facts(entry: Entry) -> tuple[str, bytes, int, str]:
 # -- setting up --
 
 
+def test_limits_of_zero_and_one_origin(admin: JetStreamAdmin, name: str) -> None:
+    """As for streams: 0 is no limit, and one text stands for a list."""
+    made = admin.kv.create(f"{name}a", max_bytes=0, max_value_size=0)
+    assert (made.max_bytes, made.stream.config.max_msg_size) == (-1, -1)
+    assert admin.kv.create(f"{name}a", max_bytes=-1).created == made.created
+    assert admin.kv.plan(f"{name}a", max_bytes=0, max_value_size=0) == []
+    copy = admin.kv.create(f"{name}b", sources=f"{name}a")
+    assert [each.name for each in copy.stream.config.sources] == [f"KV_{name}a"]
+    for wrong in ("a", ["a"]):
+        with pytest.raises(OptionError, match="a BucketConfig or a mapping is needed"):
+            admin.kv.create(f"{name}c", wrong)  # type: ignore[arg-type]
+
+
 def test_a_bucket_is_set_up_as_the_clients_do_it(admin: JetStreamAdmin, name: str) -> None:
     info = admin.kv.create(
         name,

@@ -142,6 +142,8 @@ def test_the_examples_run(shop: NatsServer, tmp_path: Path, capsys: pytest.Captu
         "ORDERS",
         "ORDERS_OLD",
         "ORDERS_OLDER",
+        "PARCELS",
+        "PARCELS_COPY",
         "PAYMENTS",
         "TASKS",
     ]
@@ -151,6 +153,8 @@ def test_the_examples_run(shop: NatsServer, tmp_path: Path, capsys: pytest.Captu
     assert len(names["some"]) == 20
     assert names["removed"] == 10
     assert list(admin.consumers.names("PAYMENTS")) == ["billing"]
+    assert admin.consumers.load("PARCELS", "billing").config.filter_subject == "parcels.eu.>"
+    assert admin.streams.load("PARCELS").config.max_msgs == -1
     said = capsys.readouterr().out
     assert "max_msgs: -1 -> 1000000  messages beyond it are deleted at once" in said
     assert "JOBS worker 0 0 0 None" in said
