@@ -89,8 +89,14 @@ class Api:
         return known[2]
 
     def newer(self) -> bool:
-        """Whether the server is newer than the models of this version, and may have fields that they do not know."""
-        return (self.level() or 0) > max(LEVELS)
+        """Whether the server is newer than the models of this version, and may have fields that they do not know.
+
+        A server that does not say so is not: an unknown field is then an error of its own.
+        """
+        try:
+            return (self.level() or 0) > max(LEVELS)
+        except JetStreamError:
+            return False
 
     def need_for(self, config: Model, context: str) -> None:
         """Raise `JetStreamError` when the server does not know something that a configuration has."""

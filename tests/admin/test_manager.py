@@ -110,6 +110,9 @@ def test_nothing_is_asked_before_it_is_needed() -> None:
     admin = JetStreamAdmin(servers="nats://127.0.0.1:1", connectTimeout="300ms")
     with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1"):
         admin.account.info()
+    # What is wrong without asking is said where nothing can be asked.
+    with pytest.raises(OptionError, match='there is no field "max_msg"'):
+        admin.streams.create("S", max_msg=5)
 
 
 def test_a_closed_one_says_so_and_leaves_the_connection_to_others(server: NatsServer) -> None:
