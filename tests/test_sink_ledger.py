@@ -14,12 +14,15 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from spark_jetstream.admin.ensure import Ensure, ensure_streams
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import DeliveryError, OptionError, OutageError, RowRefused, StreamNotFound
+from spark_jetstream.options import SinkOptions
 from spark_jetstream.pool import connect
 from spark_jetstream.sink import checks, ledger
-from spark_jetstream.sink.checks import check_interval, check_start
+from spark_jetstream.sink.checks import check_bucket, check_interval, check_start
 from spark_jetstream.sink.ledger import BUCKET, STREAM
+from spark_jetstream.sink.object_bucket import check_object_bucket
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
@@ -33,6 +36,12 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 SECOND = 1_000_000_000
 LEASE = 0.5
+
+
+def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None:
+    """Do what ensureStream asks for, as the data source does."""
+    asked = Ensure(options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, ("S",))
+    ensure_streams(asked, connect, str, remembered=options.streaming)
 
 
 class Died(Exception):
@@ -715,6 +724,31 @@ class TestStart:
             assert proxy.client_bytes.count(b"$JS.API.") == asked
             exactly(proxy.url, stream="S", maxRetries=3)
             assert proxy.client_bytes.count(b"$JS.API.") > asked
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    @pytest.mark.parametrize(
+        ("look", "given"),
+        [
+            (check_start, {}),
+            (check_bucket, {"bucket": "prices"}),
+            (check_object_bucket, {"objectBucket": "files"}),
+            (ensure, {"ensureStream": "{}", "stream": "S"}),
+        ],
+    )
+    def test_waits_as_long_as_an_outage_may_last_where_a_query_may_have_begun(
+        self, look: Callable[..., object], given: dict[str, str], streaming: bool
+    ) -> None:
+        """Every micro-batch may be planned by a new process, in the middle of an outage."""
+        asked: list[float] = []
+
+        def away(patience: float) -> Connection:
+            asked.append(patience)
+            raise OutageError("away")
+
+        times = {"connectTimeout": "7s", "retryTimeout": "77s", "servers": "nats://127.0.0.1:9"}
+        with pytest.raises(OutageError):
+            look(away, SinkOptions.from_spark({**times, **given}, streaming=streaming))
+        assert asked == [77.0 if streaming else 7.0]
 
     @pytest.mark.parametrize(
         ("options", "config", "kind", "said"),

@@ -58,9 +58,9 @@ def ensure_streams(
     if done is not None and time.monotonic() - done < _VALID:
         return
     wanted = described(ensure, find_file)
-    # Where it was good a while ago an outage may pass; at a start it is better to hear of it soon.
+    # A server never met is more likely the wrong one; in a streaming write it may be an outage, in a new process.
     options = ensure.connection
-    patience = options.connect_timeout if done is None else options.retry_timeout
+    patience = options.retry_timeout if remembered else options.connect_timeout
     try:
         retrying(lambda: _attempt(connect(patience), wanted, ensure), patience)
     except PermissionDenied as error:

@@ -37,6 +37,17 @@ _windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
 
+def patience_before_rows(options: SinkOptions, checked: float | None, *, needed: bool = True) -> float:
+    """For how many seconds the driver waits for the server before the first row of a write.
+
+    A batch write that was never `checked` in this process more likely names the wrong server than one that restarts. A
+    micro-batch builds its writer anew, often in a new process, which cannot know whether the query just begins.
+    ``needed``: the write cannot go on without the answer.
+    """
+    starts = checked is None and not (options.streaming and needed)
+    return options.connection.connect_timeout if starts else options.connection.retry_timeout
+
+
 def check_start(connect: Callable[[float], Connection], options: SinkOptions) -> None:
     """Look at the streams that a write goes to, and make the ledger if it needs one.
 
@@ -46,9 +57,8 @@ def check_start(connect: Callable[[float], Connection], options: SinkOptions) ->
     checked = _checked.get(options)
     if checked is not None and time.monotonic() - checked < _VALID:
         return
-    # Where it was good a while ago an outage may pass; at a start it is better to hear of it soon.
-    patience = options.connection.connect_timeout if checked is None else options.connection.retry_timeout
-    connect(patience)
+    connect(patience_before_rows(options, checked))
+    patience = patience_before_rows(options, checked, needed=options.delivery == "exactly-once")
     look = _Look(connect, options, patience)
     stream, body = look.target()
     if body is not None:
@@ -69,8 +79,8 @@ def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -
     checked, bucket = _buckets.get(options, (None, Bucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
-    patience = options.connection.connect_timeout if checked is None else options.connection.retry_timeout
-    connection = connect(patience)
+    connection = connect(patience_before_rows(options, checked))
+    patience = patience_before_rows(options, checked, needed=False)
     look = _Look(connect, options, patience)
     name = options.bucket or ""
     body = look.bucket(name, connection.prefix)

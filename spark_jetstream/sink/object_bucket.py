@@ -10,6 +10,7 @@ from spark_jetstream.connection import Connection
 from spark_jetstream.errors import NoResponders, OptionError, PermissionDenied, RequestTimeout
 from spark_jetstream.object_stream import ObjectStream, writing_fault
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.sink.checks import patience_before_rows
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +30,8 @@ def check_object_bucket(connect: Callable[[float], Connection], options: SinkOpt
     checked = _checked.get(options)
     if checked is not None and time.monotonic() - checked < _VALID:
         return
-    # Where it was good a while ago an outage may pass; at a start it is better to hear of it soon.
-    patience = options.connection.connect_timeout if checked is None else options.connection.retry_timeout
-    connect(patience)
+    connect(patience_before_rows(options, checked))
+    patience = patience_before_rows(options, checked, needed=False)
     bucket = ObjectStream(connect, options.object_bucket or "", patience, HINT)
     try:
         fault = writing_fault(bucket.state(), bucket.bucket)
