@@ -21,8 +21,10 @@ Names match in any case. An option that does not exist, or has no meaning where 
 _NOTES = """\
 ## How values are written
 
-- Durations need a unit: `500ms`, `10s`, `5m`, `2h`, `1d`, `10 seconds`, `1m 30s`.
-- Sizes are bytes, or have a unit that is a power of 1,024: `65536`, `512k`, `8m`, `8mb`, `8MiB`, `1g`.
+- Durations need a unit: `500ms`, `10s`, `5m`, `2h`, `1d`, `2w`, `1y` (365 days), `10 seconds`, `1m 30s`. A
+  capital `M` is an error: it could mean minutes, or months as in the `nats` command. Write months as days (`180d`).
+- Sizes are bytes, or have a unit that is a power of 1,024: `65536`, `512k`, `8m`, `8mb`, `8MiB`, `1g`. Upper
+  and lower case are the same: `8m` and `8M` both are 8 mebibytes.
 - Times are ISO-8601 with a zone, down to nanoseconds (`2026-03-01T12:00:00.123456789Z`,
   `2026-03-01 12:00+01:00`), or epoch milliseconds (`1772366400000`).
 - Positions are JSON that names every stream of the query: `{"ORDERS": 1001, "RETURNS": 7}`.

@@ -46,9 +46,12 @@ _UNITS = {  # nanoseconds
     "day": 86_400 * _SECOND,
     "w": 604_800 * _SECOND,
     "week": 604_800 * _SECOND,
+    "y": 365 * 86_400 * _SECOND,
+    "year": 365 * 86_400 * _SECOND,
 }
 # `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
-_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-zµ]+)\s*")
+_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-zµ]+)\s*")
+_CAPITAL_M = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*M(?![A-Za-z])")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgt])(?:i?b)?|b)?")
 _TIME = re.compile(
@@ -75,9 +78,9 @@ def shown(value: object) -> str:
     return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..."'
 
 
-def wrong(option: str, expects: str, value: object) -> OptionError:
-    """The error for a value that is not what ``expects`` says."""
-    return OptionError(f"option {option} must be {expects}, not {shown(value)}", option=option)
+def wrong(option: str, expects: str, value: object, hint: str = "") -> OptionError:
+    """The error for a value that is not what ``expects`` says; ``hint`` follows the value."""
+    return OptionError(f"option {option} must be {expects}, not {shown(value)}{hint}", option=option)
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Duration:
-    """``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, ``10 seconds``, ``1m 30s`` -> float seconds.
+    """``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, ``2w``, ``1y``, ``10 seconds``, ``1m 30s`` -> float seconds.
 
     ``low`` and ``high`` are durations too. A number without unit is refused: Spark's own options disagree
     about whether that means seconds or milliseconds. A number that is not text is taken as seconds.
@@ -158,22 +161,39 @@ class Duration:
             seconds = duration_seconds(str(value))
         low, high = duration_seconds(self.low), duration_seconds(self.high)
         if seconds is None or low is None or high is None or not low <= seconds <= high:
-            raise wrong(option, self.expects, value)
+            raise wrong(option, self.expects, value, minutes_or_months(value))
         return float(seconds)
 
 
 def duration_seconds(text: str) -> Fraction | None:
-    """The seconds that a text like ``1m 30s`` stands for, exactly; None when it is not a duration."""
-    text = text.strip().lower()
+    """The seconds that a text like ``1m 30s`` stands for, exactly; None when it is not a duration.
+
+    Units match in any case, except ``M``, which is no unit: the ``nats`` command reads it as 30 days. A day has 24
+    hours and a year has 365 days, as for that command. `minutes_or_months` tells the user.
+    """
+    text = text.strip()
     position, nanoseconds = 0, Fraction(0)
     while match := _AMOUNT.match(text, position):
-        unit = match[2]
+        unit = match[2].lower() if match[2] != "M" else ""
         scale = _UNITS.get(unit) or _UNITS.get(unit[:-1] if unit.endswith("s") and len(unit) > 3 else "")
         if scale is None:
             return None
         nanoseconds += Fraction(match[1]) * scale
         position = match.end()
     return nanoseconds / _SECOND if position and position == len(text) else None
+
+
+def minutes_or_months(value: object) -> str:
+    """What an error adds, behind the wrong value, for a duration with the unit ``M``; empty for any other."""
+    match = _CAPITAL_M.search(str(value))
+    if match is None:
+        return ""
+    days = Fraction(match[1]) * 30
+    number = days.numerator if days.denominator == 1 else f"{float(days):g}"
+    return (
+        f": M could mean minutes, or months as in the nats command; write {match[1]}m for minutes, and days instead of "
+        f"months, such as {number}d"
+    )
 
 
 @dataclass(frozen=True)

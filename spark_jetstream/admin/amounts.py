@@ -32,7 +32,7 @@ class Nanoseconds(int):
 
     @classmethod
     def of(cls, value: object) -> Nanoseconds:
-        """From ``10s``, ``5m``, ``1h30m``, ``1d``, a `timedelta`, or an integer of nanoseconds.
+        """From ``10s``, ``5m``, ``1h30m``, ``1d``, ``2w``, ``1y``, a `timedelta`, or an integer of nanoseconds.
 
         `ValueError` for anything else, floating point numbers included: whether they count seconds is anybody's guess.
         Text without a unit is refused for the same reason, except ``0``.

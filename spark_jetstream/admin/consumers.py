@@ -45,7 +45,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
 )
 from spark_jetstream.subjects import subjects_overlap
-from spark_jetstream.values import shown
+from spark_jetstream.values import minutes_or_months, shown
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 _MOST = 1000
@@ -286,7 +286,7 @@ class Consumers:
             if not isinstance(until, str):
                 raise
             words = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
-            raise OptionError(f"until must be {words}, not {shown(until)}") from None
+            raise OptionError(f"until must be {words}, not {shown(until)}{minutes_or_months(until)}") from None
         body = self._ask(subjects.CONSUMER_PAUSE, {"pause_until": until}, context, stream, name)
         reply = PauseReply.from_server(body, context)
         if not reply.paused:

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from spark_jetstream.admin.amounts import Bytes, Nanoseconds, Timestamp
 from spark_jetstream.subjects import subject_fault
-from spark_jetstream.values import INT64_MAX, shown
+from spark_jetstream.values import INT64_MAX, minutes_or_months, shown
 
 UINT64_MAX = 2**64 - 1
 _TRUSTED = "trusted"
@@ -172,7 +172,10 @@ class Span(Kind):
         return f"a duration{least} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
 
     def read(self, value: Any) -> Nanoseconds:
-        span = Nanoseconds.of(value)
+        try:
+            span = Nanoseconds.of(value)
+        except ValueError:
+            raise _Words(f"must be {self.expects}, not {shown(value)}{minutes_or_months(value)}") from None
         if abs(span) > INT64_MAX:
             raise ValueError
         if span < Nanoseconds.of(self.low) and not (self.zero and span == 0) and not (self.negative and span < 0):

@@ -34,7 +34,7 @@ from spark_jetstream.pool import retrying
 from spark_jetstream.streams import rfc3339
 from spark_jetstream.subjects import MAX_SUBJECT, key_fault, subjects_overlap
 from spark_jetstream.table import TablePart, read_table
-from spark_jetstream.values import shown
+from spark_jetstream.values import minutes_or_months, shown
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +249,8 @@ class Bucket:
         except ValueError:
             age = Nanoseconds(-1)
         if age < 0:
-            raise OptionError(f"older_than must be a duration such as 30m, not {shown(older_than)}")
+            words = f"a duration such as 30m, not {shown(older_than)}{minutes_or_months(older_than)}"
+            raise OptionError(f"older_than must be {words}")
         limit = self.status().stream.ts.nanoseconds - age
         origin = self._place.origin
         connection = self._api.connection

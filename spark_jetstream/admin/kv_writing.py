@@ -24,7 +24,7 @@ from spark_jetstream.errors import (
     WrongRevision,
 )
 from spark_jetstream.kv import EXPECTED, WRONG_REVISION, Origin, last_revision
-from spark_jetstream.values import shown
+from spark_jetstream.values import minutes_or_months, shown
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,10 @@ def ttl_header(ttl: Any, info: BucketInfo | None) -> dict[str, str]:
     except ValueError:
         span = Nanoseconds(0)
     if span < _SECOND or span % _SECOND:
-        raise OptionError(f"ttl must be a duration of whole seconds such as 90s or 5m, or never, not {shown(ttl)}")
+        raise OptionError(
+            "ttl must be a duration of whole seconds such as 90s or 5m, or never, "
+            f"not {shown(ttl)}{minutes_or_months(ttl)}"
+        )
     if info is not None and span < info.limit_marker_ttl and info.history != 1:
         raise OptionError(
             f"ttl must be at least limit_marker_ttl of bucket {info.bucket} ({info.limit_marker_ttl}) where it keeps "

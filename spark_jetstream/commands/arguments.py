@@ -13,7 +13,7 @@ from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.commands.framework import Run, connection_options
 from spark_jetstream.errors import JetStreamError
-from spark_jetstream.values import shown
+from spark_jetstream.values import minutes_or_months, shown
 
 _MOST = 100  # that a shell is given to choose from
 _QUICKLY = "2s"  # nobody waits longer for a list of names
@@ -53,7 +53,8 @@ def _duration(text: str | Nanoseconds) -> Nanoseconds:
     try:
         return Nanoseconds.of(text)
     except ValueError:
-        raise typer.BadParameter(f"{shown(text)} is no duration such as 10s, 5m or 1h30m") from None
+        said = f"{shown(text)} is no duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
+        raise typer.BadParameter(said) from None
 
 
 DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}

@@ -13,7 +13,7 @@ from spark_jetstream.admin.event_base import Event, Gap
 from spark_jetstream.admin.event_rendering import cloud_event, event_json, event_line
 from spark_jetstream.admin.event_subjects import KINDS, PREFIX
 from spark_jetstream.admin.events import Watch
-from spark_jetstream.commands.arguments import complete_consumer, complete_stream
+from spark_jetstream.commands.arguments import DURATION, complete_consumer, complete_stream
 from spark_jetstream.commands.framework import FAILED, INTERRUPTED, Run, alone, command
 from spark_jetstream.commands.output import Output
 
@@ -41,7 +41,9 @@ def watch(
         typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
-    duration: Annotated[str | None, typer.Option("--for", help="End after this time, such as 30s.")] = None,
+    duration: Annotated[
+        Nanoseconds | None, typer.Option("--for", help="End after this time, such as 30s.", **DURATION)
+    ] = None,
     cloudevents: Annotated[
         bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.", show_default=False)
     ] = False,
@@ -52,7 +54,8 @@ def watch(
     Nobody keeps events. When the connection was lost, and some may be missing, a line says so (in JSON with the type
     spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
     """
-    seconds = None if duration is None else _seconds(duration)
+    if duration is not None and not duration:
+        raise typer.BadParameter("it must be longer than 0", param_hint="--for")
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
@@ -63,7 +66,7 @@ def watch(
             metrics=metrics or both,
             stream=stream,
             consumer=consumer,
-            timeout=seconds,
+            timeout=None if duration is None else duration / 1e9,
             count=count,
             prefix=prefix,
         ) as found:
@@ -81,13 +84,3 @@ def _noted(found: Watch, out: Output) -> Iterator[Event]:
         if isinstance(event, Gap) and not sys.stdout.isatty():
             out.note(event_line(event))
         yield event
-
-
-def _seconds(duration: str) -> float:
-    try:
-        nanoseconds = Nanoseconds.of(duration)
-    except ValueError:
-        nanoseconds = Nanoseconds(0)
-    if nanoseconds <= 0:
-        raise typer.BadParameter(f"{duration} is no time such as 30s or 5m", param_hint="--for")
-    return nanoseconds / 1_000_000_000

@@ -95,8 +95,8 @@ def test_wrong_usage(nats_server: NatsServer) -> None:
         (("--kind", "maxdeliver"), "did you mean max_deliver"),
         (("--kind", "api_audit", "--stream", "S"), "cannot be chosen by stream"),
         (("--stream", "a.b"), "stream "),
-        (("--for", "soon"), "soon is no time"),
-        (("--for", "0"), "0 is no time"),
+        (("--for", "soon"), "no duration such as 10s"),
+        (("--for", "0"), "longer than 0"),
         (("--count", "0"), "--count"),
     ):
         ran = run_command("events", *flags, url=nats_server.url)
