@@ -130,11 +130,14 @@ class JetStreamAdmin:
                 self._api.need_for(step.target, f"{step.action} {step.what}")
         carry_out(self._api.connection, plan)
 
-    def describe(self, stream: str) -> dict[str, Any]:
-        """A stream and its durable consumers, as `plan` takes them: what is not the default. Planned for the same
-        server, there is nothing to do."""
+    def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
+        """A stream and its durable consumers, as `plan` takes them. A plan of it for the same server has no changes.
+
+        ``readable``: only what is not the default, with durations and sizes as text. Otherwise every field as the
+        server has it, with integers of nanoseconds and bytes: the form that ``nats stream add --config`` reads.
+        """
         durable = [each.config for each in self.consumers.infos(stream) if each.config.durable_name]
-        return description(self.streams.load(stream).config, durable)
+        return description(self.streams.load(stream).config, durable, readable=readable)
 
     def close(self) -> None:
         """End this; its methods raise `JetStreamError` from now on. May be called again."""

@@ -1,7 +1,10 @@
 """Descriptions of streams and their consumers, as people write them: JSON or YAML, as text or in files.
 
 A description is a stream's configuration (`StreamConfig`), and may have a list ``consumers`` (`ConsumerConfig`) beside
-its fields. A text holds one, a list of them, an object of them by the names of the streams, or, in YAML, several
+its fields. What ``stream info --json`` and ``consumer info --json`` print, here and by the ``nats`` command, stands
+for the configuration in it.
+
+A text holds one description, a list of them, an object of them by the names of the streams, or, in YAML, several
 documents. What is written twice is refused, since only one of the two would count.
 """
 
@@ -14,7 +17,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from spark_jetstream.admin.changing import own_configuration
 from spark_jetstream.admin.consumer_models import ConsumerConfig
+from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.rendering import rendered
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.errors import OptionError
@@ -53,11 +58,17 @@ def read_wanted(
     return tuple(each for each, _ in found.values())
 
 
-def description(stream: StreamConfig, consumers: Iterable[ConsumerConfig] = ()) -> dict[str, Any]:
-    """A stream and its consumers as `read_wanted` reads them: only what is not the default, durations and sizes as
-    people write them, nothing of what the server adds."""
-    kept = [_described(each) for each in consumers]
-    return _described(stream) | ({_CONSUMERS: kept} if kept else {})
+def description(
+    stream: StreamConfig, consumers: Iterable[ConsumerConfig] = (), *, readable: bool = True
+) -> dict[str, Any]:
+    """A stream and its consumers as `read_wanted` reads them, without the metadata that the server adds.
+
+    ``readable``: only what is not the default, with durations and sizes as text. Otherwise every field as the server
+    has it, with integers of nanoseconds and bytes: the form that ``nats stream add --config`` reads.
+    """
+    form = _described if readable else Model.body
+    kept = [form(each) for each in consumers]
+    return form(stream) | ({_CONSUMERS: kept} if kept else {})
 
 
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
@@ -210,7 +221,7 @@ def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping
             elif each and not each.keys() & _FIELDS and all(isinstance(value, Mapping) for value in each.values()):
                 yield from ((value, str(key)) for key, value in each.items())
             else:
-                yield each, None
+                yield own_configuration(each), None
 
 
 def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Callable[[], bool] | None) -> Wanted:
@@ -228,7 +239,7 @@ def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Ca
         where = f"{what}: stream {stream.name}, consumer {at}"
         if not isinstance(each, Mapping):
             raise OptionError(f"{where}: a consumer is described by an object with its fields, not by {_kind(each)}")
-        consumer = ConsumerConfig.parse(each, where, newer)
+        consumer = ConsumerConfig.parse(own_configuration(each), where, newer)
         known = consumer.name or consumer.durable_name
         if not consumer.durable_name and not (known and consumer.inactive_threshold):
             raise OptionError(

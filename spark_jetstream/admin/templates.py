@@ -50,8 +50,10 @@ DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
 def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:
     """The user's own template: a file with one object, whose fields are those of a configuration.
 
-    YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. What ``info --json`` prints is one too: its ``config``
-    counts. Which fields there are, and what they may hold, is
+    The file may also hold what ``stream info --json`` or ``consumer info --json`` prints, here or by the ``nats``
+    command.
+
+    YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. Which fields there are, and what they may hold, is
     checked where the template is used. `OptionError`, which begins with ``what`` and the file, when the file cannot be
     read, or holds something else.
     """

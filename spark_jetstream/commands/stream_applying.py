@@ -37,6 +37,7 @@ def apply(
     """Have streams and their consumers as files describe them: shows the plan, asks, and carries it out.
 
     A description is the configuration of a stream, with a list consumers beside its fields; "stream export" writes one.
+    What "stream info --json" prints, here or by the nats command, is one too.
     Run again, there is nothing to change. What no file names is left alone. Where a single field cannot be changed
     nothing is, and it ends with 1.
     """
@@ -64,10 +65,14 @@ def export(
     stream: StreamName,
     yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON.", show_default=False)] = False,
 ) -> None:
-    """Describe a stream and its durable consumers in the form that "stream apply" reads: what is not the default."""
+    """Describe a stream and its durable consumers in the form that "stream apply" reads.
+
+    JSON has every field as the server has it, with integers of nanoseconds and bytes: "nats stream add --config" reads
+    it too. YAML has what is not the default, with durations and sizes as text.
+    """
     if yaml and run.out.as_json:
         raise typer.BadParameter("--yaml and --json contradict each other")
-    found = run.admin.describe(stream)
+    found = run.admin.describe(stream, readable=yaml)
     said = yaml_text(found) if yaml else json.dumps(found, indent=2, ensure_ascii=False) + "\n"
     run.out.raw(said.encode())
 

@@ -84,6 +84,8 @@ def test_every_kind_of_stream_is_described_as_it_is(kind: str, admin: JetStreamA
     assert not admin.plan(found).changes
     for copy in (json.loads(json.dumps(found)), *yaml_documents(yaml_text(found), "test")):
         assert copy == found
+    whole = admin.describe(name, readable=False)
+    assert not admin.plan(json.loads(json.dumps(whole))).changes
     # What is the default, and what the server adds, is left out.
     assert not {"max_consumers", "consumers"} & (found.keys() - STREAMS[kind].keys())
     assert not [key for key in found.get("metadata", {}) if key.startswith("_nats.")]
@@ -106,6 +108,7 @@ def test_every_kind_of_durable_consumer_is_described_as_it_is(
     again = yaml_documents(yaml_text(found), "test")
     assert again == [found]
     assert not admin.plan(*again).changes
+    assert not admin.plan(json.loads(json.dumps(admin.describe(stream, readable=False)))).changes
 
 
 def test_what_is_described_is_made_again(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:

@@ -231,7 +231,57 @@ def test_what_is_exported_is_applied_without_a_change(
     do("stream", "rm", name, "--force")
     do("stream", "apply", file, "--force")
     assert do("stream", "export", name, "--json").json == before
-    assert (before["max_age"], before["consumers"][1]["opt_start_time"]) == ("1h", since)
+    assert before["consumers"][1]["opt_start_time"] == since
+    if form == "yaml":
+        assert f"max_age: 1h{chr(10)}" in file.read_text()
+        assert "max_consumers" not in file.read_text()
+
+
+def test_exported_json_is_what_the_server_takes(
+    do: Command, publisher: Publisher, name: str, describe: Describe
+) -> None:
+    """No other client reads durations and sizes as text, and the schema of the nats command needs some defaults."""
+    consumers = [{"durable_name": "a", "ack_policy": "explicit", "backoff": ["1s", "1m"]}]
+    do("stream", "apply", describe(consumers=consumers, max_bytes="1g", duplicate_window="2m"), "--force")
+    found = do("stream", "export", name).json
+    [consumer] = found.pop("consumers")
+    expected = {"max_age": 3600 * 10**9, "max_bytes": 2**30, "duplicate_window": 120 * 10**9, "num_replicas": 1}
+    expected |= {"max_consumers": -1, "max_msgs": -1, "retention": "limits", "storage": "file"}
+    assert {key: found[key] for key in expected} == expected
+    assert (consumer["backoff"], consumer["ack_wait"]) == ([10**9, 60 * 10**9], 10**9)
+    assert (found["metadata"], consumer.get("metadata")) == ({"owner": "me"}, None)
+    publisher.api(f"STREAM.DELETE.{name}")
+    made = publisher.api(f"STREAM.CREATE.{name}", found)["config"]
+    assert {**made, "metadata": found["metadata"]} == found
+    reply = publisher.api(f"CONSUMER.DURABLE.CREATE.{name}.a", {"stream_name": name, "config": consumer})
+    assert {key: value for key, value in reply["config"].items() if key != "metadata"} == consumer
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["info", "its configuration"])
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_info_prints_is_applied(
+    form: str, whole: bool, do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
+) -> None:
+    """Of a server, and so of any client that prints what the server says."""
+    do("stream", "apply", describe(max_bytes="1g"), "--force")
+    stream = publisher.api(f"STREAM.INFO.{name}")
+    consumers = [publisher.api(f"CONSUMER.INFO.{name}.{each}") for each in ("audit", "billing")]
+    documents = {
+        "stream": stream if whole else stream["config"],
+        "all": {**stream["config"], "consumers": [each if whole else each["config"] for each in consumers]},
+        "list": [stream if whole else stream["config"]],
+    }
+    for what, document in documents.items():
+        file = tmp_path / f"{what}.{form}"
+        file.write_text(json.dumps(document))  # which is YAML, too
+        assert do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
+        if what == "stream":
+            do("stream", "add", f"{name}NEW", "--config", file, "--subjects", f"{name}new")
+            assert do("stream", "info", f"{name}NEW", "--json").json["config"]["max_bytes"] == 2**30
+    file.write_text(json.dumps(consumers[0] if whole else consumers[0]["config"]))
+    do("consumer", "add", name, "again", "--config", file)
+    again = publisher.api(f"CONSUMER.INFO.{name}.again")["config"]
+    assert again == {**consumers[0]["config"], "name": "again", "durable_name": "again"}
 
 
 def test_export_refuses(run: Command, name: str) -> None:
