@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from spark_jetstream import jsapi
 from spark_jetstream.admin import api_subjects as subjects
-from spark_jetstream.admin.amounts import Nanoseconds
+from spark_jetstream.admin.amounts import Nanoseconds, Timestamp
 from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
 from spark_jetstream.admin.changing import (
     asked_for,
@@ -274,23 +274,21 @@ class Consumers:
         since the epoch; or for a while from now on, by the server's clock: a `timedelta`, or text such as ``10m``.
         Server 2.11.
 
-        `JetStreamError` when that is past by the server's clock; the consumer delivers then.
+        `JetStreamError` when that time is past by the server's clock, before anything is changed: the server would take
+        it as an order to resume.
         """
         context = f"pause {_what(stream, name)}"
         span = _while(until)
-        if span is not None:
-            until = self.load(stream, name).ts.nanoseconds + span
-        try:
-            until = moment("until", until)
-        except OptionError:
-            if not isinstance(until, str):
-                raise
-            words = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
-            raise OptionError(f"until must be {words}, not {shown(until)}{minutes_or_months(until)}") from None
-        body = self._ask(subjects.CONSUMER_PAUSE, {"pause_until": until}, context, stream, name)
+        time = None if span is not None else _time(until)
+        now = self.load(stream, name).ts.nanoseconds
+        time = time or moment("until", now + (span or 0))
+        past = f"cannot {context} until {time}: that is past by the server's clock"
+        if time.nanoseconds <= now:
+            raise JetStreamError(f"{past}; nothing was changed")
+        body = self._ask(subjects.CONSUMER_PAUSE, {"pause_until": time}, context, stream, name)
         reply = PauseReply.from_server(body, context)
-        if not reply.paused:
-            raise JetStreamError(f"cannot {context} until {until}: that is past by the server's clock, it delivers now")
+        if not reply.paused:  # the time went by while the request was under way
+            raise JetStreamError(f"{past}, and the consumer delivers")
         return reply
 
     def resume(self, stream: str, name: str) -> PauseReply:
@@ -429,6 +427,16 @@ def _while(until: Any) -> Nanoseconds | None:
         return Nanoseconds.of(until)
     except ValueError:
         return None
+
+
+def _time(until: Any) -> Timestamp:
+    try:
+        return moment("until", until)
+    except OptionError:
+        if not isinstance(until, str):
+            raise
+    words = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
+    raise OptionError(f"until must be {words}, not {shown(until)}{minutes_or_months(until)}")
 
 
 def _what(stream: str, name: str) -> str:

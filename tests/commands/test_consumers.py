@@ -381,7 +381,12 @@ def test_pause_and_resume(admin: JetStreamAdmin, stream: str, do: Command, run: 
     assert do("resume", stream, "c").out == f"consumer c of stream {stream} delivers\n"
     assert do("resume", stream, "c", "--json").json.get("paused", False) is False
     assert not admin.consumers.load(stream, "c").paused
-    refused(run("pause", stream, "c", "2020-01-01T00:00:00Z"), 1, "that is past by the server's clock")
+    do("pause", stream, "c", "10m")
+    before = admin.consumers.load(stream, "c").config
+    for past in ("2020-01-01T00:00:00Z", "1970-01-01T00:00:00.000000001Z", "0s"):
+        refused(run("pause", stream, "c", past), 1, "that is past by the server's clock; nothing was changed")
+    assert admin.consumers.load(stream, "c").config == before
+    assert admin.consumers.load(stream, "c").paused
     for wrong in ("soon", "10 parsecs", "2036-01-01T00:00:00"):
         refused(run("pause", stream, "c", wrong), 2, f'or a duration such as 10m, not "{wrong}"')
     refused(run("pause", stream, "c"), 2, "Missing argument")
