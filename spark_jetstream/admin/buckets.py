@@ -48,7 +48,8 @@ class Buckets(ABC, Generic[C, B]):
     # Creating and changing
 
     def create(self, bucket: str, config: C | Mapping[str, Any] | None = None, /, **fields: Any) -> B:
-        """Create a bucket. One that exists just so stays as it is; `StreamExists` for one that is different.
+        """Create a bucket. One that exists just so stays as it is; `StreamExists`, which lists the differences of its
+        stream, for one that is different.
 
         `OptionError` when it cannot be, `JetStreamError` when the server is too old for something.
         """

@@ -11,13 +11,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from spark_jetstream.admin.amounts import NEVER
-from spark_jetstream.admin.consumer_models import ConsumerConfig
+from spark_jetstream.admin.consumer_models import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.differences import Difference, differences
 from spark_jetstream.admin.model import Model, complaint
 from spark_jetstream.admin.stream_models import StreamConfig
-from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.admin.stream_replies import StreamInfo
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.values import shown
 
+Info = TypeVar("Info", StreamInfo, ConsumerInfo)
 M = TypeVar("M", bound=Model)
 
 
@@ -104,6 +106,24 @@ def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bo
     found = differences(wanted, actual, given_only=given_only)
     if found:
         raise JetStreamError(f"{what} exists with another configuration (there -> asked for): {_listed(found)}")
+
+
+def existing_instead(error: ApiError, wanted: Model, load: Callable[[], Info]) -> Info:
+    """What exists, where ``error`` refused to create it and nothing about it differs.
+
+    The server takes an empty list for another one than none, and so two texts of one time. Raises ``error`` where
+    something differs; it then lists that, if the account may look.
+    """
+    try:
+        existing = load()
+    except (ApiError, PermissionDenied):
+        raise error from None
+    found = differences(wanted, existing.config)
+    if not found and not differences(existing.config, wanted):
+        return existing
+    if found:
+        error.args = (f"{error}; there -> asked for: {_listed(found)}", *error.args[1:])
+    raise error
 
 
 def confirm(wanted: Model, actual: Model, done: str) -> None:

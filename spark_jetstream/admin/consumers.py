@@ -15,6 +15,7 @@ from spark_jetstream.admin.changing import (
     asked_for,
     changed,
     confirm,
+    existing_instead,
     named,
     refuse_difference,
     refuse_impossible,
@@ -134,7 +135,7 @@ class Consumers:
         Raises:
             OptionError: The configuration cannot be one, or a filter matches nothing that the stream stores or holds.
                 Filters are not checked where the account may not look at the stream.
-            ApiError: 10148, there is a consumer of this name with another configuration.
+            ApiError: 10148, there is another consumer of this name; the text lists the differences.
             JetStreamError: The server is too old for something in it, or created the consumer and left something out.
         """
         wanted = self._wanted(stream, name, config, fields)
@@ -160,11 +161,9 @@ class Consumers:
                 filter=wanted.filter_subject,
             )
         except ApiError as error:
-            # To the server an empty list is another one than none, and so are two texts of one time.
-            existing = self.load(stream, own) if error.err_code == jsapi.CONSUMER_EXISTS else None
-            if existing is None or differences(wanted, existing.config) or differences(existing.config, wanted):
+            if error.err_code != jsapi.CONSUMER_EXISTS:
                 raise
-            return existing
+            return existing_instead(error, wanted, lambda: self.load(stream, own))
         info = ConsumerInfo.from_server(body, context)
         # The name that the server chose is in the configuration of some versions.
         complete = wanted if own else wanted.changed(name=info.config.name)

@@ -14,6 +14,7 @@ from spark_jetstream.admin.changing import (
     asked_for,
     changed,
     confirm,
+    existing_instead,
     named,
     refuse_difference,
     refuse_impossible,
@@ -100,7 +101,7 @@ class Streams:
 
         Raises:
             OptionError: The configuration cannot be one.
-            StreamExists: There is a stream of this name with another configuration.
+            StreamExists: There is a stream of this name with another configuration; the text lists the differences.
             JetStreamError: The server is too old for something in it, or created the stream and left something out.
         """
         wanted = self._wanted(name, config, fields)
@@ -115,12 +116,8 @@ class Streams:
             if existing is None:
                 raise
             return existing
-        except StreamExists:
-            # To the server an empty list is another one than none, and so are two texts of one time.
-            existing = self._existing(wanted)
-            if existing is None or differences(existing.config, wanted):
-                raise
-            return existing
+        except StreamExists as error:
+            return existing_instead(error, wanted, lambda: self.load(wanted.name))
         info = StreamInfo.from_server(body, context)
         confirm(wanted, info.config, f"stream {wanted.name} was created")
         return info

@@ -1,19 +1,60 @@
-"""Showing what would change, asking, and changing it: for one stream or consumer, and for a whole plan."""
+"""Creating one stream, consumer or bucket; showing what would change of it, asking, and changing it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 
 from spark_jetstream.admin.differences import Difference
 from spark_jetstream.admin.plan import difference_data, difference_words
 from spark_jetstream.commands.framework import FAILED, Run
+from spark_jetstream.errors import ConsumerNotFound, PermissionDenied, StreamNotFound
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.", show_default=False)
 ]
+
+CREATED = "was created"
+UNCHANGED = "already exists, unchanged"
+
+
+class Made(Protocol):
+    """A stream, a consumer or a bucket, which says when it was created."""
+
+    @property
+    def created(self) -> str: ...
+
+
+I = TypeVar("I", bound=Made)  # noqa: E741  # an info
+
+
+def create(load: Callable[[], I], make: Callable[[], I]) -> tuple[I, str]:
+    """Create a stream, a consumer or a bucket, and say what became of it: `CREATED` or `UNCHANGED`.
+
+    A server gives the same answer for one that it creates and for one that exists with the same configuration, so
+    ``load`` looks first. Where the account may not look it is "exists", which is true in both cases. Raises what
+    ``make`` raises, and what ``load`` raises besides `StreamNotFound` and `ConsumerNotFound`.
+    """
+    before: I | None = None
+    said = CREATED
+    try:
+        before = load()
+    except (StreamNotFound, ConsumerNotFound):
+        pass
+    except PermissionDenied:
+        said = "exists"
+    info = make()
+    return info, UNCHANGED if before is not None and before.created == info.created else said
+
+
+def created(run: Run, what: str, load: Callable[[], I], make: Callable[[], I]) -> I:
+    """`create`, with a note on standard error when ``what`` was not created."""
+    info, done = create(load, make)
+    if done != CREATED:
+        run.out.note(f"{what} {done}")
+    return info
 
 
 def change(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from spark_jetstream.admin.consumer_models import ConsumerConfig
 from spark_jetstream.admin.templates import DEFAULT_CONSUMER, template
-from spark_jetstream.commands.applying import DryRun, change
+from spark_jetstream.commands.applying import DryRun, change, created
 from spark_jetstream.commands.arguments import ConsumerName, Force, StreamName
 from spark_jetstream.commands.consumer_text import print_consumer
 from spark_jetstream.commands.fields import with_fields
@@ -50,7 +51,7 @@ def add(
     *,
     fields: dict[str, Any],
 ) -> None:
-    """Create a consumer. One that exists just so stays as it is.
+    """Create a consumer. One that exists with this configuration stays as it is; one that is different is an error.
 
     It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says. Each message must
     be acknowledged (--ack-policy explicit) where neither options nor the file say something else.
@@ -60,8 +61,11 @@ def add(
         wanted |= {"name": name, "durable_name": name}
     if ephemeral:
         wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
-    made = run.admin.consumers.create(stream, wanted, durable_form=durable_form, any_filter=any_filter)
-    print_consumer(run, made)
+    config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
+    known, consumers = config_.durable_name or config_.name, run.admin.consumers
+    make = partial(consumers.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
+    load = partial(consumers.load, stream, known)
+    print_consumer(run, created(run, f"consumer {known} of stream {stream}", load, make) if known else make())
 
 
 @command(changing, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
@@ -112,7 +116,10 @@ def copy(
 
     Options change it. It begins where its deliver policy says: the position of the other one is not copied.
     """
-    print_consumer(run, run.admin.consumers.copy(stream, name, new_name, any_filter=any_filter, **fields))
+    consumers = run.admin.consumers
+    make = partial(consumers.copy, stream, name, new_name, any_filter=any_filter, **fields)
+    load = partial(consumers.load, stream, new_name)
+    print_consumer(run, created(run, f"consumer {new_name} of stream {stream}", load, make))
 
 
 def _read(config: str | None) -> dict[str, Any]:

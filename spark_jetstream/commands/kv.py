@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from spark_jetstream.admin.kv_models import BucketConfig
-from spark_jetstream.commands.applying import DryRun
+from spark_jetstream.commands.applying import DryRun, created
 from spark_jetstream.commands.arguments import Force
 from spark_jetstream.commands.buckets import NewBucket, edit_bucket, remove_bucket
 from spark_jetstream.commands.fields import with_fields
@@ -50,8 +51,10 @@ def info(run: Run, bucket: BucketName) -> None:
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
 @with_fields(BucketConfig)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
-    """Create a bucket. One that exists just so stays as it is; one that is different is an error."""
-    print_bucket(run, run.admin.kv.create(bucket, fields))
+    """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
+    buckets = run.admin.kv
+    make = partial(buckets.create, bucket, fields)
+    print_bucket(run, created(run, f"bucket {bucket}", partial(buckets.load, bucket), make))
 
 
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from spark_jetstream.admin.object_models import ObjectBucketConfig
-from spark_jetstream.commands.applying import DryRun
+from spark_jetstream.commands.applying import DryRun, created
 from spark_jetstream.commands.arguments import Force
 from spark_jetstream.commands.buckets import NewBucket, edit_bucket, remove_bucket
 from spark_jetstream.commands.fields import with_fields
@@ -47,8 +48,10 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
 @with_fields(ObjectBucketConfig)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
-    """Create a bucket. One that exists just so stays as it is; one that is different is an error."""
-    print_bucket(run, run.admin.objects.create(bucket, fields))
+    """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
+    buckets = run.admin.objects
+    make = partial(buckets.create, bucket, fields)
+    print_bucket(run, created(run, f"bucket {bucket}", partial(buckets.load, bucket), make))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")

@@ -10,7 +10,7 @@ import typer
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.admin.templates import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
-from spark_jetstream.commands.applying import DryRun, change
+from spark_jetstream.commands.applying import CREATED, DryRun, change, create
 from spark_jetstream.commands.arguments import Force, StreamName
 from spark_jetstream.commands.fields import with_fields
 from spark_jetstream.commands.framework import Run, alone, command
@@ -50,10 +50,10 @@ def add(
         ),
     ] = None,
 ) -> None:
-    """Create a stream. One that exists just so stays as it is; one that is different is an error."""
-    given = _template(begin_with, config)
-    info = run.admin.streams.create({**given, **fields, "name": name})
-    _created(run, info)
+    """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
+    wanted = StreamConfig.parse({**_template(begin_with, config), **fields, "name": name}, f"stream {name}")
+    streams = run.admin.streams
+    _created(run, *create(lambda: streams.load(name), lambda: streams.create(wanted)))
 
 
 @command(changing, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
@@ -92,7 +92,8 @@ def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) ->
 
     Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset subjects.
     """
-    _created(run, run.admin.streams.copy(stream, name, **fields))
+    streams = run.admin.streams
+    _created(run, *create(lambda: streams.load(name), lambda: streams.copy(stream, name, **fields)))
 
 
 @command(changing, "seal", example="stream seal ORDERS_2025")
@@ -123,6 +124,7 @@ def _file(config: str | None) -> dict[str, Any]:
     return {} if config is None else template(config, "configuration")
 
 
-def _created(run: Run, info: StreamInfo) -> None:
+def _created(run: Run, info: StreamInfo, done: str) -> None:
     stores = ", ".join(info.config.subjects) or "what it copies"
-    run.out.done(f"stream {info.config.name} was created; it stores {stores}", **as_data(info))
+    data = {**as_data(info), "did_create": done == CREATED}
+    run.out.done(f"stream {info.config.name} {done}; it stores {stores}", **data)

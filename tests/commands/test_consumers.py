@@ -187,8 +187,14 @@ def test_add_in_all_forms(admin: JetStreamAdmin, stream: str, do: Command, run: 
     assert (config.durable_name, config.ack_policy, config.filters) == ("c", "explicit", ("c.a",))
     unnamed = do("add", stream, "--inactive-threshold", "1h", "--json").json
     assert admin.consumers.load(stream, unnamed["name"]).config.durable_name == ""
+    assert ran.err == ""
+    again = do("add", stream, "c", "--filter-subject", "c.a")
+    assert (again.out, again.err) == (ran.out, f"consumer c of stream {stream} already exists, unchanged\n")
     refused(run("add", stream, "c", "--max-deliver", 3), 1, f"create consumer c of stream {stream}: consumer already")
+    refused(run("add", stream, "c", "--max-deliver", 3), 1, 'max_deliver: -1 -> 3; filter_subjects: ["c.a"] -> nothing')
     assert admin.consumers.load(stream, "c").config.max_deliver == -1
+    do("copy", stream, "c", "d")
+    assert do("copy", stream, "c", "d", "--json").err == f"consumer d of stream {stream} already exists, unchanged\n"
     done = do("add", stream, "old", "--durable-form", "--filter-subject", "c.a", "--max-deliver", 3, "--json").json
     assert (done["config"]["durable_name"], done["config"]["max_deliver"]) == ("old", 3)
     refused(run("add", stream, "old", "--durable-form"), 1, "consumer already exists")

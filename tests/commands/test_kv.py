@@ -49,6 +49,13 @@ def test_a_bucket_from_its_creation_to_its_end(do: Command, run: Command, bucket
     assert (made["bucket"], made["history"], made["ttl"], made["max_value_size"]) == (name, 3, 3_600_000_000_000, 1024)
     assert (made["metadata"], made["mirror"], made["sources"]) == ({"owner": "me"}, None, [])
     assert made["stream"]["config"]["name"] == f"KV_{name}"
+    again = do("kv", "add", f"{name}again", "--history", 3)
+    assert (again.err, again.out.splitlines()[0]) == ("", f"Key-Value bucket {name}again")
+    assert do("kv", "add", f"{name}again", "--history", 3).err == f"bucket {name}again already exists, unchanged\n"
+    refused = run("kv", "add", f"{name}again", "--history", 4, "--json")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.endswith("; there -> asked for: max_msgs_per_subject: 3 -> 4\n")
+    do("kv", "rm", f"{name}again", "--force")
     shown = do("kv", "info", name).out
     words = [" ".join(row.split()) for row in shown.splitlines()]
     assert words[0] == f"Key-Value bucket {name}"

@@ -69,7 +69,11 @@ def test_the_life_of_a_bucket(obj: Command, try_obj: Command, bucket: str) -> No
     shown = obj("info", name).out
     assert f"Object Store bucket {name}" in shown
     assert "owner=me" in shown
-    assert try_obj("add", name, "--storage", "memory").code == 1
+    again = obj("add", name, "--storage", "memory", "--ttl", "30d", "--metadata", "owner=me")
+    assert again.err == f"bucket {name} already exists, unchanged\n"
+    refused = try_obj("add", name, "--storage", "memory", "--metadata", "owner=me")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.endswith("; there -> asked for: max_age: 30d -> 0s\n")
 
     ran = try_obj("edit", name, "--ttl", "60s")
     assert ran.code == 2  # nobody is there to say yes

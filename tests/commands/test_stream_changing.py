@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_jetstream.testing import NatsServer
 from tests.commands.conftest import Command
 from tests.support.client import ask
+from tests.support.command import succeed
 
 
 def config(do: Command, stream: str) -> dict[str, Any]:
@@ -26,11 +29,30 @@ def test_add(do: Command, run: Command, name: str) -> None:
     made = config(do, name)
     # A plain stream is what it begins with.
     assert (made["max_age"], made["allow_direct"], made["discard"]) == (30 * 10**9, True, "old")
+    ran = do("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "30s")
+    assert ran.out == f"stream {name} already exists, unchanged; it stores {name}.>\n"
     again = do("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "30s", "--json").json
-    assert again["config"] == made
-    ran = run("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h")
-    assert (ran.code, ran.out) == (1, "")
-    assert f"cannot create stream {name}: stream name already in use" in ran.err
+    assert (again["config"], again["did_create"]) == (made, False)
+    for flag, shown in (("--no-deny-delete", ""), ("--deny-delete", "; deny_delete: false -> true")):
+        ran = run("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", flag)
+        assert (ran.code, ran.out) == (1, "")
+        assert f"cannot create stream {name}: stream name already in use" in ran.err
+        assert ran.err.endswith(f"; there -> asked for: max_age: 30s -> 1h{shown}\n")
+    made = do("stream", "copy", name, f"{name}B", "--subjects", f"{name}b", "--json").json
+    assert made["did_create"] is True
+    ran = do("stream", "copy", name, f"{name}B", "--subjects", f"{name}b")
+    assert ran.out.startswith(f"stream {name}B already exists, unchanged; ")
+
+
+def test_what_may_not_be_looked_at_was_perhaps_created(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    """The server gives the same answer for a stream that it creates and for one that exists."""
+    may = '{ publish: "$JS.API.STREAM.CREATE.>", subscribe: "_INBOX.>" }'
+    server = nats_server_factory(config=f"authorization {{ users: [{{ user: a, password: p, permissions: {may} }}] }}")
+    for _ in range(2):
+        ran = succeed("stream", "add", "S", "--user", "a", "--password", "p", url=server.url)
+        assert ran.out == "stream S exists; it stores S\n"
 
 
 def test_templates_and_files(do: Command, name: str, tmp_path: Path) -> None:
