@@ -13,17 +13,30 @@ import weakref
 from types import TracebackType
 from typing import Any
 
+from spark_jetstream import jsapi
 from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
+from spark_jetstream.admin.api_subjects import ACCOUNT_INFO
 from spark_jetstream.admin.event_base import Event, Gap
 from spark_jetstream.admin.event_reading import parse_event
 from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
 from spark_jetstream.connection import Connection
 from spark_jetstream.deadline import Backoff, Deadline
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, OptionError, OutageError
+from spark_jetstream.errors import (
+    ApiError,
+    ConnectionFailed,
+    JetStreamError,
+    JetStreamNotEnabled,
+    NoResponders,
+    OptionError,
+    OutageError,
+    PermissionDenied,
+    RequestTimeout,
+)
 from spark_jetstream.listening import Listener, Missed
 from spark_jetstream.values import shown
 
+_SYSTEM = "$SYS.REQ.SERVER.PING"
 _SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
 _QUIET = 10.0  # seconds without an event after which the server is asked for a sign of life
 _LOOK_AGAIN = 1.0  # seconds
@@ -44,16 +57,18 @@ class Events:
         consumer: str | None = None,
         timeout: float | None = None,
         count: int | None = None,
-        prefix: str = PREFIX,
+        prefix: str | None = None,
     ) -> Watch:
         """Listen to events; all that happens once this has returned is heard.
 
         ``wanted``: kinds (``"max_deliver"``, or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); without any,
         all. ``stream`` and ``consumer`` choose those that name them in their subject, so none of the API, a server, or
         a domain. The iteration ends after ``timeout`` seconds, or with ``count`` events (a `Gap` is not counted), or
-        never. ``prefix`` is for events that another account exports, and this one imports under another subject.
+        never. ``prefix`` is what the subjects of events begin with, for events that another account exports and this
+        one imports; without it that is ``$JS.EVENT``, and the account must have JetStream or be the system account.
 
-        Raises `OptionError`, `PermissionDenied` with the subject, `ConnectionFailed`.
+        Raises `OptionError`, `PermissionDenied` with the subject, `ConnectionFailed`; `JetStreamNotEnabled` or
+        `NoResponders` where the account or the server has no JetStream, as far as the account may ask.
         """
         if timeout is not None and not timeout > 0:
             raise OptionError(f"timeout must be a number of seconds above 0, not {shown(timeout)}")
@@ -65,9 +80,31 @@ class Events:
             metrics=metrics,
             stream=None if stream is None else stream_name(stream),
             consumer=None if consumer is None else consumer_name(consumer),
-            prefix=subject_filter(prefix, literal=True),
+            prefix=PREFIX if prefix is None else subject_filter(prefix, literal=True),
         )
+        if prefix is None:
+            self._need_jetstream()
         return Watch(self._api, subjects, timeout, count)
+
+    def _need_jetstream(self) -> None:
+        """Raise where no event can come. What cannot be known now is no error: events tell of a cluster in trouble."""
+        connection, context = self._api.connection, "listen to events"
+
+        def ask(subject: str) -> bytes:
+            return connection.request(subject, b"", context=context, timeout=_SIGN_OF_LIFE)
+
+        try:
+            jsapi.reply(ask(f"{connection.prefix}.{ACCOUNT_INFO}"), context)
+        except (JetStreamNotEnabled, NoResponders):
+            # The system account has no JetStream, and hears of servers and domains. No other one reaches this subject.
+            try:
+                ask(_SYSTEM)
+                return
+            except (NoResponders, PermissionDenied, RequestTimeout):
+                pass
+            raise
+        except (ApiError, PermissionDenied, RequestTimeout):
+            pass
 
 
 class Watch:

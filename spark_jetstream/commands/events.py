@@ -47,7 +47,10 @@ def watch(
     cloudevents: Annotated[
         bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.", show_default=False)
     ] = False,
-    prefix: Annotated[str, typer.Option(help="What the subjects of events begin with.")] = PREFIX,
+    prefix: Annotated[
+        str | None,
+        typer.Option(help=f"What the subjects of events begin with, where they are imported; else {PREFIX}."),
+    ] = None,
 ) -> None:
     """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
 

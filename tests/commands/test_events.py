@@ -16,7 +16,7 @@ from spark_jetstream.admin import JetStreamAdmin, parse_event
 from spark_jetstream.admin.event_models import StreamAction
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.support.command import run_command, succeed
+from tests.support.command import Ran, run_command, succeed
 
 KIND = ("events", "--kind", "stream_action", "--stream", "BUSY")
 
@@ -107,6 +107,56 @@ def test_wrong_usage(nats_server: NatsServer) -> None:
 def test_no_server() -> None:
     ran = run_command("events", "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1")
     assert (ran.code, ran.out) == (3, "")
+
+
+ACCOUNTS = """
+accounts {
+  STREAMS { jetstream: enabled, users: [{ user: streams, password: p }], exports: [{ stream: "$JS.EVENT.>" }] }
+  PLAIN { users: [{ user: plain, password: p }], imports: [{ stream: { account: STREAMS, subject: "$JS.EVENT.>" } }] }
+  SYS { users: [{ user: system, password: p }] }
+}
+system_account: SYS
+"""
+
+
+def test_without_jetstream_in_the_account(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    server = nats_server_factory(config=ACCOUNTS)
+
+    def run(user: str, *line: str) -> Ran:
+        return run_command(*line, "--user", user, "--password", "p", url=server.url)
+
+    for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
+        ran = run("plain", *line)
+        assert (ran.code, ran.out) == (1, "")
+        assert "JetStream not enabled for account" in ran.err
+    # Somebody else's events, and those of the system account.
+    for user, *more in (("streams",), ("system",), ("plain", "--prefix", "$JS.EVENT")):
+        ran = run(user, "events", "--for", "20ms", *more)
+        assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
+
+
+def test_without_jetstream_on_the_server(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    server = nats_server_factory(jetstream=False)
+    for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
+        ran = run_command(*line, url=server.url)
+        assert (ran.code, ran.out) == (3, "")
+        assert "is JetStream enabled for this server and account" in ran.err
+
+
+def test_without_permission_to_ask_for_jetstream(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    users = (
+        'authorization { users: [{ user: a, password: p, permissions: { subscribe: "$JS.EVENT.>", publish: [] } }] }'
+    )
+    ran = run_command(
+        "events", "--for", "20ms", "--user", "a", "--password", "p", url=nats_server_factory(config=users).url
+    )
+    assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
 
 
 def test_a_user_who_may_not_listen(nats_server_factory: Callable[..., NatsServer], no_connection_left: None) -> None:
