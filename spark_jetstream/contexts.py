@@ -61,9 +61,17 @@ def context_options(name: str) -> dict[str, str]:
 
 
 def selected_context() -> str | None:
-    """The name of the context that ``nats context select`` chose; None when there is none."""
+    """The name of the context that ``nats context select`` chose; None when there is none. `OptionError`."""
     chosen = _root() / "context.txt"
-    return chosen.read_text("utf-8").strip() or None if chosen.is_file() else None
+    if not os.path.isfile(chosen):
+        return None
+    try:
+        return chosen.read_text("utf-8").strip() or None
+    except OSError as error:
+        fault = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
+    except UnicodeDecodeError:
+        fault = "is not UTF-8 text"
+    raise _error(f"the file {chosen}, which names the selected one, {fault}")
 
 
 def _root() -> Path:
@@ -73,14 +81,14 @@ def _root() -> Path:
 def _path(name: str) -> Path:
     if name.endswith(".json") or "/" in name or os.sep in name:
         path = Path(os.path.expanduser(name))
-        if path.is_file():
+        if os.path.isfile(path):
             return path
         raise _error(f'"{name}" is a path at which there is no file')
     folder = _root() / "context"
     path = folder / f"{name}.json"
     if not name.strip() or ".." in name:
         raise _error(f'"{name}" is not a name that a context can have')
-    if path.is_file():
+    if os.path.isfile(path):
         return path
     known = sorted(file.stem for file in folder.glob("*.json"))
     closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
@@ -193,7 +201,7 @@ def _resolved(name: str, field: str, text: str) -> str:
     if text.startswith("file://"):
         try:
             return Path(_expand(text.removeprefix("file://"))).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+        except (OSError, ValueError):
             fault = f"takes {field} from a file that cannot be read"
     elif match := _DATA.fullmatch(text):
         try:

@@ -11,6 +11,7 @@ Nothing here knows which options exist, and no arithmetic on times goes through 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from datetime import date
@@ -313,3 +314,19 @@ class Secret:
         if not secret.get_secret_value().strip():
             raise OptionError(f"option {option} must not be empty", option=option)
         return secret
+
+
+def file_path(what: str, path: str | os.PathLike[str]) -> str:
+    """A path as text. `OptionError` that begins with ``what`` for one that no file can have.
+
+    Python raises a bare `ValueError` for a path with a NUL character or with half of a surrogate pair.
+    """
+    text = os.fspath(path)
+    try:
+        possible = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        visible = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        raise OptionError(f"{what} must be a path that a file can have, not {shown(visible)}", option=what)
+    return text

@@ -146,7 +146,7 @@ BAD: list[tuple[Kind, object, str]] = [
     (DURATION, "soon", "a duration"),
     (DURATION, "", "a duration"),
     (DURATION, "1e3s", "a duration"),
-    (DURATION, "6M", 'not "6M": M could mean minutes, or months as in the nats command; write 6m for minutes, and'),
+    (DURATION, "6M", "M could mean minutes, or months as in the nats command; write 6m for minutes, and"),
     (DURATION, "1y 1.5 M", "write 1.5m for minutes, and days instead of months, such as 45d"),
     (DURATION, "0.01M", "such as 0.3d"),
     (DURATION, float("inf"), "a duration"),

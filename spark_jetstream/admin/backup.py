@@ -25,6 +25,7 @@ from spark_jetstream.admin.messages import SnapshotConfig
 from spark_jetstream.admin.stream_replies import SnapshotReply
 from spark_jetstream.connection import Connection, Inbox
 from spark_jetstream.errors import BackupError, PermissionDenied
+from spark_jetstream.values import file_path
 from spark_jetstream.wire import Frames, Status
 
 Progress = Callable[[int, int], None]
@@ -85,7 +86,7 @@ def backup(
     """
     context = f"back up stream {stream}"
     with connection.inbox(replies=True, paced=False, token=_TOKEN) as inbox:
-        draft = Draft(Path(target))
+        draft = Draft(Path(file_path("target", target)))
         try:
             sizes = {"chunk_size": min(chunk_size, connection.max_payload), "window_size": window_size}
             asked = {

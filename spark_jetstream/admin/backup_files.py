@@ -41,9 +41,11 @@ class Draft:
         self.size = 0
         self._single = target.suffix == SUFFIX
         self._sum = hashlib.sha256()
+        if not target.name:
+            raise OptionError(f"target must be the path of a backup that is to be made, not {target}", option="target")
         self._temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-        _refuse_existing(target)
         with _writing(target):
+            _refuse_existing(target)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not self._single:
                 self._temporary.mkdir()

@@ -19,7 +19,7 @@ from spark_jetstream.errors import OptionError, PermissionDenied
 from spark_jetstream.option_specs import OnConflict
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import retrying
-from spark_jetstream.values import shown
+from spark_jetstream.values import file_path, shown
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +86,9 @@ def _described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted,
     if text.startswith(("{", "[")):
         documents = [json_document(text, what)]
     else:
+        path = file_path(what, text)
         what = f"{what}, file {shown(text)}"
-        documents = file_content(find_file(text), what)
+        documents = file_content(find_file(path), what)
     name = ensure.streams[0] if len(ensure.streams) == 1 else None
     wanted = wanted_in(documents, what, name)
     for each in wanted:

@@ -22,6 +22,7 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.stored_objects import StoredObject, stored_objects
 from spark_jetstream.table import TablePart, read_table
+from spark_jetstream.values import file_path
 
 
 class ObjectBucket:
@@ -121,10 +122,11 @@ class ObjectBucket:
         """Write the content to a file, which is there when all of it is right, and not before; what was written.
 
         Until then it stands beside it, under a name that begins with a dot and ends with ``.part``. `OptionError` when
-        there is something at ``path``, unless ``overwrite``; `JetStreamError` when it cannot be written. A file that is
-        overwritten keeps its permissions. ``progress`` gets the bytes that came and how many there are.
+        there is something at ``path``, unless ``overwrite``, and in any case when that is not a file but a directory or
+        a device; `JetStreamError` when it cannot be written. A file that is overwritten keeps its permissions.
+        ``progress`` gets the bytes that came and how many there are.
         """
-        target = Path(path)
+        target = Path(file_path("path", path))
         _refuse_existing(target, overwrite)
         temporary = target.with_name(f".{secrets.token_hex(8)}.part")
         mode = _mode(target)
@@ -205,7 +207,7 @@ class ObjectBucket:
 
         `OptionError` when it cannot be opened, `JetStreamError` when it cannot be read.
         """
-        source = Path(path)
+        source = Path(file_path("path", path))
         try:
             file = source.open("rb")
         except OSError as error:
@@ -283,10 +285,14 @@ def _metadata(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
-    if os.path.lexists(target) and (target.is_dir() or not overwrite):
-        raise OptionError(
-            f"{target} exists already: choose another file, or say that it may be replaced", option="path"
-        )
+    with _using(target, "write"):
+        if target.exists() and not target.is_file():
+            # To replace a device, /dev/null for example, would break other programs.
+            raise OptionError(f"{target} exists already, and is no file: choose another path", option="path")
+        if os.path.lexists(target) and not overwrite:
+            raise OptionError(
+                f"{target} exists already: choose another file, or say that it may be replaced", option="path"
+            )
 
 
 def _mode(target: Path) -> int | None:

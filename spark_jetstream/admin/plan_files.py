@@ -23,7 +23,7 @@ from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.rendering import rendered
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.errors import OptionError
-from spark_jetstream.values import shown
+from spark_jetstream.values import file_path, shown
 
 _CONSUMERS = "consumers"
 _FIELDS = {*StreamConfig.model_fields, _CONSUMERS}
@@ -48,7 +48,7 @@ def read_wanted(
     """
     found: dict[str, tuple[Wanted, str]] = {}
     for number, given in enumerate(described, start=1):
-        where = f"description {number}" if isinstance(given, Mapping) else os.fspath(given)
+        where = f"description {number}" if isinstance(given, Mapping) else file_path("description", given)
         documents = [given] if isinstance(given, Mapping) else file_content(where, where)
         for each in wanted_in(documents, where, newer=newer):
             name = each.stream.name

@@ -41,6 +41,7 @@ from spark_jetstream.errors import (
     StreamExists,
     StreamNotFound,
 )
+from spark_jetstream.values import file_path
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def restore(
     """
     if chunk_size < 1:
         raise OptionError(f"chunk_size must be 1 or more, not {chunk_size}", option="chunk_size")
-    with opened(Path(source)) as saved:
+    with opened(Path(file_path("source", source))) as saved:
         config = _config(saved, name, changes or {})
         kind = checked(saved, checking)
         _refuse_old(saved, config, kind)

@@ -16,6 +16,7 @@ from typing import Any
 from spark_jetstream.admin.changing import own_configuration
 from spark_jetstream.admin.plan_files import file_content
 from spark_jetstream.errors import OptionError
+from spark_jetstream.values import file_path
 
 DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
     {
@@ -57,7 +58,7 @@ def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, 
     checked where the template is used. `OptionError`, which begins with ``what`` and the file, when the file cannot be
     read, or holds something else.
     """
-    file = os.path.expanduser(os.fspath(path))
+    file = os.path.expanduser(file_path(what, path))
     documents = file_content(file, f"{what} {file}")
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise OptionError(f"{what} {file}: this is not one object with the fields of a configuration")

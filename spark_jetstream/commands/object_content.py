@@ -28,6 +28,7 @@ from spark_jetstream.commands.object_arguments import (
 from spark_jetstream.commands.object_text import object_text, print_object
 from spark_jetstream.errors import MessageNotFound
 from spark_jetstream.objects import DEFAULT_CHUNK_SIZE
+from spark_jetstream.values import file_path
 
 content = alone()
 
@@ -70,7 +71,7 @@ def get(
         for chunk in found.read(name):
             run.out.raw(chunk)
         return
-    target = Path(_file_name(name) if output is None else output)
+    target = Path(_file_name(name) if output is None else file_path("--output", output))
     if os.path.lexists(target) and not target.is_dir():
         run.out.confirm(f"Replace the file {target}?", force=force)
     with run.out.progress(target.name) as progress:
@@ -103,7 +104,7 @@ def put(
     if file == _STANDARD and name is None:
         raise typer.BadParameter("what comes from standard input needs a name", param_hint="--name")
     there = run.admin.objects.bucket(bucket)
-    chosen = Path(file).name if name is None else name
+    chosen = Path(file_path("FILE", file)).name if name is None else name
     if not force and _has(there, chosen):
         run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)
     store = partial(there.put, chosen, sys.stdin.buffer) if file == _STANDARD else partial(there.put_file, file, chosen)
