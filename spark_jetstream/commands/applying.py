@@ -27,17 +27,17 @@ class Made(Protocol):
     def created(self) -> str: ...
 
 
-I = TypeVar("I", bound=Made)  # noqa: E741  # an info
+M = TypeVar("M", bound=Made)
 
 
-def create(load: Callable[[], I], make: Callable[[], I]) -> tuple[I, str]:
+def create(load: Callable[[], M], make: Callable[[], M]) -> tuple[M, str]:
     """Create a stream, a consumer or a bucket, and say what became of it: `CREATED` or `UNCHANGED`.
 
     A server gives the same answer for one that it creates and for one that exists with the same configuration, so
     ``load`` looks first. Where the account may not look it is "exists", which is true in both cases. Raises what
     ``make`` raises, and what ``load`` raises besides `StreamNotFound` and `ConsumerNotFound`.
     """
-    before: I | None = None
+    before: M | None = None
     said = CREATED
     try:
         before = load()
@@ -49,7 +49,7 @@ def create(load: Callable[[], I], make: Callable[[], I]) -> tuple[I, str]:
     return info, UNCHANGED if before is not None and before.created == info.created else said
 
 
-def created(run: Run, what: str, load: Callable[[], I], make: Callable[[], I]) -> I:
+def created(run: Run, what: str, load: Callable[[], M], make: Callable[[], M]) -> M:
     """`create`, with a note on standard error when ``what`` was not created."""
     info, done = create(load, make)
     if done != CREATED:
