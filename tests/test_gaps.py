@@ -16,12 +16,15 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DataLossError
+from spark_jetstream.options import SourceOptions
+from spark_jetstream.pool import connect
 from spark_jetstream.source.driver import Driver
 from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
+from tests.support.keyed import CONFIG
 from tests.support.planning import driver, planner_after, run
 from tests.support.publish import Message, Publisher
-from tests.support.reading import api, create, fill, wait_until
+from tests.support.reading import QUICK, api, create, fill, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -238,6 +241,32 @@ def test_what_a_gap_means(
         assert planner_after(case.planner(), case.position)[-1:] == [case.state()["last_seq"]]
     finally:
         api(nats_server.url, f"STREAM.DELETE.{case.name}")
+
+
+def test_what_a_gap_means_in_a_bucket(nats_server: NatsServer, publisher: Publisher) -> None:
+    """Revisions go by design; a bucket without TTL never loses all of them."""
+    api(
+        nats_server.url,
+        "STREAM.CREATE.KV_gaps",
+        {"name": "KV_gaps", "subjects": ["$KV.gaps.>"], **CONFIG, "max_msgs_per_subject": 1},
+    )
+
+    def planner() -> Driver:
+        given = {**QUICK, "servers": nats_server.url, "bucket": "gaps"}
+        options = SourceOptions.from_spark(given, streaming=True)
+        return Driver(options, lambda patience: connect(options.connection, patience=patience))
+
+    try:
+        begin = planner().initial()
+        publisher.publish([Message("$KV.gaps.key", b"x")] * 20)
+        *_, (_, position) = run(planner(), begin)
+        publisher.publish([Message("$KV.gaps.key", b"x")] * 20)
+        planner().latest(position, limited=True)
+        publisher.api("STREAM.PURGE.KV_gaps")
+        with pytest.raises(DataLossError, match="messages 21 to 40 of stream KV_gaps went before being read"):
+            planner().latest(position, limited=True)
+    finally:
+        api(nats_server.url, "STREAM.DELETE.KV_gaps")
 
 
 def test_a_running_query_knows_what_did_not_match(nats_server: NatsServer, publisher: Publisher) -> None:
