@@ -22,10 +22,10 @@ from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.values import unseen
 
 _JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
 _SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED-{3,}")
-_SECRET = re.compile(r"-----BEGIN|\bS[A-Z2-7]{57}\b")  # PEM, a .creds file, a seed
 _MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smaller
 
 
@@ -41,6 +41,7 @@ def _as_given(name: str) -> str:
     return name
 
 
+@unseen
 def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] = _as_given) -> dict[str, Any]:
     """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
 
@@ -86,9 +87,9 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
     return arguments
 
 
-def path_shown(given: str) -> str:
-    """A path as it may be shown: whoever gave a secret in its place has made a mistake that is to stay his own."""
-    return "(not a path, but a secret itself, not shown)" if _SECRET.search(given) else given
+def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
+    """Why a certificate is not trusted. OpenSSL's text ends with the name that option tlsHostname asked for."""
+    return error.verify_message if options.tls_hostname is None else error.verify_message.partition(",")[0]
 
 
 class _Files:
@@ -102,7 +103,7 @@ class _Files:
         if os.path.isfile(elsewhere):
             return elsewhere
         raise OptionError(
-            f"option {option} names the file {path_shown(given)}, which is not here and was not sent with the job",
+            f"option {option} names a file that is not here and was not sent with the job",
             option=option,
         )
 
@@ -121,7 +122,7 @@ class _Files:
                 return path, content
             fault = "is too large for what it should be"
         # Outside of the except blocks: a decoding error carries along what was read.
-        raise OptionError(f"option {option} names the file {path_shown(given)}, which {fault}", option=option)
+        raise OptionError(f"option {option} names the file {path}, which {fault}", option=option)
 
 
 def _credentials(option: str, content: str) -> str:

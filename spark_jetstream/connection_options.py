@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import SecretStr, model_validator
 
 from spark_jetstream.contexts import context_options
 from spark_jetstream.errors import OptionError
 from spark_jetstream.option_models import Options, build, fields_of
 from spark_jetstream.option_specs import AUTHENTICATION, CONNECTION_OPTIONS
 from spark_jetstream.option_table import given_options
-from spark_jetstream.server_urls import Servers
+from spark_jetstream.server_urls import Login, Servers, address
+from spark_jetstream.values import hidden, revealed, unseen
 
 # What replaces what when an option stands beside a context: one option of a group drops all of the context's.
 _GROUPS = (
@@ -41,7 +42,7 @@ class ConnectionOptions(Options):
     """
 
     servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
-    user: str | None = Field(default=None, repr=False)
+    user: str | None = None
     password: SecretStr | None = None
     token: SecretStr | None = None
     credentials_file: str | None = None
@@ -49,9 +50,9 @@ class ConnectionOptions(Options):
     nkey_seed_file: str | None = None
     nkey_seed_secret: SecretStr | None = None
     tls_ca_file: str | None = None
-    tls_ca_pem: str | None = Field(default=None, repr=False)
+    tls_ca_pem: str | None = None
     tls_cert_file: str | None = None
-    tls_cert_pem: str | None = Field(default=None, repr=False)
+    tls_cert_pem: str | None = None
     tls_key_file: str | None = None
     tls_key_secret: SecretStr | None = None
     tls_hostname: str | None = None
@@ -70,21 +71,23 @@ class ConnectionOptions(Options):
         Names match in any case. Reads no file but that of a ``context`` and those that its secret fields point
         to. Raises `OptionError`.
         """
+        mapping = hidden(mapping)
         return cls.from_given(given_options(mapping, CONNECTION_OPTIONS))
 
     @classmethod
-    def from_given(cls, given: Mapping[str, str]) -> ConnectionOptions:
+    def from_given(cls, given: Mapping[str, SecretStr]) -> ConnectionOptions:
+        """As `from_spark`, of options by their proper names (`given_options`)."""
         own = {spec.name: given[spec.name] for spec in CONNECTION_OPTIONS if spec.name in given}
         context = own.pop("context", None)
         if context is None:
             return build(cls, fields_of(own, CONNECTION_OPTIONS))
-        inherited = beside(own, context_options(context))
+        inherited = beside(own, hidden(context_options(context)))
         try:
             return build(cls, fields_of({**inherited, **own}, CONNECTION_OPTIONS))
         except OptionError as error:
             if error.option not in inherited:
                 raise
-            fault = OptionError(f"{error} (it comes from option context, {context})", option=error.option)
+            fault = OptionError(f"{error} (it comes from option context, {revealed(context)})", option=error.option)
         raise fault
 
     @model_validator(mode="before")
@@ -92,7 +95,7 @@ class ConnectionOptions(Options):
     def _take_login(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "servers" not in data:
             return data
-        login = Servers().login("servers", data["servers"])
+        login = _login(data["servers"])
         if login is None:
             return data
         for names in AUTHENTICATION.values():
@@ -147,7 +150,7 @@ class ConnectionOptions(Options):
     @property
     def display_servers(self) -> str:
         """The servers as log lines and errors show them."""
-        return ", ".join(self.servers)
+        return ", ".join(map(address, self.servers))
 
     @property
     def authentication_options(self) -> str:
@@ -159,10 +162,15 @@ class ConnectionOptions(Options):
         return f"{'option' if len(names) == 1 else 'options'} {' and '.join(names)}"
 
 
-def beside(own: Mapping[str, str], context: Mapping[str, str]) -> dict[str, str]:
+@unseen
+def _login(servers: object) -> Login | None:
+    return Servers().login("servers", revealed(servers))
+
+
+def beside(own: Mapping[str, SecretStr], context: Mapping[str, SecretStr | None]) -> dict[str, SecretStr]:
     """What remains of a context's options (or of others that may be overridden) beside those that the user gave."""
     given = set(own)
-    if "servers" in own and Servers().login("servers", own["servers"]) is not None:
+    if "servers" in own and _login(own["servers"]) is not None:
         given.add("user")
     dropped = {name for group in _GROUPS if given & group for name in group} | given
-    return {name: text for name, text in context.items() if name not in dropped}
+    return {name: text for name, text in context.items() if text is not None and name not in dropped}

@@ -21,8 +21,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from spark_jetstream.errors import OptionError
 from spark_jetstream.server_urls import Login, Servers
+from spark_jetstream.values import revealed, unseen
 
 _UNSUPPORTED = (
     "socks_proxy",
@@ -38,14 +41,16 @@ _FILES = {"ca": "tlsCaFile", "cert": "tlsCertFile", "key": "tlsKeyFile"}
 _DATA = re.compile(r"data:[^,]*;base64,(.*)", re.DOTALL)
 
 
-def context_options(name: str) -> dict[str, str]:
+@unseen
+def context_options(given: str | SecretStr) -> dict[str, str]:
     """The options that a context stands for, by their names in this package, as text.
 
-    ``name`` is a context's name, or a path to its file (recognised by ``.json`` at its end or by a slash).
+    ``given`` is a context's name, or a path to its file (recognised by ``.json`` at its end or by a slash).
     Secret fields may be ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read
     here, but the path of a credentials or seed file is passed on as a path. Raises `OptionError` about the
-    option ``context``, which shows no value of any field.
+    option ``context``, which shows no value of any field, and the name only of a context that exists.
     """
+    name = str(revealed(given))
     path = _path(name)
     fields = _fields(name, path)
     options = {option: text for field, option in _PLAIN.items() if (text := _text(name, fields, field))}
@@ -83,17 +88,17 @@ def _path(name: str) -> Path:
         path = Path(os.path.expanduser(name))
         if os.path.isfile(path):
             return path
-        raise _error(f'"{name}" is a path at which there is no file')
+        raise _error("there is no file at this path")
     folder = _root() / "context"
     path = folder / f"{name}.json"
     if not name.strip() or ".." in name:
-        raise _error(f'"{name}" is not a name that a context can have')
+        raise _error("a context cannot have this name")
     if os.path.isfile(path):
         return path
     known = sorted(file.stem for file in folder.glob("*.json"))
     closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     hint = f'; did you mean "{closest[0]}"' if closest else ""
-    raise _error(f'"{name}" does not exist in {folder}{hint}')
+    raise _error(f"there is no context of this name in {folder}{hint}")
 
 
 def _fields(name: str, path: Path) -> dict[str, Any]:
@@ -196,7 +201,7 @@ def _resolved(name: str, field: str, text: str) -> str:
     if text.startswith("env://"):
         variable = text.removeprefix("env://")
         if not os.environ.get(variable):
-            raise _error(f'"{name}" takes {field} from the environment variable {variable}, which is not set')
+            raise _error(f'"{name}" takes {field} from an environment variable that is not set')
         return os.environ[variable]
     if text.startswith("file://"):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -22,6 +23,7 @@ from spark_jetstream.schema import SOURCE_DDL, ddl
 from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
 from spark_jetstream.source.filtered_reader import PUSHDOWN, FilteredBatchReader
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
+from spark_jetstream.values import hidden
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.ensure import Ensure
@@ -32,6 +34,10 @@ class JetStreamDataSource(DataSource):
 
     Source, sink and admin know nothing of each other: what the option ensureStream asks for is done from here.
     """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Takes the options from Spark. Their values stay hidden: Spark, and other tools, may show this object."""
+        super().__init__(hidden(options))  # type: ignore[arg-type]  # only the methods below read them
 
     @classmethod
     def name(cls) -> str:

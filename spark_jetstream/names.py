@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.lists import items, refuse_twice
+from spark_jetstream.lists import items, place, refuse_twice
 from spark_jetstream.subjects import subject_fault
-from spark_jetstream.values import shown, wrong
+from spark_jetstream.values import wrong
 
 _NAME_BYTES = 255
 
@@ -30,8 +30,8 @@ class StreamNames:
         if value == "" or not value:
             raise OptionError(f"option {option} must name at least one stream", option=option)
         names = items(option, value, "stream names")
-        for name in names:
-            _check_name(option, name, "a stream name")
+        for index, name in enumerate(names):
+            check_name(option, name, "a stream name", place(names, index))
         refuse_twice(option, names)
         return names
 
@@ -49,19 +49,20 @@ class StreamName:
         if not name:
             raise OptionError(f"option {option} must name a stream", option=option)
         if "," in name:
-            raise OptionError(f"option {option} must name one stream, not a list such as {shown(name)}", option=option)
-        _check_name(option, name, "a stream name")
+            raise OptionError(f"option {option} must name one stream, not a list", option=option)
+        check_name(option, name, "a stream name")
         return name
 
 
-def _check_name(option: str, name: str, what: str) -> None:
+def check_name(option: str, name: str, what: str, where: str = "") -> None:
+    """Raise `OptionError` when the server would refuse the name. ``where`` is what `lists.place` returns."""
     if re.search(r"[\s.*>/\\]", name) or not name.isprintable():
         fault = f"{what} has no blanks, dots, *, >, / or \\"
-        raise OptionError(f"option {option} holds {shown(name)}, but {fault}", option=option)
-    if len(name.encode()) > _NAME_BYTES:
-        raise OptionError(
-            f"option {option} holds {shown(name)}, which is longer than {_NAME_BYTES} bytes", option=option
-        )
+    elif len(name.encode()) > _NAME_BYTES:
+        fault = f"it is longer than {_NAME_BYTES} bytes"
+    else:
+        return
+    raise OptionError(f"option {option}{where} is not valid: {fault}", option=option)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class ConsumerName:
         name = str(value).strip()
         if not name:
             raise OptionError(f"option {option} must name a consumer", option=option)
-        _check_name(option, name, "a consumer name")
+        check_name(option, name, "a consumer name")
         return name
 
 

@@ -34,7 +34,10 @@ _NOTES = """\
 
 One kind at a time. User info in a server URL (`nats://user:password@host`, or `nats://token@host`) is a
 kind too; it is percent-decoded and used for all servers. Options whose names end in `Secret`, `password` and
-`token` are never shown: not in logs, errors, `repr`, progress or checkpoints.
+`token` are never shown: not in logs, errors, `repr`, progress or checkpoints. A secret may end up in the wrong
+option by mistake. Therefore errors name the option, and the element of a list, and do not repeat the value: only
+numbers, times, and what is a valid name, subject or host are repeated. Paths, user names and other texts are
+shown nowhere, unless they name a file or a context that exists.
 
 Files may be local on every node, or sent along with `--files` or `spark.addArtifacts`.
 

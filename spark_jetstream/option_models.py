@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.option_specs import EXCLUSIVE, NEEDED, OptionSpec
-from spark_jetstream.option_table import option_name, parse_field
+from spark_jetstream.option_table import display_field, option_name, parse_field
 
 Model = TypeVar("Model", bound="Options")
 
 
-def fields_of(given: Mapping[str, str], specs: tuple[OptionSpec, ...]) -> dict[str, object]:
+def fields_of(given: Mapping[str, SecretStr], specs: tuple[OptionSpec, ...]) -> dict[str, object]:
     """The values of these options by the names of the models' fields."""
     return {spec.field_name: given[spec.name] for spec in specs if spec.name in given}
 
@@ -28,6 +28,10 @@ class Options(BaseModel):
     @classmethod
     def _parse(cls, value: object, info: ValidationInfo) -> object:
         return parse_field(str(info.field_name), value)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        for field, value in super().__repr_args__():
+            yield field, display_field(str(field), value)
 
     def given(self) -> frozenset[str]:
         """The names of the options that were given a value."""

@@ -13,12 +13,13 @@ from typing import Literal, get_args
 
 from spark_jetstream.names import ConsumerName, Identifier, NamePattern, Prefix, StreamName, StreamNames
 from spark_jetstream.positions import Positions
-from spark_jetstream.server_urls import Servers
+from spark_jetstream.server_urls import Servers, address
 from spark_jetstream.subjects import KeyFilters, Subject, SubjectFilters
 from spark_jetstream.values import Choice, Duration, Flag, Kind, Secret, Size, Text, Time, Whole
 
 Side = Literal["source", "sink"]
 OnConflict = Literal["error", "update", "ignore"]
+NOT_SHOWN = "given, not shown"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class OptionSpec:
     def secret(self) -> bool:
         """Whether no error, log line or ``repr`` may show the value."""
         return isinstance(self.kind, Secret)
+
+    def display(self, value: object) -> object:
+        """The value of the model's field as it may be shown.
+
+        Text of no particular form is not: a password or a seed given in the place of a path passes for one.
+        """
+        if isinstance(self.kind, (Secret, Text, NamePattern)):
+            return NOT_SHOWN
+        if isinstance(self.kind, Servers) and isinstance(value, tuple):
+            return tuple(map(address, value))
+        return value
 
 
 CONNECTION_OPTIONS: tuple[OptionSpec, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from pydantic import SecretStr
 
@@ -15,6 +15,7 @@ from spark_jetstream.option_specs import (
     OptionSpec,
     Side,
 )
+from spark_jetstream.values import revealed, unseen
 
 #: Keys that Spark itself puts beside the user's options, in lower case, each with where it comes from.
 SPARK_KEYS: Mapping[str, str] = {
@@ -48,13 +49,13 @@ _COUNTERPARTS = {
 }
 
 
-def given_options(mapping: Mapping[str, object], valid: Iterable[OptionSpec]) -> dict[str, str]:
-    """The options in ``mapping`` by their proper names, as text; Spark's own keys and None are left out.
+def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
+    """The options in ``mapping`` by their proper names, hidden; Spark's own keys and None are left out.
 
     Names match in any case. Raises `OptionError` for a name that nobody knows, with the closest of ``valid``,
     and for one that is given twice in different cases.
     """
-    given: dict[str, str] = {}
+    given: dict[str, SecretStr] = {}
     for key, value in mapping.items():
         lower = key.lower()
         if value is None or lower in SPARK_KEYS or lower.startswith(_SPARK_PREFIX):
@@ -66,11 +67,11 @@ def given_options(mapping: Mapping[str, object], valid: Iterable[OptionSpec]) ->
             raise OptionError(f"there is no option {key}; did you mean {closest}", option=key)
         if name in given:
             raise OptionError(f"option {name} is given twice, in different cases", option=name)
-        given[name] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        given[name] = value
     return given
 
 
-def refuse_elsewhere(given: Mapping[str, str], side: Side, *, streaming: bool) -> None:
+def refuse_elsewhere(given: Container[str], side: Side, *, streaming: bool) -> None:
     """Raise `OptionError` for an option that ``side`` does not have, or not in this kind of query."""
     other: Side = "sink" if side == "source" else "source"
     own = {spec.name for spec in _BY_SIDE[side]}
@@ -92,10 +93,17 @@ def _refuse_other(name: str, owner: Side, side: Side) -> None:
     raise OptionError(f"option {name} belongs to the {owner} and has no meaning for a {side}{hint}", option=name)
 
 
+@unseen
 def parse_field(field_name: str, value: object) -> object:
     """The Python value of the model field ``field_name``; None and values of other fields are passed on."""
     spec = _BY_FIELD.get(field_name)
-    return value if spec is None or value is None else spec.kind.parse(spec.name, value)
+    return value if spec is None or value is None else spec.kind.parse(spec.name, revealed(value))
+
+
+def display_field(field_name: str, value: object) -> object:
+    """The value of a model field as a ``repr`` shows it: without what may be a secret."""
+    spec = _BY_FIELD.get(field_name)
+    return value if spec is None or value is None else spec.display(value)
 
 
 def option_name(field_name: str) -> str:

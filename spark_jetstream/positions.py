@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_jetstream.errors import OptionError
+from spark_jetstream.names import check_name
 from spark_jetstream.values import INT64_MAX, shown, wrong
 
 
@@ -31,10 +32,10 @@ class Positions:
         else:
             pairs = list(value.items()) if isinstance(value, Mapping) else _pairs(option, value)
         positions: dict[str, int] = {}
-        for stream, sequence in pairs:
+        for index, (stream, sequence) in enumerate(pairs):
+            check_name(option, stream, "a stream name", f" (name {index + 1})")
             if isinstance(sequence, bool) or not isinstance(sequence, int) or not 1 <= sequence <= INT64_MAX:
-                given = json.dumps(dict(sequence) if isinstance(sequence, _JsonObject) else sequence, default=str)
-                raise wrong(option, f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", given)
+                raise wrong(option, f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", sequence)
             if stream in positions:
                 raise OptionError(f"option {option} names {shown(stream)} twice", option=option)
             positions[stream] = sequence

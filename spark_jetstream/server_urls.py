@@ -12,7 +12,6 @@ from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.lists import items
-from spark_jetstream.values import shown
 
 SCHEMES = ("nats", "tls", "ws", "wss")
 _SERVER = re.compile(
@@ -39,7 +38,7 @@ class Servers:
     """A comma list of ``nats://``, ``tls://``, ``ws://``, ``wss://`` URLs -> tuple of URLs without user info.
 
     ``host`` and ``host:port`` stand for ``nats://`` URLs. ``login`` gives the user info that the URLs held.
-    No error repeats a URL when there is user info anywhere: a stray comma may have cut a password in two.
+    No error repeats a URL: a stray comma may have cut a password in two, and a query may hold one.
     """
 
     @property
@@ -70,16 +69,13 @@ class Servers:
         return Login(unquote(user), SecretStr(unquote(password)), None)
 
     def _split(self, option: str, value: object) -> list[tuple[str, str | None]]:
-        private = "@" in str(value)
-        parts = items(option, value, "server URLs") if not private else _items_unseen(option, value)
         found = []
-        for number, item in enumerate(parts, start=1):
+        for number, item in enumerate(items(option, value, "server URLs"), start=1):
             match = _SERVER.fullmatch(item)
             fault = _server_fault(match)
             if match is None or fault:
-                which = f"URL number {number}" if private else shown(item)
-                hint = " (inside a URL, a password is percent-encoded)" if private else ""
-                raise OptionError(f"option {option} holds {which}, in which {fault}{hint}", option=option)
+                hint = " (inside a URL, a password is percent-encoded)" if "@" in str(value) else ""
+                raise OptionError(f"option {option} holds URL number {number}, in which {fault}{hint}", option=option)
             scheme = (match["scheme"] or "nats").lower()
             port = f":{int(match['port'])}" if match["port"] else ""
             path = match["path"] if match["path"] not in {None, "/"} else ""
@@ -87,12 +83,9 @@ class Servers:
         return found
 
 
-def _items_unseen(option: str, value: object) -> tuple[str, ...]:
-    try:
-        return items(option, value, "server URLs")
-    except OptionError:
-        fault = f"option {option} must be a comma list of server URLs without empty elements"
-    raise OptionError(fault, option=option)
+def address(url: str) -> str:
+    """A parsed URL as errors and log lines show it: without the path, which a proxy may take for a key."""
+    return "/".join(url.split("/", 3)[:3])
 
 
 def _server_fault(match: re.Match[str] | None) -> str:

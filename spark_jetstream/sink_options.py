@@ -12,7 +12,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.option_models import Options, build, fields_of
 from spark_jetstream.option_specs import CONNECTION_OPTIONS, NOT_MADE, SINK_OPTIONS, OnConflict
 from spark_jetstream.option_table import given_options, refuse_elsewhere
-from spark_jetstream.values import shown
+from spark_jetstream.values import hidden, shown
 
 _NOT_FOR_BUCKETS = {
     "subject": "column key says where a row goes",
@@ -61,6 +61,7 @@ class SinkOptions(Options):
 
         Names match in any case. Raises `OptionError` for whatever is wrong, unknown names first.
         """
+        mapping = hidden(mapping)
         given = given_options(mapping, (*CONNECTION_OPTIONS, *SINK_OPTIONS))
         refuse_elsewhere(given, "sink", streaming=streaming)
         connection = ConnectionOptions.from_given(given)

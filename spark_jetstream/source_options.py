@@ -13,6 +13,7 @@ from spark_jetstream.option_models import Options, build, fields_of
 from spark_jetstream.option_specs import CONNECTION_OPTIONS, NOT_MADE, SOURCE_OPTIONS, OnConflict
 from spark_jetstream.option_table import given_options, refuse_elsewhere
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column
+from spark_jetstream.values import hidden
 
 #: What has no meaning for a bucket, with what is meant instead.
 _NOT_FOR_BUCKETS = {
@@ -78,6 +79,7 @@ class SourceOptions(Options):
 
         Names match in any case. Raises `OptionError` for whatever is wrong, unknown names first.
         """
+        mapping = hidden(mapping)
         given = given_options(mapping, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
         refuse_elsewhere(given, "source", streaming=streaming)
         if not {"stream", "bucket", "objectBucket"} & given.keys():

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.lists import items, refuse_twice
+from spark_jetstream.lists import items, place, refuse_twice
 from spark_jetstream.values import shown
 
 MAX_SUBJECT = 1024
@@ -27,10 +27,11 @@ class SubjectFilters:
 
     def parse(self, option: str, value: object) -> tuple[str, ...]:
         filters = items(option, value, "subject filters")
-        for subject in filters:
+        for index, subject in enumerate(filters):
             fault = subject_fault(subject)
             if fault:
-                raise OptionError(f"option {option} holds {shown(subject)}, in which {fault}", option=option)
+                where = place(filters, index)
+                raise OptionError(f"option {option}{where} holds a subject in which {fault}", option=option)
         refuse_twice(option, filters)
         for index, one in enumerate(filters):
             for other in filters[:index]:
@@ -60,7 +61,7 @@ class Subject:
         fault = _publishing_fault(subject)
         if fault:
             raise OptionError(
-                f"option {option} must be a subject to publish to, but in {shown(subject)} {fault}", option=option
+                f"option {option} must be a subject to publish to, but in this one {fault}", option=option
             )
         return subject
 
@@ -128,10 +129,12 @@ class KeyFilters:
         return "a comma list of keys, or of filters of them with * and >"
 
     def parse(self, option: str, value: object) -> tuple[str, ...]:
-        for one in items(option, value, "keys"):
+        keys = items(option, value, "keys")
+        for index, one in enumerate(keys):
             fault = key_fault(one, filters=True)
             if fault:
-                raise OptionError(f"option {option} holds {shown(one)}, in which {fault}", option=option)
+                where = place(keys, index)
+                raise OptionError(f"option {option}{where} holds a key in which {fault}", option=option)
         return SubjectFilters().parse(option, value)
 
 

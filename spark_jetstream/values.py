@@ -2,8 +2,8 @@
 
 Spark hands every option over as text. Each class here is one kind of value: ``expects`` says in words what
 is allowed, and ``parse(option, value)`` turns text into a Python value or raises `OptionError` in one
-sentence that names the option. A value that already has its Python type (seconds, bytes, nanoseconds) is
-checked and passed on.
+sentence that names the option and repeats no text that could be a secret. A value that already has its
+Python type (seconds, bytes, nanoseconds) is checked and passed on.
 
 Nothing here knows which options exist, and no arithmetic on times goes through floating point.
 """
@@ -11,20 +11,26 @@ Nothing here knows which options exist, and no arithmetic on times goes through 
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 INT64_MAX = 2**63 - 1
 _SHOWN = 80  # characters of a wrong value that an error repeats
 _SECOND = 1_000_000_000
+_HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}")
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 _UNITS = {  # nanoseconds
@@ -73,15 +79,56 @@ class Kind(Protocol):
         """The Python value, or `OptionError` naming ``option``."""
 
 
+def hidden(options: Mapping[str, object]) -> dict[str, SecretStr | None]:
+    """Options as they were given, in a form that no ``repr``, log or traceback with local variables reveals.
+
+    Any value may be a secret that the caller put into the wrong option, so all are hidden until they are parsed.
+    """
+    return {name: _hidden(value) for name, value in options.items()}
+
+
+def _hidden(value: object) -> SecretStr | None:
+    return value if value is None or isinstance(value, SecretStr) else SecretStr(str(value))
+
+
+def revealed(value: object) -> object:
+    """The text of a hidden value; other values as they are."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def unseen(work: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that handles revealed values.
+
+    The `OptionError` that it raises loses the frames it came from, whose local variables hold these values. The
+    function's own arguments stay visible and must be hidden values.
+    """
+
+    @functools.wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except OptionError as error:
+            fault = error
+        fault.__context__ = None
+        raise fault.with_traceback(None)
+
+    return call
+
+
 def shown(value: object) -> str:
-    """A wrong value as errors repeat it: quoted, on one line, cut when long."""
+    """A value as errors repeat it: quoted, on one line, cut when long. Not for options: see `wrong`."""
     text = " ".join(str(value).split())
     return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..."'
 
 
-def wrong(option: str, expects: str, value: object, hint: str = "") -> OptionError:
-    """The error for a value that is not what ``expects`` says; ``hint`` follows the value."""
-    return OptionError(f"option {option} must be {expects}, not {shown(value)}{hint}", option=option)
+def wrong(option: str, expects: str, value: object = None, hint: str = "") -> OptionError:
+    """The error for a value that is not what ``expects`` says; ``hint`` ends it.
+
+    It repeats a number or a time, and nothing else: any other text may be a secret that was given by mistake.
+    """
+    harmless = _HARMLESS.fullmatch(str(value))
+    said = f", not {shown(value)}" if harmless else ""
+    return OptionError(f"option {option} must be {expects}{said}{hint}", option=option)
 
 
 @dataclass(frozen=True)
@@ -327,6 +374,5 @@ def file_path(what: str, path: str | os.PathLike[str]) -> str:
     except UnicodeEncodeError:
         possible = False
     if not possible:
-        visible = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-        raise OptionError(f"{what} must be a path that a file can have, not {shown(visible)}", option=what)
+        raise OptionError(f"{what} must be a path that a file can have: this one has a character of none", option=what)
     return text

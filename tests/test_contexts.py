@@ -164,7 +164,7 @@ def test_authentication(
         ({"token": SECRET, "url": f"nats://me:{SECRET}@a"}, "sets token beside the user in url"),
         ({"token": "op://vault/item"}, "takes token from op://, which is not supported"),
         ({"creds": "nsc://o/a/u"}, "takes creds from nsc://, which is not supported"),
-        ({"token": "env://NOT_SET"}, "environment variable NOT_SET, which is not set"),
+        ({"token": "env://NOT_SET"}, "takes token from an environment variable that is not set"),
         ({"token": "file:///nowhere"}, "takes token from a file that cannot be read"),
         ({"token": f"data:;base64,{SECRET}!"}, "has base64 in token that cannot be decoded"),
         ({"token": f"data:,{SECRET}"}, "has a data: URI in token that is not base64"),
@@ -206,10 +206,10 @@ def test_a_file_that_is_no_context(home: Path, content: bytes, words: str) -> No
     ("name", "words"),
     [
         ("prd", 'did you mean "prod"'),
-        ("/nowhere/a.json", "is a path at which there is no file"),
-        ("nowhere.json", "is a path at which there is no file"),
-        ("..", "is not a name that a context can have"),
-        (" ", "is not a name that a context can have"),
+        ("/nowhere/a.json", "there is no file at this path"),
+        ("nowhere.json", "there is no file at this path"),
+        ("..", "a context cannot have this name"),
+        (" ", "a context cannot have this name"),
     ],
 )
 def test_a_context_that_is_not_there(home: Path, name: str, words: str) -> None:
@@ -220,7 +220,7 @@ def test_a_context_that_is_not_there(home: Path, name: str, words: str) -> None:
 
 
 def test_a_missing_context_without_any_other(home: Path) -> None:
-    with pytest.raises(OptionError, match="does not exist in") as caught:
+    with pytest.raises(OptionError, match="no context of this name in") as caught:
         context_options("prod")
     assert "did you mean" not in str(caught.value)
 

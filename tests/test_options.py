@@ -255,7 +255,7 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     # streams that are made
     (STREAM, {"ensureStreamOnConflict": "update"}, "ensureStreamOnConflict", "has no meaning without ensureStream"),
     (STREAM, {"ensureStream": " "}, "ensureStream", "must not be empty"),
-    (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "replace"}, "ensureStreamOnConflict", "ignore, not"),
+    (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "replace"}, "ensureStreamOnConflict", "update or ignore"),
     (STREAM, {**NONE, "bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more"),
     (BATCH, {**NONE, "objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
     # required
@@ -267,7 +267,7 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {**NONE, "bucket": "a.b"}, "bucket", "1 to 252 letters"),
     (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
     (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),
-    (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", '"a b", in which there is something else than letters'),
+    (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", "a key in which there is something else than letters"),
     (STREAM, {**NONE, "bucket": "b", "keys": "a.>,a.b"}, "keys", "overlap"),
     (
         STREAM,
@@ -296,8 +296,8 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"contentOff": "true"}, "contentOff", "option contentOff has no meaning without objectBucket"),
     (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
     # other kinds of reading
-    (STREAM, {"readWith": "pull"}, "readWith", 'must be consumer or direct, not "pull"'),
-    (STREAM, {"durable": "a.b"}, "durable", '"a.b", but a consumer name has no blanks'),
+    (STREAM, {"readWith": "pull"}, "readWith", "must be consumer or direct"),
+    (STREAM, {"durable": "a.b"}, "durable", "a consumer name has no blanks"),
     (STREAM, {"durable": ""}, "durable", "must name a consumer"),
     (BATCH, {"durable": "d"}, "durable", "a batch keeps no position"),
     (STREAM, {"filterPushdown": "true"}, "filterPushdown", "when reading a stream: name what to read with stream"),
@@ -311,9 +311,9 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"maxTriggerDelay": "5s"}, "maxTriggerDelay", "a batch reads what is there"),
     (BATCH, {"startingOffsets": "latest"}, "startingOffsets", "cannot be latest when reading a batch"),
     # values
-    (STREAM, {"stream": "A.B"}, "stream", '"A.B"'),
+    (STREAM, {"stream": "X,A.B"}, "stream", "option stream (element 2) is not valid: a stream name has no"),
     (STREAM, {"subjects": "a.>,a.b"}, "subjects", '"a.>" and "a.b", which overlap'),
-    (STREAM, {"maxMessagesPerTrigger": "many"}, "maxMessagesPerTrigger", 'a whole number from 1 to 2^63-1, not "many"'),
+    (STREAM, {"maxMessagesPerTrigger": "many"}, "maxMessagesPerTrigger", "a whole number from 1 to 2^63-1"),
     (STREAM, {"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger", "from 1"),
     (STREAM, {"minPartitions": "0"}, "minPartitions", "from 1 to 100,000"),
     (STREAM, {"fetchBatch": "100001"}, "fetchBatch", "from 1 to 100,000"),
@@ -347,7 +347,7 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     ),
     (BATCH, {"startingTimestamp": "1772366400001", "endingTimestamp": "1772366400000"}, "endingTimestamp", "is before"),
     (STREAM, {"servers": "nats://a,wss://b"}, "servers", "mixes"),
-    (STREAM, {"servers": "nats://a:x"}, "servers", '"nats://a:x", in which the port'),
+    (STREAM, {"servers": "nats://a:x"}, "servers", "URL number 1, in which the port"),
     (STREAM, {"domain": "a.b"}, "domain", "a name without dots"),
     (STREAM, {"inboxPrefix": "a.>"}, "inboxPrefix", "a subject prefix"),
     (STREAM, {"retryTimeout": "2d"}, "retryTimeout", "from 0s to 1d"),

@@ -116,7 +116,7 @@ WITHOUT_SERVER = [
         'option failOnDataLoss must be .*, not "maybe"',
         failOnDataLoss="maybe",
     ),
-    case("not a duration", "b", "OptionError", 'option retryTimeout must be .*, not "soon"', retryTimeout="soon"),
+    case("not a duration", "b", "OptionError", "option retryTimeout must be .*", retryTimeout="soon"),
     case("not a size", "b", "OptionError", 'option fetchMaxBytes must be .*, not "big"', fetchMaxBytes="big"),
     case("not a time", "b", "OptionError", 'option startingTimestamp must be .*, not "noon"', startingTimestamp="noon"),
     case(
@@ -268,7 +268,7 @@ WITHOUT_SERVER = [
         "a missing file",
         "b",
         "OptionError",
-        "option credentialsFile names the file /no/such.creds, .*",
+        "option credentialsFile names a file that is not here .*",
         credentialsFile="/no/such.creds",
     ),
     case("a missing context", "b", "OptionError", ".*context.*nobody-has-this.*", context="nobody-has-this"),

@@ -123,13 +123,13 @@ GOOD: list[tuple[Kind, object, object]] = [
 ]
 
 BAD: list[tuple[Kind, object, str]] = [
-    (Flag(), "yes", 'must be true or false, not "yes"'),
+    (Flag(), "yes", "must be true or false"),
     (Flag(), "1", "must be true or false"),
     (Flag(), "", "must be true or false"),
     (Whole(1, 5000), "0", 'must be a whole number from 1 to 5,000, not "0"'),
     (Whole(1, 5000), "5001", "from 1 to 5,000"),
     (Whole(), "9223372036854775808", "from 1 to 2^63-1"),
-    (Whole(), "9" * 5000, '9..."'),
+    (Whole(), "9" * 5000, "a whole number"),
     (Whole(), "1.0", "a whole number"),
     (Whole(), "1e3", "a whole number"),
     (Whole(), "\u0661", "a whole number"),
@@ -213,14 +213,14 @@ BAD: list[tuple[Kind, object, str]] = [
     (SubjectFilters(), "a,a", 'names "a" twice'),
     (SubjectFilters(), "a.b,>", '"a.b" and ">", which overlap'),
     (StreamName(), " ", "must name a stream"),
-    (StreamName(), "A, B", 'must name one stream, not a list such as "A, B"'),
+    (StreamName(), "A, B", "must name one stream, not a list"),
     (StreamName(), "A,", "must name one stream, not a list"),
     *((StreamName(), f"A{sign}B", "a stream name has no") for sign in " .*>/\\\t\0"),
     (StreamName(), "ö" * 128, "longer than 255 bytes"),
     (Subject(), "", "a token between the dots is empty"),
     (Subject(), "a..b", "a token between the dots is empty"),
     (Subject(), ".a", "a token between the dots is empty"),
-    (Subject(), "a.", 'must be a subject to publish to, but in "a." a token between the dots is empty'),
+    (Subject(), "a.", "must be a subject to publish to, but in this one a token between the dots is empty"),
     *((Subject(), f"a{sign}b", "there are blanks or control characters") for sign in " \t\r\n\0\x01\x1f\x7f\ud800"),
     (Subject(), "a.*.b", "there is a wildcard"),
     (Subject(), "a.>", "there is a wildcard"),
@@ -230,13 +230,13 @@ BAD: list[tuple[Kind, object, str]] = [
     (Subject(), "$SYS.REQ.a", "everything below $SYS"),
     (Subject(), "ö" * 513, "there are 1,026 bytes, more than 1,024"),
     (Identifier(100), "", "must be 1 to 100 letters"),
-    (Identifier(3), "abcd", 'must be 1 to 3 letters (a to z), digits, _ and -, not "abcd"'),
+    (Identifier(3), "abcd", "must be 1 to 3 letters (a to z), digits, _ and -"),
     *((Identifier(100), f"a{sign}b", "must be 1 to 100 letters") for sign in " .*>$/:\n\0ö\u0661"),
-    (DELIVERY, "once", 'must be at-least-once, deduplicated or exactly-once, not "once"'),
-    (DELIVERY, "exactly_once", 'not "exactly_once"; did you mean exactly-once'),
+    (DELIVERY, "once", "must be at-least-once, deduplicated or exactly-once"),
+    (DELIVERY, "exactly_once", "did you mean exactly-once"),
     (DELIVERY, "dedup", "did you mean deduplicated"),
     (DELIVERY, "ATLEASTONCE", "did you mean at-least-once"),
-    (DELIVERY, "", 'must be at-least-once, deduplicated or exactly-once, not ""'),
+    (DELIVERY, "", "must be at-least-once, deduplicated or exactly-once"),
     (DELIVERY, "exactly-once" * 10_000, "must be at-least-once, deduplicated or exactly-once"),
     (DELIVERY, True, "must be at-least-once"),
     (Prefix(), "a.*", "without blanks"),
@@ -366,7 +366,9 @@ def test_times_agree_with_datetime_to_the_nanosecond(moment: datetime, nanosecon
 
 @given(
     st.dictionaries(
-        st.text(min_size=1, max_size=5).filter(lambda name: name.isprintable()), st.integers(1, 2**63 - 1), min_size=1
+        st.text(min_size=1, max_size=5).filter(lambda name: name.isprintable() and not {*name} & {*" .*>/\\"}),
+        st.integers(1, 2**63 - 1),
+        min_size=1,
     )
 )
 def test_positions_come_back_from_json(positions: dict[str, int]) -> None:

@@ -7,9 +7,10 @@ the driver.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_jetstream.admin.plan import Plan, Step, carry_out, make_plan
 from spark_jetstream.admin.plan_files import Wanted, file_content, json_document, wanted_in
@@ -33,7 +34,7 @@ class Ensure:
     """What to make sure of. ``text`` is JSON, or the path of a file; ``streams`` are those of option `stream`."""
 
     connection: ConnectionOptions
-    text: str
+    text: str = field(repr=False)
     on_conflict: OnConflict
     streams: tuple[str, ...]
 
@@ -86,9 +87,10 @@ def _described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted,
     if text.startswith(("{", "[")):
         documents = [json_document(text, what)]
     else:
-        path = file_path(what, text)
-        what = f"{what}, file {shown(text)}"
-        documents = file_content(find_file(path), what)
+        path = find_file(file_path(what, text))
+        # A text that is no path of a file may be anything.
+        what = f"{what}, file {shown(text)}" if os.path.isfile(path) else f"{what} (neither JSON nor a file)"
+        documents = file_content(path, what)
     name = ensure.streams[0] if len(ensure.streams) == 1 else None
     wanted = wanted_in(documents, what, name)
     for each in wanted:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import SecretStr
+
 from spark_jetstream.errors import OptionError
+from spark_jetstream.values import hidden, revealed, unseen
 
 #: Variables that mean the same as one option of ours.
 PLAIN = {
@@ -34,7 +37,15 @@ def environment_options(environ: Mapping[str, str]) -> dict[str, str]:
     ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_TOKEN``. `OptionError`, which shows no value, for variables that
     the command honours and this package cannot, and for a token beside another kind.
     """
-    given = {name: text for name, text in environ.items() if name.startswith("NATS_") and text.strip()}
+    given = hidden({name: text for name, text in environ.items() if name.startswith("NATS_")})
+    del environ  # a traceback with local variables would show it
+    return _options(given)
+
+
+@unseen
+def _options(environ: Mapping[str, SecretStr | None]) -> dict[str, str]:
+    texts = {name: str(revealed(value)) for name, value in environ.items()}
+    given = {name: text for name, text in texts.items() if text.strip()}
     for name, instead in _UNSUPPORTED.items():
         if name in given:
             raise OptionError(f"the environment variable {name} is set, which is not supported: {instead}")

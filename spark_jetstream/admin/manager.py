@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import SecretStr
+
 from spark_jetstream.admin.account import Account
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.consumers import Consumers
@@ -24,6 +26,7 @@ from spark_jetstream.contexts import context_options, selected_context
 from spark_jetstream.errors import OptionError
 from spark_jetstream.option_specs import CONNECTION_OPTIONS
 from spark_jetstream.option_table import given_options
+from spark_jetstream.values import hidden
 
 _NAMES = {spec.name.lower(): spec.name for spec in CONNECTION_OPTIONS}
 
@@ -47,7 +50,9 @@ class JetStreamAdmin:
 
     def __init__(self, **options: object) -> None:
         """`OptionError` for an option that does not exist here, or has a value that it cannot have."""
-        self._set_up(ConnectionOptions.from_given(_own(options)))
+        given = hidden(options)
+        del options  # a traceback with local variables would show it
+        self._set_up(ConnectionOptions.from_given(_own(given)))
 
     @classmethod
     def from_environment(cls, **options: object) -> JetStreamAdmin:
@@ -57,11 +62,15 @@ class JetStreamAdmin:
         What is given here wins: a user, say, over all that the variables say of authentication, and a context over
         ``NATS_URL``. (The command lets the variable win there; but who names a context must not end up elsewhere.)
         """
-        given = _own(options)
-        chosen = context_options(given["context"]) if "context" in given else {}
-        inherited = beside({**chosen, **given}, environment_options(os.environ))
+        wanted = hidden(options)
+        del options  # a traceback with local variables would show it
+        given = _own(wanted)
+        chosen = (
+            given_options(hidden(context_options(given["context"])), CONNECTION_OPTIONS) if "context" in given else {}
+        )
+        inherited = beside({**chosen, **given}, hidden(environment_options(os.environ)))
         if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
-            inherited["context"] = selected
+            inherited["context"] = SecretStr(selected)
         admin = cls.__new__(cls)
         try:
             admin._set_up(ConnectionOptions.from_given({**inherited, **given}))
@@ -150,10 +159,12 @@ class JetStreamAdmin:
         self.close()
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_api"):  # the constructor has failed, and a traceback shows its local variables
+            return "<JetStreamAdmin>"
         return f"<JetStreamAdmin {self.options.display_servers} {self.options.api_prefix_resolved}>"
 
 
-def _own(options: Mapping[str, Any]) -> dict[str, str]:
+def _own(options: Mapping[str, SecretStr | None]) -> dict[str, SecretStr]:
     """The options by their proper names. `OptionError` for one that has no meaning here."""
     for name in options:
         if name.lower() not in _NAMES:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
+from pydantic import SecretStr
 
 from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.manager import JetStreamAdmin
@@ -28,7 +29,8 @@ def completion(
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
         with contextlib.suppress(JetStreamError, typer.BadParameter):
-            options = {"requestTimeout": _QUICKLY, "connectTimeout": _QUICKLY, **connection_options(given)}
+            quick = SecretStr(_QUICKLY)
+            options = {"requestTimeout": quick, "connectTimeout": quick, **connection_options(given)}
             found = names(Run(options, as_json=False).admin, given)
             return list(islice((name for name in found if name.startswith(incomplete)), _MOST))
         return []

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import SecretStr
 
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.commands.output import Output
@@ -25,6 +26,7 @@ from spark_jetstream.errors import (
     OutageError,
     RequestTimeout,
 )
+from spark_jetstream.values import hidden
 
 FAILED, WRONG_USAGE, NOT_REACHED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: it did not work, or a check found something; the command line is wrong; no server, or no answer; Ctrl-C.
@@ -97,9 +99,9 @@ SHARED = (_AS_JSON, *(each.parameter for each in CONNECTING), _MORE)
 class Run:
     """One run of a command: where it connects to, and where it prints to."""
 
-    def __init__(self, options: Mapping[str, str], *, as_json: bool) -> None:
+    def __init__(self, options: Mapping[str, SecretStr], *, as_json: bool) -> None:
         self.given = dict(options)
-        """The connection options of the command line, by their names in docs/options.md."""
+        """The connection options of the command line, by their names in docs/options.md; hidden (`values.hidden`)."""
         self.out = Output(as_json=as_json)
 
     @functools.cached_property
@@ -149,26 +151,25 @@ def alone() -> typer.Typer:
     return typer.Typer(pretty_exceptions_enable=False)
 
 
-def make_run(ctx: typer.Context, given: Mapping[str, Any]) -> Run:
-    """The `Run` of a command from what its shared parameters say, and those of ``spark-jetstream`` itself."""
+def make_run(ctx: typer.Context, given: dict[str, Any]) -> Run:
+    """Take the shared parameters out of ``given``: the `Run` of a command, by them and by those of ``spark-jetstream``
+    itself."""
     outer = (ctx.find_root().obj or {}) if ctx.find_root() is not ctx else {}
     options = {**outer.get("options", {}), **connection_options(given)}
     return Run(options, as_json=bool(given.get("as_json") or outer.get("as_json")))
 
 
-def connection_options(given: Mapping[str, Any]) -> dict[str, str]:
-    """The connection options that shared parameters stand for."""
+def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
+    """Take the shared parameters out of ``given`` and return the connection options that they stand for, hidden."""
+    more = [SecretStr(each) for each in given.pop("more", None) or ()]
+    shared = hidden({each.option: given.pop(each.option, None) for each in CONNECTING})
+    if not all("=" in each.get_secret_value() for each in more):
+        raise typer.BadParameter("the value is no name=value", param_hint="--option")
     found = {}
-    for each in given.get("more") or ():
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{each} is no name=value", param_hint="--option")
-        found[name.strip()] = value
-    for shared in CONNECTING:
-        value = given.get(shared.option)
-        if value is not None:
-            found[shared.option] = str(value).lower() if shared.kind is bool else str(value)
-    return found
+    for each in more:
+        name, _, value = each.get_secret_value().partition("=")
+        found[name.strip()] = SecretStr(value)
+    return {**found, **{name: value for name, value in shared.items() if value is not None}}
 
 
 def exit_code(error: JetStreamError) -> int:

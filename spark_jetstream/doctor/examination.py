@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.connection_options import ConnectionOptions
@@ -22,6 +24,7 @@ from spark_jetstream.doctor.spark import check_spark
 from spark_jetstream.doctor.stream import Use, check_stream
 from spark_jetstream.errors import JetStreamError, PermissionDenied, StreamNotFound
 from spark_jetstream.pool import connect
+from spark_jetstream.server_urls import address
 from spark_jetstream.streams import parse_time
 
 
@@ -43,7 +46,7 @@ class Examination:
     """
 
     def __init__(
-        self, given: Mapping[str, str], environ: Mapping[str, str], chosen: Chosen, *, spark: bool | None
+        self, given: Mapping[str, SecretStr], environ: Mapping[str, str], chosen: Chosen, *, spark: bool | None
     ) -> None:
         self.reached = False
         """Whether a server has let us in."""
@@ -91,7 +94,7 @@ class Examination:
             for finding in each.findings:
                 # One server that is away is no reason to fail where others are there.
                 status = "warning" if finding.status == "failed" and some and each.info is None else finding.status
-                check = f"{each.url} {finding.check}"
+                check = f"{address(each.url)} {finding.check}"
                 yield Finding(check, status, finding.said, finding.what_to_do)
         yield from compare(looked)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 
+from pydantic import SecretStr
+
 from spark_jetstream.admin.environment import PLAIN, environment_options
-from spark_jetstream.auth import connect_arguments, path_shown
+from spark_jetstream.auth import connect_arguments
 from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.contexts import context_options, selected_context
 from spark_jetstream.doctor.findings import Finding, failed, ok
 from spark_jetstream.errors import OptionError
 from spark_jetstream.option_specs import CONNECTION_OPTIONS
+from spark_jetstream.values import hidden, revealed
 
 _BY_NAME = {spec.name: spec for spec in CONNECTION_OPTIONS}
 _VARIABLES = {option: variable for variable, option in PLAIN.items()}
@@ -25,22 +29,23 @@ _MORE_VARIABLES = {
 
 
 def check_origins(
-    options: ConnectionOptions, given: Mapping[str, str], environ: Mapping[str, str]
+    options: ConnectionOptions, given: Mapping[str, SecretStr], environ: Mapping[str, str]
 ) -> Iterator[Finding]:
     """A line for each option that has a value: the value, unless it is secret, and where it comes from.
 
     ``given`` are those of the command line. The order of precedence is that of `JetStreamAdmin.from_environment`, which
     has made ``options`` of them.
     """
-    variables = environment_options(environ)
+    variables = hidden(environment_options(environ))
     named = given.get("context")
-    context = named or variables.get("context") or selected_context()
-    described = context_options(context) if context else {}
+    found = named or variables.get("context") or selected_context()
+    described = hidden(context_options(found)) if found else {}
+    context = revealed(found)  # it exists, and is no secret that was given by mistake
     if context:
         how = _given("context", given) if named else "the environment" if "context" in variables else "selected"
         yield ok("context", f"{context} ({how})")
     # Who names a context gets all of it; otherwise a variable wins over it.
-    layers: list[tuple[Mapping[str, str], str]] = [(variables, ""), (described, f"context {context}")]
+    layers: list[tuple[Mapping[str, object], str]] = [(variables, ""), (described, f"context {context}")]
     layers = [(given, _given("", given)), *(reversed(layers) if named else layers)]
     for name in sorted(options.given() | {"servers"}, key=list(_BY_NAME).index):
         where = next((words or _variable(name) for held, words in layers if name in held), "")
@@ -57,7 +62,7 @@ def check_files(options: ConnectionOptions) -> Iterator[Finding]:
         yield failed(error.option or "files", str(error), f"correct option {error.option}, or the file")
 
 
-def _given(name: str, given: Mapping[str, str]) -> str:
+def _given(name: str, given: Mapping[str, object]) -> str:
     return "command line" if not name or name in given else ""
 
 
@@ -69,6 +74,6 @@ def _shown(name: str, options: ConnectionOptions) -> str:
     if name == "servers":
         return options.display_servers
     spec = _BY_NAME[name]
-    if spec.secret or name.endswith("Pem"):
-        return "given, not shown"
-    return path_shown(str(getattr(options, spec.field_name)))
+    value = getattr(options, spec.field_name)
+    # A file that exists is a path, and no secret given by mistake.
+    return value if name.endswith("File") and os.path.isfile(value) else str(spec.display(value))

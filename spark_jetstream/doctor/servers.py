@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_jetstream.auth import connect_arguments
+from spark_jetstream.auth import connect_arguments, mistrust
 from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning
 from spark_jetstream.errors import OptionError
@@ -180,7 +180,7 @@ def _encrypted(url: str, options: ConnectionOptions, wire: socket.socket, tls: s
     try:
         return tls.wrap_socket(wire, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise _Stop(failed("tls", *_mistrust(error, host))) from None
+        raise _Stop(failed("tls", *_mistrust(error, host, options))) from None
     except TimeoutError:
         said = "nothing came back when TLS began"
         advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
@@ -192,15 +192,16 @@ def _encrypted(url: str, options: ConnectionOptions, wire: socket.socket, tls: s
         raise _Stop(failed("tls", said, advice)) from None
 
 
-def _mistrust(error: ssl.SSLCertVerificationError, host: str) -> tuple[str, str]:
+def _mistrust(error: ssl.SSLCertVerificationError, host: str, options: ConnectionOptions) -> tuple[str, str]:
     """What is wrong with a certificate, and what to do."""
-    said = f"the certificate is not trusted: {error.verify_message}"
+    said = f"the certificate is not trusted: {mistrust(error, options)}"
     if error.verify_code == _EXPIRED:
         return said, "renew the certificate of the server"
     if error.verify_code == _NOT_YET:
         return said, "set the clock of this machine, or wait"
     if error.verify_code in {_OTHER_NAME, _OTHER_ADDRESS}:
-        return said, f"put {host} into the certificate, or the certificate's name into option tlsHostname"
+        name = host if options.tls_hostname is None else "that name"
+        return said, f"put {name} into the certificate, or the certificate's name into option tlsHostname"
     return said, "set option tlsCaFile (or tlsCaPem) to the authority that signed it"
 
 

@@ -24,13 +24,13 @@ def check_spark(
     connection: ConnectionOptions, reading: Mapping[str, str], environ: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Read one row with ``reading`` (options that name the stream and the place), in a process of its own."""
-    options = {**_as_given(connection), **reading}
+    options = SecretStr(json.dumps({**_as_given(connection), **reading}))
     began = time.monotonic()
     try:
         # Options go over standard input: a command line is seen by all users of the machine.
         ran = subprocess.run(
             [sys.executable, "-m", "spark_jetstream.doctor.spark_row"],
-            input=json.dumps(options),
+            input=options.get_secret_value(),
             env=dict(environ),
             capture_output=True,
             text=True,

@@ -33,6 +33,7 @@ from spark_jetstream.sink.objects import write_objects
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
+from spark_jetstream.values import hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,10 +67,11 @@ class _Sink:
     streaming: bool
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, prepare: Callable[[SinkOptions], None] | None = None
+        self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SinkOptions], None] | None = None
     ) -> None:
         """``prepare`` is called before the first look at a stream."""
-        self.options = SinkOptions.from_spark(dict(options), streaming=self.streaming)
+        options = hidden(options)
+        self.options = SinkOptions.from_spark(options, streaming=self.streaming)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         # Built on the driver, once for a batch write: its tasks and their retries share what it is called.
         self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
@@ -136,11 +138,12 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
 
     def __init__(
         self,
-        options: Mapping[str, str],
+        options: Mapping[str, object],
         schema: StructType,
         overwrite: bool,
         prepare: Callable[[SinkOptions], None] | None = None,
     ) -> None:
+        options = hidden(options)
         if overwrite:
             what = "stream" if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options) else "bucket"
             raise OptionError(

@@ -24,6 +24,7 @@ from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.rows import Part, pull_settings, read_part
 from spark_jetstream.source.tables import table_parts, with_subjects
 from spark_jetstream.source_options import SourceOptions
+from spark_jetstream.values import hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +61,8 @@ class _Source:
     narrowed: Narrowed | None = None
     """What predicates left of a batch."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._raw = dict(options)
+    def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
+        self._raw = hidden(options)
         self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         self._parsed: SourceOptions | None = None
         self._columns: tuple[str, ...] | None = None
@@ -130,7 +131,8 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     streaming = False
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
+        options = hidden(options)
         super().__init__(options, schema)
         self.narrowed: Narrowed = Narrowed.of(self.options)
 
@@ -156,7 +158,7 @@ class _StreamReader(_Source, DataSourceStreamReader):
     streaming = True
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
+        self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
     ) -> None:
         """``prepare`` is called on the driver, before the first look at a stream."""
         super().__init__(options, schema)

@@ -88,22 +88,20 @@ def test_which_context_is_taken(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
     assert connects_to() == (("nats://elsewhere:1",), "two")
     monkeypatch.setenv("NATS_CONTEXT", "three")
-    with pytest.raises(OptionError, match='"three" does not exist'):
+    with pytest.raises(OptionError, match="no context of this name"):
         connects_to()
 
 
 def test_an_error_says_that_a_value_comes_from_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_TIMEOUT", "soon")
-    with pytest.raises(
-        OptionError, match=r'requestTimeout must be .*"soon" \(it comes from the environment, NATS_TIMEOU'
-    ):
+    with pytest.raises(OptionError, match=r"requestTimeout must be .* \(it comes from the environment, NATS_TIMEOU"):
         JetStreamAdmin.from_environment()
     assert JetStreamAdmin.from_environment(requestTimeout="2s").options.request_timeout == 2
     with pytest.raises(OptionError) as caught:
         JetStreamAdmin.from_environment(connectTimeout="soon", requestTimeout="2s")
     assert "environment" not in str(caught.value)
     (home / "context.txt").write_text("gone\n")
-    with pytest.raises(OptionError, match=r'"gone" does not exist .*environment, NATS_CONTEXT'):
+    with pytest.raises(OptionError, match=r"no context of this name .*environment, NATS_CONTEXT"):
         JetStreamAdmin.from_environment(requestTimeout="2s")
 
 

@@ -154,7 +154,7 @@ def test_changes_made_while_keys_are_listed_survive_the_consumer(
 
 
 def test_a_stream_is_watched(admin: JetStreamAdmin, make: Make, nats_server: NatsServer) -> None:
-    api = Api(ConnectionOptions.from_given({"servers": nats_server.url}))
+    api = Api(ConnectionOptions.from_spark({"servers": nats_server.url}))
     bucket = make()
     stream = f"KV_{bucket.name}"
     for number in range(6):
