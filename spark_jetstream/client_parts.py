@@ -25,7 +25,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
 from spark_jetstream import jsapi
-from spark_jetstream.auth import connect_arguments
+from spark_jetstream.auth import connect_arguments, mistrust
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -47,10 +47,28 @@ TESTED = "2.16"
 _PARSER = "_ps"  # the attribute that holds the parser; replaced by ours
 _TRANSPORT = "_transport"  # and the one that holds the transport, filled in before it would do so itself
 _SUBSCRIPTION_ID = "_id"  # and the number of a subscription on the wire
+_INFO = "_server_info"  # and what the server last said of itself
 _READ_SIZE = 1 << 19
 _PACE = 0.004  # seconds: some five hundred acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
+_REFUSED = re.compile(r"authorization violation|(user|account) authentication (expired|revoked)", re.IGNORECASE)
+_ALERT = re.compile(r"alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+
+
+class LastingClient(Client):
+    """A client that connects again when the server ends its login; nats-py closes the connection for good.
+
+    Another server of the cluster may still accept the credentials, and a file with credentials may have been renewed.
+    """
+
+    async def _process_err(self, err_msg: str) -> None:
+        if not _REFUSED.search(err_msg):
+            await super()._process_err(err_msg)
+            return
+        error = nats.errors.Error(f"nats: {err_msg}")
+        await self._error_cb(error)
+        await self._process_op_err(error)
 
 
 def replace_parser(client: Client, scanner: Scanner, deliver: Callable[[Frames | Status], None]) -> bool:
@@ -327,16 +345,33 @@ def words(error: BaseException | None) -> str:
     return text or type(error).__name__
 
 
-def refusal(error: Exception, options: ConnectionOptions) -> JetStreamError | None:
-    """What an error of nats-py says for good about connecting with these options; None when it may pass."""
+def refusal(error: Exception, client: Client, options: ConnectionOptions) -> JetStreamError | None:
+    """What an error of nats-py says about connecting with these options; None when it is no refusal.
+
+    TLS 1.3 completes on the client's side before the server has looked at the client's certificate: the server's
+    refusal arrives as an alert, or as nothing but a broken connection when data is on its way.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return UntrustedServer(
             f"the certificate of {options.display_servers} is not trusted (options tlsCaFile, tlsHostname): "
-            f"{error.verify_message}"
+            f"{mistrust(error, options)}"
         )
     if isinstance(error, NotEncrypted):
         return UntrustedServer(f"cannot connect to {options.display_servers}: {error}")
-    if isinstance(error, nats.errors.AuthorizationError) or "authorization violation" in str(error).lower():
+    alert = _ALERT.search(str(error)) if isinstance(error, ssl.SSLError) else None
+    if "tlsCertFile" not in options.given() and "tlsCertPem" not in options.given():
+        asked = (getattr(client, _INFO, None) or {}).get("tls_verify")
+        if alert or (asked and isinstance(error, (BrokenPipeError, ConnectionResetError))):
+            return AuthenticationFailed(
+                f"the NATS server at {options.display_servers} demands a client certificate "
+                "(options tlsCertFile and tlsKeyFile)"
+            )
+    elif alert:
+        return AuthenticationFailed(
+            f"the NATS server at {options.display_servers} refused the client certificate (options tlsCertFile and "
+            f"tlsKeyFile): {alert[1].replace('_', ' ').lower()}"
+        )
+    if isinstance(error, nats.errors.AuthorizationError) or _REFUSED.search(str(error)):
         return AuthenticationFailed(
             f"the NATS server at {options.display_servers} refused the credentials ({options.authentication_options})"
         )

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -42,6 +43,7 @@ T = TypeVar("T")
 _SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
 _LOOK_AGAIN = 0.01  # seconds
 _ASK_AGAIN = 2.0  # seconds until a question that nobody answered is asked again
+_REFUSED_FOR = 5.0  # seconds: a server that restarts, or reloads its configuration later than others, refuses for less
 
 
 class Connection:
@@ -57,14 +59,16 @@ class Connection:
         self.reconnects = 0
         self._loop = loop
         self._thread = threading.current_thread()
-        self._client = Client()
+        self._client = client_parts.LastingClient()
         self._scanner = Scanner()
         self._inboxes: dict[int, Inbox] = {}
         self._subscriptions: dict[int, Subscription] = {}
         self._waiting: dict[asyncio.Future[JetStreamError], str] = {}
         self._connected = asyncio.Event()
         self._refused: asyncio.Future[JetStreamError] = loop.create_future()
-        self._last_error: BaseException | None = None
+        self._refusals: list[float] = []
+        self._tolerance = 0.0
+        self._last_error: Exception | None = None
         self._deaf: PermissionDenied | None = None
         self._background: set[asyncio.Future[Any]] = set()
         self._in_bulk = client_parts.replace_parser(self._client, self._scanner, self._deliver)
@@ -282,7 +286,11 @@ class Connection:
     # On the event loop's thread
 
     async def open(self, patience: float, find_file: Callable[[str], str]) -> None:
-        """Connect within `patience` seconds, or raise what stands in the way."""
+        """Connect within `patience` seconds, or raise what stands in the way.
+
+        Callers that wait longer than `connectTimeout` ride out an outage: servers may refuse them for a while as well.
+        """
+        self._tolerance = _REFUSED_FOR if patience > self.options.connect_timeout else 0.0
         attempt = client_parts.dial(
             self._client,
             self.options,
@@ -308,7 +316,7 @@ class Connection:
                 raise ConnectionFailed(
                     f"cannot connect to {self.options.display_servers} (option servers): {words(error)}"
                 ) from None
-            self._connected.set()
+            self._accepted()
         except BaseException:
             attempt.cancel()
             with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError):
@@ -328,6 +336,8 @@ class Connection:
         """Wait until nats-py has the connection back."""
         deadline = Deadline(patience)
         while not self._is_up:
+            if self._refused.done():
+                raise copy.copy(self._refused.result())
             if not self.usable:
                 raise ConnectionFailed(f"the connection to {self.options.display_servers} was closed{self._reason()}")
             if deadline.expired:
@@ -338,7 +348,9 @@ class Connection:
             await asyncio.sleep(deadline.within(_LOOK_AGAIN))
 
     def _reason(self) -> str:
-        return f": {words(self._last_error)}" if self._last_error is not None else ""
+        if self._last_error is None:
+            return ""
+        return f": {client_parts.refusal(self._last_error, self._client, self.options) or words(self._last_error)}"
 
     async def _request(
         self,
@@ -422,13 +434,30 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         denied = client_parts.denied(error)
-        refusal = client_parts.refusal(error, self.options)
+        refusal = client_parts.refusal(error, self._client, self.options)
         if denied is not None:
             self._on_denied(*denied)
         elif refusal is None:
             log.info("NATS connection: %s", words(error))
-        elif not self._refused.done():
-            self._refused.set_result(refusal)
+        else:
+            self._on_refused(refusal)
+
+    def _on_refused(self, refusal: JetStreamError) -> None:
+        """A server refuses this client. It counts once each server had its turn, and after `_tolerance` seconds."""
+        log.info("%s", refusal)
+        self._refusals.append(time.monotonic())
+        lasted = self._refusals[-1] - self._refusals[0]
+        if self._refused.done() or len(self._refusals) < len(self._client.servers) or lasted < self._tolerance:
+            return
+        self._refused.set_result(refusal)
+        # Without this nats-py would log in four times a second for ever. The next `connect` opens a new connection.
+        self._spawn(self._client.close())
+
+    def _accepted(self) -> None:
+        self._last_error = None
+        self._refusals.clear()
+        self._tolerance = _REFUSED_FOR
+        self._connected.set()
 
     def _on_denied(self, publishing: bool, subject: str) -> None:
         # The client library hands the subject over in lower case; what was asked for tells how it is written.
@@ -458,9 +487,8 @@ class Connection:
             inbox.put_cut(cut)
 
     async def _on_reconnected(self) -> None:
-        self._last_error = None
         self.reconnects += 1
-        self._connected.set()
+        self._accepted()
 
 
 __all__ = ["Connection", "Inbox"]

@@ -38,9 +38,10 @@ def user() -> Identity:
     return identity(nkeys.PREFIX_BYTE_USER)
 
 
-def token(issuer: Identity, subject: Identity, name: str, **claims: Any) -> str:
-    """A JWT in which `issuer` says something of `subject`."""
+def token(issuer: Identity, subject: Identity, name: str, *, lifetime: float | None = None, **claims: Any) -> str:
+    """A JWT in which `issuer` says something of `subject`; it expires after `lifetime` seconds."""
     content = {
+        **({} if lifetime is None else {"exp": int(time.time() + lifetime)}),
         "jti": secrets.token_hex(16),
         "iat": int(time.time()),
         "iss": issuer.public,
@@ -77,10 +78,10 @@ class Operator:
             f"system_account: {system.public}\nresolver: MEMORY\nresolver_preload {{\n{accounts}\n}}\n"
         )
 
-    def credentials(self, who: Identity) -> str:
-        """The content of a `.creds` file for a user of the account."""
+    def credentials(self, who: Identity, lifetime: float | None = None) -> str:
+        """The content of a `.creds` file for a user of the account; the JWT expires after `lifetime` seconds."""
         unlimited = {"subs": -1, "data": -1, "payload": -1}
-        jwt = token(self._account, who, "user", type="user", pub={}, sub={}, **unlimited)
+        jwt = token(self._account, who, "user", lifetime=lifetime, type="user", pub={}, sub={}, **unlimited)
         return (
             f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
             f"-----BEGIN USER NKEY SEED-----\n{who.seed}\n------END USER NKEY SEED------\n"
