@@ -30,7 +30,7 @@ T = TypeVar("T")
 INT64_MAX = 2**63 - 1
 _SHOWN = 80  # characters of a wrong value that an error repeats
 _SECOND = 1_000_000_000
-_HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}")
+_HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}|[0-9]{1,20} ?([num]?s|[mhd]|[kmgt](i?b)?)")
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 _UNITS = {  # nanoseconds
@@ -124,7 +124,7 @@ def shown(value: object) -> str:
 def wrong(option: str, expects: str, value: object = None, hint: str = "") -> OptionError:
     """The error for a value that is not what ``expects`` says; ``hint`` ends it.
 
-    It repeats a number or a time, and nothing else: any other text may be a secret that was given by mistake.
+    It repeats a number, also with a unit, or a time. Any other text may be a secret that was given by mistake.
     """
     harmless = _HARMLESS.fullmatch(str(value))
     said = f", not {shown(value)}" if harmless else ""
