@@ -255,7 +255,11 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ({"T": {}}, {"stream": "S"}, "stream T is described, which option stream does not name"),
     ({"subjects": ["a"]}, {"stream": "S,T"}, "a stream is described without its name"),
     ({"consumers": [{"durable_name": "c"}]}, {"stream": "S"}, "stream S: consumers are not made here: remove"),
-    ("streams.toml", {"stream": "S"}, 'option ensureStream, file "streams.toml": the file cannot be read: No such'),
+    (
+        "streams.toml",
+        {"stream": "S"},
+        "option ensureStream (neither JSON nor a file): the file cannot be read: No such",
+    ),
     ([], {"stream": "S"}, "no stream is described"),
     ({"mirror": {"name": "A"}, "subjects": ["a"]}, {"stream": "S"}, "a mirror cannot have subjects"),
 ]
