@@ -82,13 +82,16 @@ class Kind(Protocol):
 def hidden(options: Mapping[str, object]) -> dict[str, SecretStr | None]:
     """Options as they were given, in a form that no ``repr``, log or traceback with local variables reveals.
 
-    Any value may be a secret that the caller put into the wrong option, so all are hidden until they are parsed.
+    Any value may be a secret that the caller put into the wrong option, so all are hidden until they are parsed. A list
+    becomes one text with commas.
     """
     return {name: _hidden(value) for name, value in options.items()}
 
 
 def _hidden(value: object) -> SecretStr | None:
-    return value if value is None or isinstance(value, SecretStr) else SecretStr(str(value))
+    if value is None or isinstance(value, SecretStr):
+        return value
+    return SecretStr(",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
 def revealed(value: object) -> object:

@@ -50,9 +50,9 @@ class JetStreamAdmin:
 
     def __init__(self, **options: object) -> None:
         """`OptionError` for an option that does not exist here, or has a value that it cannot have."""
-        given = hidden(options)
+        given, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
-        self._set_up(ConnectionOptions.from_given(_own(given)))
+        self._set_up(ConnectionOptions.from_given(_own(given, lists)))
 
     @classmethod
     def from_environment(cls, **options: object) -> JetStreamAdmin:
@@ -62,9 +62,9 @@ class JetStreamAdmin:
         What is given here wins: a user, say, over all that the variables say of authentication, and a context over
         ``NATS_URL``. (The command lets the variable win there; but who names a context must not end up elsewhere.)
         """
-        wanted = hidden(options)
+        wanted, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
-        given = _own(wanted)
+        given = _own(wanted, lists)
         chosen = (
             given_options(hidden(context_options(given["context"])), CONNECTION_OPTIONS) if "context" in given else {}
         )
@@ -164,22 +164,18 @@ class JetStreamAdmin:
         return f"<JetStreamAdmin {self.options.display_servers} {self.options.api_prefix_resolved}>"
 
 
-def _own(options: Mapping[str, SecretStr | None]) -> dict[str, SecretStr]:
-    """The options by their proper names. `OptionError` for one that has no meaning here."""
+def _lists(options: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the options that have several values."""
+    return tuple(name for name, value in options.items() if isinstance(value, (list, tuple)))
+
+
+def _own(options: Mapping[str, SecretStr | None], lists: tuple[str, ...]) -> dict[str, SecretStr]:
+    """The options by their proper names. `OptionError` for one that has no meaning here, or several values."""
     for name in options:
         if name.lower() not in _NAMES:
             closest = difflib.get_close_matches(name.lower().replace("_", ""), _NAMES, n=1, cutoff=0.0)[0]
             raise OptionError(f"there is no option {name}; did you mean {_NAMES[closest]}", option=name)
-    return given_options({name: _text(name, value) for name, value in options.items()}, CONNECTION_OPTIONS)
-
-
-def _text(name: str, value: object) -> object:
-    """The value of an option; a list of servers as the comma list that it means. `OptionError` for any other list."""
-    if not isinstance(value, (list, tuple)):
-        return value
-    option = _NAMES[name.lower()]
-    if option != "servers":
-        raise OptionError(f"option {option} must be a single value, not a list", option=option)
-    if not value or not all(isinstance(each, str) for each in value):
-        raise OptionError("option servers must be a list of URLs, or a text with commas between them", option=option)
-    return ",".join(value)
+        option = _NAMES[name.lower()]
+        if name in lists and option != "servers":
+            raise OptionError(f"option {option} must be a single value, not a list", option=option)
+    return given_options(options, CONNECTION_OPTIONS)
