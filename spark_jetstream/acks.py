@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_jetstream.digits import load8, parse_unsigned
-from spark_jetstream.errors import ProtocolError
+from spark_jetstream.errors import ProtocolError, printable
 from spark_jetstream.wire import Frames, IntArray
 
 NO_STREAM = 503
@@ -165,7 +165,7 @@ def _refusal(number: int, error: Any) -> Refusal:
     description = error.get("description", "")
     if not isinstance(description, str):
         raise ValueError("a description that is no text")
-    return Refusal(number, _integer(error["code"]), _integer(error.get("err_code", 0)), description)
+    return Refusal(number, _integer(error["code"]), _integer(error.get("err_code", 0)), printable(description))
 
 
 def _integer(value: Any) -> int:

@@ -8,12 +8,11 @@ import sys
 from typing import Annotated, Any
 
 import spark_jetstream
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import JetStreamError, printable
 
 try:
     import typer
 
-    from spark_jetstream.admin.rendering import printable
     from spark_jetstream.commands import framework
     from spark_jetstream.commands.all import GROUPS
 except ModuleNotFoundError as error:

@@ -33,13 +33,22 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         └── ServerStartError                  an embedded nats-server did not start
 
 Errors cross process borders in Spark: every class pickles, and the copy has the same type, message and
-attributes. No message contains the value of a secret option.
+attributes. No message contains the value of a secret option, or a character that does something to a terminal:
+servers, publishers and files have a say in what messages repeat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+LAYOUT = "\n\t"
+"""What `printable` keeps of a text of several lines."""
+
+
+def printable(text: str, kept: str = "") -> str:
+    """A text that does nothing to a terminal: what cannot be printed is shown as ``\\x1b``, but for ``kept``."""
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 def _rebuild(cls: type[JetStreamError], args: tuple[Any, ...], state: dict[str, Any]) -> JetStreamError:
@@ -56,6 +65,9 @@ class JetStreamError(Exception):
     """
 
     retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message, LAYOUT))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the constructor with `args` alone, and keyword arguments would be missing.
@@ -277,7 +289,7 @@ def api_error(error: Mapping[str, Any], context: str) -> ApiError:
     code = _integer(error.get("code"))
     err_code = _integer(error.get("err_code"))
     given = error.get("description")
-    description = given if isinstance(given, str) else ""
+    description = printable(given) if isinstance(given, str) else ""
     cls = API_ERRORS.get(err_code, ApiError)
     message = f"cannot {context}: {description or 'the server gave no reason'} (code {code}, error {err_code})"
     return cls(message, code=code, err_code=err_code, description=description)

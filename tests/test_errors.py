@@ -137,3 +137,14 @@ def test_any_reply_gives_an_error(reply: dict[str, Any], expected: tuple[object,
     error = api_error(reply, "do it")
     assert (type(error), error.code, error.err_code, error.description) == expected
     assert str(error).startswith("cannot do it: ")
+
+
+@pytest.mark.parametrize("cls", [JetStreamError, OptionError, PermissionDenied])
+def test_no_message_does_anything_to_a_terminal(cls: type[JetStreamError]) -> None:
+    assert str(cls("a\x1b[31m\x07\x9b\u202e\ud800b\nc\td")) == r"a\x1b[31m\x07\x9b\u202e\ud800b" + "\nc\td"
+
+
+def test_the_words_of_the_api_are_one_line() -> None:
+    error = api_error({"code": 400, "err_code": 1, "description": "no\n\x1b[2J"}, "look")
+    assert str(error) == r"cannot look: no\n\x1b[2J (code 400, error 1)"
+    assert error.description == r"no\n\x1b[2J"

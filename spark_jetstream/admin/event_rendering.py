@@ -10,7 +10,7 @@ from typing import Any
 from spark_jetstream.admin import event_models as models
 from spark_jetstream.admin.amounts import Bytes, Timestamp
 from spark_jetstream.admin.event_base import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
-from spark_jetstream.admin.rendering import printable
+from spark_jetstream.errors import printable
 
 SOURCE = "urn:nats:jetstream"
 """The source of all CloudEvents of JetStream; the ``nats`` command has the same."""

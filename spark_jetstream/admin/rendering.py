@@ -7,9 +7,6 @@ from typing import Any
 
 from spark_jetstream.admin.model import Model
 
-LAYOUT = "\n\t"
-"""What `printable` keeps of a text of several lines."""
-
 
 def readable(value: Any) -> str:
     """A value for people: durations such as ``1h30m``, sizes such as ``1GiB``, JSON for what has parts."""
@@ -22,11 +19,6 @@ def readable(value: Any) -> str:
     if isinstance(value, (tuple, dict)):
         return json.dumps(_rendered(value), ensure_ascii=False)
     return str(value)
-
-
-def printable(text: str, kept: str = "") -> str:
-    """A text that does nothing to a terminal: what cannot be printed is shown as ``\\x1b``, but for ``kept``."""
-    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 def rendered(model: Model) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import base64
 from typing import Any
 
 from spark_jetstream.admin.messages import StoredMessage
-from spark_jetstream.admin.rendering import LAYOUT, printable
 from spark_jetstream.commands.framework import Run
+from spark_jetstream.errors import LAYOUT, printable
 
 
 def message_data(message: StoredMessage) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from spark_jetstream.admin.object_infos import ObjectInfo
 from spark_jetstream.admin.object_models import ObjectBucketConfig, ObjectBucketInfo
-from spark_jetstream.admin.rendering import LAYOUT, printable
 from spark_jetstream.commands.buckets import setting_data, setting_words
 from spark_jetstream.commands.framework import Run
 from spark_jetstream.commands.output import as_data
 from spark_jetstream.commands.showing import to_the_second
+from spark_jetstream.errors import LAYOUT, printable
 
 
 def bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.table import Table
 
 from spark_jetstream.admin.model import Model
-from spark_jetstream.admin.rendering import LAYOUT, printable, readable
+from spark_jetstream.admin.rendering import readable
+from spark_jetstream.errors import LAYOUT, printable
 
 T = TypeVar("T")
 

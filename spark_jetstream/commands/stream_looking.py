@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from spark_jetstream.admin.placing import replicas
-from spark_jetstream.admin.rendering import printable, readable
+from spark_jetstream.admin.rendering import readable
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.commands.arguments import StreamName
 from spark_jetstream.commands.framework import Run, alone, command
 from spark_jetstream.commands.output import as_data
 from spark_jetstream.commands.showing import ago, listed, print_names, server_words, to_the_second
-from spark_jetstream.errors import ServerBusy
+from spark_jetstream.errors import ServerBusy, printable
 
 looking = alone()
 

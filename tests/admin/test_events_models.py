@@ -17,8 +17,7 @@ from spark_jetstream.admin.event_models import EVENT_TYPES
 from spark_jetstream.admin.event_reading import stored_event
 from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
 from spark_jetstream.admin.messages import StoredMessage
-from spark_jetstream.admin.rendering import printable
-from spark_jetstream.errors import OptionError
+from spark_jetstream.errors import OptionError, printable
 from spark_jetstream.subjects import subjects_overlap
 
 START, END = "2026-03-01T12:00:00.5Z", "2026-03-01T12:00:01.123456789Z"
