@@ -22,7 +22,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
+from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream import jsapi
 from spark_jetstream.auth import connect_arguments, mistrust
@@ -35,14 +35,18 @@ from spark_jetstream.errors import (
     PermissionDenied,
     ProtocolError,
     UntrustedServer,
+    printable,
 )
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.wire import Event, Frames, Scanner, Status
+from spark_jetstream.server_info import InfoCheck
+from spark_jetstream.wire import MAX_FRAME, Event, Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
 
 TESTED = "2.16"
 """The release of nats-py whose private names these are."""
+TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
+"""What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
 _PARSER = "_ps"  # the attribute that holds the parser; replaced by ours
 _TRANSPORT = "_transport"  # and the one that holds the transport, filled in before it would do so itself
@@ -51,6 +55,7 @@ _INFO = "_server_info"  # and what the server last said of itself
 _READ_SIZE = 1 << 19
 _PACE = 0.004  # seconds: some five hundred acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
+_LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|(user|account) authentication (expired|revoked)", re.IGNORECASE)
 _ALERT = re.compile(r"alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
@@ -71,8 +76,14 @@ class LastingClient(Client):
         await self._process_op_err(error)
 
 
-def replace_parser(client: Client, scanner: Scanner, deliver: Callable[[Frames | Status], None]) -> bool:
-    """Let the messages that `scanner` collects go to `deliver`.
+def replace_parser(
+    client: Client,
+    scanner: Scanner,
+    deliver: Callable[[Frames | Status], None],
+    check: InfoCheck,
+    complain: Callable[[ProtocolError], None],
+) -> bool:
+    """Let the messages that `scanner` collects go to `deliver`, and errors of the server's bytes to `complain`.
 
     Warns (`RuntimeWarning`) and returns False where nats-py keeps its parser elsewhere.
     """
@@ -85,17 +96,21 @@ def replace_parser(client: Client, scanner: Scanner, deliver: Callable[[Frames |
             stacklevel=3,
         )
         return False
-    setattr(client, _PARSER, BulkParser(library, scanner, deliver))
+    setattr(client, _PARSER, BulkParser(library, scanner, deliver, check, complain))
     return True
 
 
-def replace_transport(client: Client, requires_tls: bool) -> BulkTransport | None:
-    """Let the client use a `BulkTransport`, which is returned; None where nats-py keeps its transport elsewhere."""
+def replace_transport(client: Client, options: ConnectionOptions, check: InfoCheck) -> BulkTransport | None:
+    """Let the client use a transport of ours; the `BulkTransport`, or None for a WebSocket.
+
+    None as well where nats-py keeps its transport elsewhere.
+    """
     if not hasattr(client, _TRANSPORT):
         return None
-    transport = BulkTransport(requires_tls)
+    web = options.servers[0].startswith("ws")
+    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check)
     setattr(client, _TRANSPORT, transport)
-    return transport
+    return transport if isinstance(transport, BulkTransport) else None
 
 
 def transport_of(client: Client) -> Any:
@@ -193,27 +208,91 @@ async def ask(
 class BulkParser:
     """Takes the place of nats-py's parser: same two methods, `parse` and `reset`."""
 
-    def __init__(self, library: Any, scanner: Scanner, deliver: Callable[[Frames | Status], None]) -> None:
+    def __init__(
+        self,
+        library: Any,
+        scanner: Scanner,
+        deliver: Callable[[Frames | Status], None],
+        check: InfoCheck,
+        complain: Callable[[ProtocolError], None],
+    ) -> None:
         self._library = library
         self._scanner = scanner
         self._deliver = deliver
+        self._check = check
+        self._complain = complain
 
     def reset(self) -> None:
         self._scanner.reset()
         self._library.reset()
 
     async def parse(self, data: bytes = b"") -> None:
+        """Read what the server sent.
+
+        Raises:
+            nats.errors.ProtocolError: The bytes make no sense. nats-py closes the connection then and opens it again;
+                readers start over there.
+        """
         try:
             events: list[Event] = self._scanner.feed(data)
+            for event in events:
+                if isinstance(event, bytes):
+                    await self._pass_on(event)
+                else:
+                    self._deliver(event)
         except ProtocolError as error:
-            # nats-py closes a connection whose bytes make no sense and opens it again; readers start over there.
             log.warning("closing the connection: %s", error)
+            self._complain(error)
             raise nats.errors.ProtocolError() from error
-        for event in events:
-            if isinstance(event, bytes):
-                await self._library.parse(event)
-            else:
-                self._deliver(event)
+
+    async def _pass_on(self, frames: bytes) -> None:
+        """Let nats-py's own parser read frames."""
+        if frames.startswith(b"INFO"):
+            frames = self._check.check(frames)
+        elif frames.startswith(b"-ERR"):
+            frames = _plain_error(frames)
+        try:
+            await self._library.parse(frames)
+        except TROUBLE as error:
+            raise ProtocolError(f"nats-py cannot read what the server sent: {words(error)}") from error
+
+
+class NotNats(ConnectionRefusedError):
+    """What listens there does not speak NATS. An OSError, so that nats-py treats it as a failed attempt."""
+
+
+class Greeting:
+    """The two lines with which a connection begins, checked before nats-py reads them: INFO, then PONG or -ERR."""
+
+    def __init__(self, check: InfoCheck) -> None:
+        self._check = check
+        self._greeted = False
+
+    def check(self, line: bytes) -> bytes:
+        """The next line, as nats-py may read it.
+
+        Raises:
+            NotNats: The line is another one.
+        """
+        if not line:
+            raise NotNats("the server closed the connection")
+        if self._greeted and line.startswith(b"PONG"):
+            return line
+        if self._greeted and line.startswith(b"-ERR"):
+            return _plain_error(line)
+        if self._greeted or not line.startswith(b"INFO"):
+            raise NotNats(f"this is no NATS server: its answer begins with {line[:40]!r}")
+        self._greeted = True
+        try:
+            return self._check.check(line, first=True)
+        except ProtocolError as error:
+            raise NotNats(str(error)) from error
+
+
+def _plain_error(line: bytes) -> bytes:
+    """A line with -ERR in the form in which nats-py reads it, without control characters."""
+    text = printable(line[len(b"-ERR") :].decode("utf-8", "replace").strip().strip("'"))
+    return f"-ERR '{text or 'no reason was given'}'\r\n".encode()
 
 
 class NotEncrypted(ConnectionRefusedError):
@@ -238,12 +317,14 @@ class BulkTransport(TcpTransport):
     milliseconds between two reads: each of them costs the same, be it for one message or for a hundred.
     """
 
-    def __init__(self, requires_tls: bool) -> None:
+    def __init__(self, requires_tls: bool, check: InfoCheck) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._requires_tls = requires_tls
         self._secured = False
         self.paced = False
         self._last_read = 0.0
+        self._check = check
+        self._greeting = Greeting(check)
 
     def __bool__(self) -> bool:
         return True  # or nats-py takes it for one that is missing, before it is connected
@@ -256,6 +337,7 @@ class BulkTransport(TcpTransport):
         if hasattr(writer.transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
             writer.transport.max_size = _READ_SIZE
         self._secured = False
+        self._greeting = Greeting(self._check)
         self._bare_io_reader = self._io_reader = reader
         self._bare_io_writer = self._io_writer = writer
 
@@ -287,6 +369,13 @@ class BulkTransport(TcpTransport):
         self._last_read = time.monotonic()
         return data
 
+    async def readline(self) -> bytes:
+        reader: Any = self._io_reader
+        try:
+            return self._greeting.check(await reader.readline())
+        except ValueError as error:  # by asyncio, for a line of more than `_READ_SIZE` bytes
+            raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
+
     async def drain(self) -> None:
         # Reading notices a lost connection too. Raised here it would stop nats-py in the middle of closing.
         with contextlib.suppress(ConnectionError):
@@ -298,21 +387,67 @@ class BulkTransport(TcpTransport):
     async def wait_closed(self) -> None:
         """Wait for what is buffered to be sent, but not long: a peer that takes nothing must not hold us up."""
         closing = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]
+        # Left alone, asyncio would complain on standard error of a task that nobody asks how it ended.
+        closing.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait([closing], timeout=_GOODBYE)
-        except asyncio.CancelledError:
-            # Left alone, asyncio would complain on standard error of a task that nobody asks how it ended.
-            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not closing.done():
+                self.abort()
+                await asyncio.wait([closing], timeout=_GOODBYE)
+        finally:
+            # Nobody tells the plain connection of its end when TLS was begun over it and did not come about.
             closing.cancel()
-            raise
-        if not closing.done():
-            self.abort()
-        await closing
+        if closing.done():
+            closing.result()
 
     def abort(self) -> None:
         """Close at once: over a dead wire TLS would wait half a minute for the peer to say goodbye."""
         if self._io_writer is not None:
             self._io_writer.transport.abort()
+
+
+class CheckedWebSocket(WebSocketTransport):
+    """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
+
+    def __init__(self, check: InfoCheck) -> None:
+        super().__init__()
+        self._check = check
+        self._greeting = Greeting(check)
+        self._rest = b""
+
+    def __bool__(self) -> bool:
+        return True  # or nats-py puts one of its own in its place
+
+    async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
+        await self._open(uri, connect_timeout)
+
+    async def connect_tls(
+        self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
+    ) -> None:
+        if self._ws is None or self._ws.closed:
+            await self._open(uri, connect_timeout, ssl=ssl_context)
+        else:  # nats-py asks once more after INFO
+            await super().connect_tls(uri, ssl_context, buffer_size, int(connect_timeout))
+
+    async def _open(self, uri: Any, connect_timeout: float, **tls: ssl.SSLContext) -> None:
+        session: Any = self._client
+        if session is None:  # it was closed
+            super().__init__()
+            session = self._client
+        opening = session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_WS_MESSAGE, **tls)
+        self._ws = await asyncio.wait_for(opening, connect_timeout)
+        self._using_tls = bool(tls)
+        self._greeting = Greeting(self._check)
+        self._rest = b""
+
+    async def readline(self) -> bytes:
+        self._rest = self._rest or await super().readline()  # type: ignore[no-untyped-call]
+        line, feed, self._rest = self._rest.partition(b"\n")
+        return self._greeting.check(line + feed)
+
+    async def read(self, buffer_size: int) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest or bytes(await super().readline())  # type: ignore[no-untyped-call]
 
 
 def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
@@ -341,7 +476,7 @@ def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
 
 def words(error: BaseException | None) -> str:
     """An error's own words, or its kind when it has none."""
-    text = str(error).removeprefix("nats: ").strip()
+    text = printable(str(error).removeprefix("nats: ").strip())
     return text or type(error).__name__
 
 

@@ -29,11 +29,13 @@ from spark_jetstream.errors import (
     ConsumerLost,
     JetStreamError,
     PermissionDenied,
+    ProtocolError,
     RequestTimeout,
 )
 from spark_jetstream.inbox import Inbox
 from spark_jetstream.listening import Listener
 from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.server_info import InfoCheck
 from spark_jetstream.wire import Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
@@ -71,9 +73,9 @@ class Connection:
         self._last_error: Exception | None = None
         self._deaf: PermissionDenied | None = None
         self._background: set[asyncio.Future[Any]] = set()
-        self._in_bulk = client_parts.replace_parser(self._client, self._scanner, self._deliver)
-        own = self._in_bulk and not options.servers[0].startswith("ws")
-        self._transport = client_parts.replace_transport(self._client, options.requires_tls) if own else None
+        check = InfoCheck()
+        self._in_bulk = client_parts.replace_parser(self._client, self._scanner, self._deliver, check, self._complain)
+        self._transport = client_parts.replace_transport(self._client, options, check) if self._in_bulk else None
 
     # What callers use
 
@@ -312,14 +314,14 @@ class Connection:
                 )
             try:
                 await attempt
-            except (nats.errors.Error, OSError, ValueError, asyncio.TimeoutError) as error:
+            except (nats.errors.Error, OSError, asyncio.TimeoutError, *client_parts.TROUBLE) as error:
                 raise ConnectionFailed(
                     f"cannot connect to {self.options.display_servers} (option servers): {words(error)}"
                 ) from None
             self._accepted()
         except BaseException:
             attempt.cancel()
-            with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError):
+            with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *client_parts.TROUBLE):
                 await attempt
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.close()
@@ -429,6 +431,10 @@ class Connection:
             future.cancel()
             raise ConnectionFailed("the connection's thread did not answer in time") from None
 
+    def _complain(self, error: ProtocolError) -> None:
+        """The server's bytes make no sense; the connection is cut next."""
+        self._last_error = error
+
     # Callbacks of nats-py
 
     async def _on_error(self, error: Exception) -> None:
@@ -479,7 +485,7 @@ class Connection:
     async def _on_disconnected(self) -> None:
         self._connected.clear()
         self._deaf = None
-        cut = f"the connection to {self.options.display_servers} was cut"
+        cut = f"the connection to {self.options.display_servers} was cut{self._reason()}"
         for future in self._waiting:
             if not future.done():
                 future.set_result(ConnectionFailed(cut))

@@ -253,6 +253,7 @@ class _Reader:
         connection = self.whole.connect(patience.left)
         check_server(connection)
         with connection.inbox(whole=True) as inbox:
+            inbox.expect(self.max_bytes)
             request = self._ask(connection, inbox, self.next)
             runs: list[Answered] = []
             while True:

@@ -6,13 +6,19 @@ import queue
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied
+from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.wire import Frames, Status
 
 if TYPE_CHECKING:
     from spark_jetstream.connection import Connection
 
 _Event = Frames | Status | JetStreamError
+
+MOST_WAITING = 96 << 20
+"""Bytes of memory that may wait in an inbox beside what its reader expects: a limit against a server that sends what
+nobody has asked for. The largest message has as many."""
+_EVENT = 1000  # bytes that an event takes, beside its messages
+_MESSAGE = 160  # and that each message takes, beside what came over the wire
 
 
 class Inbox:
@@ -32,7 +38,12 @@ class Inbox:
         self.paced = replies and paced
         self.generation = connection.reconnects
         self._connection = connection
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[_Event, int]] = queue.SimpleQueue()
+        self._most_bytes = MOST_WAITING
+        self._came = 0  # bytes of memory: counted on the connection's thread
+        self._taken = 0  # counted on the reader's thread
+        self._buffer: bytes | None = None
+        self._full = False
         self._published: set[str] = set()
 
     def publish(self, subject: str, payload: bytes, number: int) -> None:
@@ -67,15 +78,21 @@ class Inbox:
 
         When the connection was cut raises `ConsumerLost`, or `ConnectionFailed` with `replies`. Raises
         `PermissionDenied` when the server refused a request; with `replies` when it refused any publish of the
-        connection, and `subject` is then in lower case.
+        connection, and `subject` is then in lower case. `ProtocolError` when the server sent much more than was asked
+        for.
         """
         try:
-            event = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+            event, size = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
         except queue.Empty:
             return None
+        self._taken += size
         if isinstance(event, JetStreamError):
             raise event
         return event
+
+    def expect(self, most_bytes: int) -> None:
+        """The reader asks for so many bytes at a time; more of them may wait here from now on."""
+        self._most_bytes = MOST_WAITING + most_bytes
 
     def pace(self, paced: bool) -> None:
         """From now on answers come a few milliseconds late, as is good for many, or at once."""
@@ -95,8 +112,23 @@ class Inbox:
     # Called by the connection, on its own thread
 
     def put(self, event: _Event) -> None:
-        """Let `get` hand this out or raise it."""
-        self._events.put(event)
+        """Let `get` hand this out or raise it, unless too much waits already."""
+        if self._full:
+            return
+        size = self._memory_of(event)
+        self._came += size
+        if self._came - self._taken > self._most_bytes:
+            self._full = True
+            event = ProtocolError(f"the server sent more than {self._most_bytes:,} bytes that nobody has asked for")
+        self._events.put((event, size))
+
+    def _memory_of(self, event: _Event) -> int:
+        """About how many bytes an event keeps; a buffer that several events share counts once."""
+        if not isinstance(event, Frames):
+            return _EVENT
+        shared = event.data is self._buffer
+        self._buffer = event.data
+        return _EVENT + _MESSAGE * len(event) + (0 if shared else len(event.data))
 
     def put_cut(self, message: str) -> None:
         """The connection was cut, or was not there to send something."""
@@ -107,12 +139,12 @@ class Inbox:
         if generation == self.generation:
             return
         self.generation = generation
-        kept: list[_Event] = []
+        kept: list[tuple[_Event, int]] = []
         while not self._events.empty():
             kept.append(self._events.get_nowait())
-        for event in kept:
-            if not isinstance(event, ConnectionFailed):
-                self.put(event)
+        for each in kept:
+            if not isinstance(each[0], ConnectionFailed):
+                self._events.put(each)
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """The server refused a publish or a subscription to `subject` (in lower case); whether that is told here.

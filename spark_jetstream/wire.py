@@ -33,8 +33,11 @@ IntArray = npt.NDArray[np.int64]
 
 MAX_LINE = 1 << 20
 """Longest line without its end that is waited for, in bytes: a limit against a peer that never ends it."""
-MAX_FRAME = 1 << 30
-"""Largest message accepted, header and payload together, in bytes: a limit against a wrong length."""
+MAX_FRAME = 96 << 20
+"""The size in bytes of the largest message that the scanner accepts, header and payload together.
+
+A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with such a message in base64.
+"""
 
 _LF, _CR, _SPACE, _DOT = 10, 13, 32, 46
 _MSG = int.from_bytes(b"MSG ", "little")
@@ -248,7 +251,7 @@ def _message_size(data: bytes, at: int, line_feed: int) -> int:
         raise ProtocolError(f"a message's control line cannot be read: {data[at : at + 80]!r}")
     size = int(digits) if len(digits) < 12 else MAX_FRAME + 1
     if size > MAX_FRAME:
-        raise ProtocolError(f"a message of {digits[:20].decode()} bytes is announced, more than {MAX_FRAME}")
+        raise ProtocolError(f"the server announced a message of {digits[:20].decode()} bytes, more than {MAX_FRAME:,}")
     return size
 
 
@@ -264,10 +267,10 @@ def _needed(rest: bytes) -> int:
 
 def _events(data: bytes, run: _Run, collect: set[int], whole: set[int]) -> Iterator[Event]:
     """Split a run by subscription; statuses of collected ones apart, others as their bytes."""
+    sid, frames = _tokenize(data, run)
     if not collect:
         yield data if run.begin[0] == 0 and run.end == len(data) else data[int(run.begin[0]) : run.end]
         return
-    sid, frames = _tokenize(data, run)
     wanted = _among(sid, collect)
     message = frames.reply_dots >= 0
     if whole:

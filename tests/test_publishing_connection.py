@@ -17,6 +17,7 @@ from spark_jetstream.connection import Connection, Inbox
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import connect
+from spark_jetstream.server_info import InfoCheck
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
 from spark_jetstream.wire import Frames
@@ -301,7 +302,7 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
 
 def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
     async def work(port: int) -> float:
-        transport = client_parts.BulkTransport(requires_tls=False)
+        transport = client_parts.BulkTransport(requires_tls=False, check=InfoCheck())
         uri = type("Uri", (), {"hostname": LOOPBACK, "port": port})
         await transport.connect(uri, 0, 5)
         transport.write(bytes(50_000_000))

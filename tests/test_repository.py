@@ -47,7 +47,7 @@ PURE = {
     "admin.models", "admin.archive", "admin.changing", "admin.environment", "admin.api_subjects", "admin.placing",
     "admin.bucket_models", "admin.object_models", "admin.object_infos",
     "admin.kv_models", "admin.kv_entries", "admin.event_reading", "admin.event_rendering", "admin.event_subjects",
-    "permissions", "permission_lines", "permission_sets", "permission_admin",
+    "server_info", "permissions", "permission_lines", "permission_sets", "permission_admin",
     "doctor.findings", "doctor.purposes", "doctor.stream", "bench.figures",
 }  # fmt: skip
 IMPURE_LIBRARIES = {

@@ -278,6 +278,26 @@ def test_what_the_server_never_sends_is_a_protocol_error(data: bytes) -> None:
             scan(chunks)
 
 
+UNREADABLE_FOR_ALL = [
+    b"MSG a seven 5000\r\n" + b"x" * 5000 + b"\r\n",
+    b"MSG a b c 7 5000\r\n" + b"x" * 5000 + b"\r\n",
+    b"HMSG a 7 50 5\r\nhello\r\n",
+]
+
+
+@pytest.mark.parametrize("data", UNREADABLE_FOR_ALL)
+def test_what_the_client_library_would_wait_for_is_a_protocol_error(data: bytes) -> None:
+    for chunks in ([data], by_byte(data), [data + b"PING\r\n"]):
+        with pytest.raises(ProtocolError):
+            scan(chunks, collect=())
+
+
+def test_the_largest_message_is_waited_for_and_a_larger_one_refused() -> None:
+    assert Scanner().feed(b"MSG a 7 %d\r\n" % wire.MAX_FRAME) == []
+    with pytest.raises(ProtocolError, match="announced a message of"):
+        Scanner().feed(b"MSG a 7 %d\r\n" % (wire.MAX_FRAME + 1))
+
+
 # Properties
 
 TOKEN = st.binary(min_size=1, max_size=8).filter(lambda token: not set(token) & set(b" \t\r\n\x0b\x0c.\x00\x85\xa0"))
