@@ -53,7 +53,7 @@ def create_reader(
                 raise
             left_to_stream[setting] = None
         else:
-            return int(jsapi.field(body, "num_pending", int, context))
+            return jsapi.whole(body, "num_pending", context)
 
 
 def delete_reader(connection: Connection, stream: str, name: str) -> None:

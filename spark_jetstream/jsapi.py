@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
+from spark_jetstream.values import INT64_MAX, shown
 from spark_jetstream.wire import Status
 
 DEFAULT_PREFIX = "$JS.API"
@@ -277,7 +278,7 @@ def reply(payload: bytes, context: str) -> dict[str, Any]:
     """
     try:
         body = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProtocolError(f"cannot {context}: the server's reply is not JSON") from None
     if not isinstance(body, dict):
         raise ProtocolError(f"cannot {context}: the server's reply is not a JSON object")
@@ -295,6 +296,18 @@ def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> 
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"cannot {context}: the server's reply has no usable field {path}")
     return value
+
+
+def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:
+    """The number at a dotted path of a reply, from `least` to 2^63-1.
+
+    Raises:
+        ProtocolError: The number is missing, is no whole number, or is out of this range.
+    """
+    number = int(field(body, path, int, context))
+    if not least <= number <= INT64_MAX:
+        raise ProtocolError(f"cannot {context}: the server's reply has {shown(number)} for {path}")
+    return number
 
 
 class PullOutcome(enum.Enum):

@@ -22,7 +22,7 @@ from spark_jetstream.deadline import Backoff
 from spark_jetstream.errors import ConsumerLost
 from spark_jetstream.pulling import Pulls, PullSettings, RangeReader
 from spark_jetstream.streams import SequenceRange
-from spark_jetstream.wire import MAX_FRAME, Frames, Status
+from spark_jetstream.wire import Frames, Status
 
 _END = 2**63 - 1  # behind every sequence
 _HEARTBEAT = 0.5
@@ -154,7 +154,7 @@ class _PullsToTheEnd(Pulls):
             self.owner.nothing_more()
             self.over = True
         elif end.too_large and not self.since_request:
-            self.max_bytes = min(2 * self.max_bytes, MAX_FRAME)
+            self.ended_without_message(end, status)
         elif not self.since_request:
             # Nothing came: how much there is now a new consumer says exactly.
             self.over = True

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_jetstream import jsapi
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
-from spark_jetstream.streams import parse_time, rfc3339
+from spark_jetstream.streams import reply_time, rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ def _message(
         body = connection.ask(jsapi.message_get(prefix or connection.prefix, stream), request, context=context)
     except MessageNotFound:
         return None
-    sequence = jsapi.field(body, "message.seq", int, context)
+    sequence = jsapi.whole(body, "message.seq", context, least=1)
     found = body["message"]
     try:
         headers, data = (base64.b64decode(found.get(name) or "", validate=True) for name in ("hdrs", "data"))
     except (ValueError, TypeError):
         raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
-    return StoredMessage(sequence, headers, data, parse_time(str(found.get("time", ""))))
+    return StoredMessage(sequence, headers, data, reply_time(body, "message.time", context))
 
 
 def streams_of(
@@ -104,7 +104,7 @@ def streams_of(
     context = f"find the stream that captures {subject}{hint}"
     api = jsapi.stream_names(prefix or connection.prefix)
     body = connection.ask(api, jsapi.stream_names_request(subject), context=context)
-    return [str(name) for name in body.get("streams") or []]
+    return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
 
 
 class Listeners:

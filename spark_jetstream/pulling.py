@@ -34,13 +34,14 @@ from spark_jetstream.errors import (
     OutageError,
     StreamNotFound,
 )
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.streams import SequenceRange, stream_state
 from spark_jetstream.wire import MAX_FRAME, Frames, Status
 
 log = logging.getLogger(__name__)
 
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 _QUIET_HEARTBEATS = 2
+_FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class RangeReader:
     def _check_stream(self, connection: Connection) -> None:
         context = f"look at stream {self.part.stream}"
         body = connection.ask(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
-        created = jsapi.field(body, "created", str, context)
+        created = stream_state(body, context).created
         if created != self.part.created:
             raise DataLossError(
                 f"stream {self.part.stream} was deleted and created again (at {created}) while sequences {self.next} "
@@ -241,6 +242,7 @@ class Pulls:
 
     over = False
     quiet_heartbeats = _QUIET_HEARTBEATS
+    most_fruitless = _FRUITLESS
 
     def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
         self.owner = owner
@@ -252,9 +254,11 @@ class Pulls:
         self.outstanding = 0
         self.number = 0
         self.consumed = 0
-        self.max_bytes = owner.settings.max_bytes
+        self.max_bytes = 0
+        self.limit_bytes(owner.settings.max_bytes)
         self.since_request = 0
         self.heartbeats = 0
+        self.fruitless = 0
         self.expires = owner.settings.expires
         self.heartbeat = owner.settings.heartbeat
 
@@ -314,6 +318,11 @@ class Pulls:
         self.inbox.publish(self.subject, body, self.number)
         self.outstanding += batch
 
+    def limit_bytes(self, most: int) -> None:
+        """Let each request from now on ask for at most so many bytes."""
+        self.max_bytes = most
+        self.inbox.expect(2 * most)
+
     def on_status(self, status: Status) -> None:
         """A heartbeat, or the end of a request that did not bring all it could."""
         end = jsapi.pull_status(status, self.owner.part.stream)
@@ -326,8 +335,17 @@ class Pulls:
         if end.undelivered is None:
             raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
         self.outstanding = max(0, self.outstanding - end.undelivered)
-        if end.too_large and not self.since_request:
-            self.max_bytes = min(2 * self.max_bytes, MAX_FRAME)
+        if not self.since_request:
+            self.ended_without_message(end, status)
+
+    def ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:
+        """Ask for more bytes where the next message alone is too large, and do not ask for ever."""
+        if end.too_large and self.max_bytes < MAX_FRAME:
+            self.limit_bytes(min(2 * self.max_bytes, MAX_FRAME))
+            return
+        self.fruitless += 1
+        if self.fruitless >= self.most_fruitless:
+            raise ConsumerLost(f"the server ends each request without a message: {status.code} {status.description}")
 
     def _account(self, frames: Frames, acks: Acks) -> None:
         """Check that no delivery is missing, and note what is still to come."""
@@ -335,6 +353,6 @@ class Pulls:
         if first != self.consumed + 1 or last - first != len(frames) - 1:
             raise ConsumerLost(f"deliveries {self.consumed + 1} to {last} of the consumer have a hole")
         self.consumed = last
-        self.heartbeats = 0
+        self.heartbeats = self.fruitless = 0
         self.outstanding = max(0, self.outstanding - len(frames))
         self.since_request += len(frames)

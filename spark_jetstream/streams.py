@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_jetstream import jsapi
 from spark_jetstream.errors import OptionError, ProtocolError
-from spark_jetstream.values import Time
+from spark_jetstream.values import INT64_MAX, Time, shown
 
 _SECOND = 1_000_000_000
 
@@ -120,9 +120,14 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
 def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     """A `StreamState` from the reply of STREAM.INFO.
 
-    `context` says what was asked, as an infinitive without "to". Raises `ProtocolError` when the name, the time of
-    creation, the retention, or a number of the state that everything depends on is missing; settings that a server
-    leaves out, or does not know yet, have the defaults of `StreamState`.
+    Settings that a server leaves out, or does not know yet, have the defaults of `StreamState`.
+
+    Args:
+        context: What was asked, as an infinitive without "to".
+
+    Raises:
+        ProtocolError: The name, the time of creation, the retention, or a number of the state is missing; the numbers
+            contradict each other; or a time is none.
     """
 
     def number(path: str, default: int | None = None) -> int:
@@ -134,22 +139,26 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     def flag(path: str) -> bool:
         return _field(body, path, bool, context, False) is True
 
+    _check_sequences(body, context)
+    created = text("created")
+    if not reply_time(body, "created", context):
+        raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
     return StreamState(
         name=text("config.name"),
-        created=text("created"),
+        created=created,
         first_seq=number("state.first_seq"),
         last_seq=number("state.last_seq"),
         messages=number("state.messages"),
         bytes=number("state.bytes"),
         num_deleted=number("state.num_deleted", 0),
-        last_timestamp=parse_time(text("state.last_ts", "")),
+        last_timestamp=reply_time(body, "state.last_ts", context),
         retention=text("config.retention"),
         max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
         allow_direct=flag("config.allow_direct"),
         max_age=number("config.max_age", 0),
         max_msgs=number("config.max_msgs", 0),
         max_bytes=number("config.max_bytes", 0),
-        server_time=parse_time(text("ts", "")),
+        server_time=reply_time(body, "ts", context),
         duplicate_window=number("config.duplicate_window", 0) / _SECOND,
         subjects=tuple(str(each) for each in _field(body, "config.subjects", list, context, [])),
         max_msg_size=number("config.max_msg_size", -1),
@@ -161,6 +170,21 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         allow_msg_ttl=flag("config.allow_msg_ttl"),
         deny_purge=flag("config.deny_purge"),
     )
+
+
+def _check_sequences(body: Mapping[str, Any], context: str) -> None:
+    """Refuse a state that no stream can have: planning makes tasks of these numbers."""
+    first, last, messages = (
+        jsapi.whole(body, f"state.{name}", context) for name in ("first_seq", "last_seq", "messages")
+    )
+    jsapi.whole(body, "state.bytes", context)
+    deleted = _field(body, "state.num_deleted", int, context, 0)
+    width = last + 1 - max(1, first)
+    if width < 0 or messages > width or not 0 <= deleted <= width or last == INT64_MAX:
+        raise ProtocolError(
+            f"cannot {context}: the server's reply makes no sense: {messages} messages and {shown(deleted)} deleted "
+            f"ones in the sequences {first} to {last}"
+        )
 
 
 def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, default: Any) -> Any:
@@ -179,6 +203,23 @@ def parse_time(text: str) -> int:
         return Time().parse("last_ts", text)
     except OptionError:
         return 0
+
+
+def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
+    """The time at a dotted path of a reply, in ns since the epoch; 0 for the year 1, and for a time that is missing.
+
+    Raises:
+        ProtocolError: The text is no time between 1970 and 2262.
+    """
+    text = str(_field(body, path, str, context, ""))
+    if not text or text.startswith("0001-01-01T"):
+        return 0
+    try:
+        return Time().parse(path, text)
+    except OptionError:
+        raise ProtocolError(
+            f"cannot {context}: the server's reply has {shown(text)} for {path}, which is no time"
+        ) from None
 
 
 def rfc3339(nanoseconds: int) -> str:

@@ -19,6 +19,7 @@ import spark_jetstream
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.plan import (
     BLIND_PIECES,
+    MAX_PIECES,
     SPLIT_PROBES,
     CachedProbe,
     Probe,
@@ -26,7 +27,7 @@ from spark_jetstream.source.plan import (
     split,
 )
 from spark_jetstream.streams import SequenceRange
-from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered
+from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
 
 CREATED = "2026-02-03T04:05:06.1Z"
 LATER = "2026-02-04T00:00:00Z"
@@ -338,3 +339,43 @@ def test_whatever_the_stream_does_the_pieces_cover_the_range(
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
     assert all(piece.count is None or piece.count >= 0 for piece in pieces)
+
+
+# Streams of absurd sizes
+
+
+class Endless:
+    """Implements `Probe`: every sequence up to ``last`` matches."""
+
+    def __init__(self, last: int) -> None:
+        self.end = last + 1
+
+    def pending(self, first: int) -> int:
+        return max(0, self.end - first)
+
+    def peek(self, first: int) -> tuple[int, int] | None:
+        return (first, timestamp(first)) if first < self.end else None
+
+    def last(self) -> tuple[int, int] | None:
+        return self.end - 1, timestamp(self.end - 1)
+
+
+@pytest.mark.parametrize("last", [10**10, 2**62])
+@pytest.mark.parametrize("probed", [False, True])
+def test_beyond_some_number_of_tasks_they_are_larger(last: int, probed: bool) -> None:
+    whole = a_range(1, last + 1)
+    pieces = split(whole, max_messages=100_000, probe=Endless(last) if probed else None, contiguous=not probed)
+    check_cover(whole, pieces)
+    assert MAX_PIECES <= len(pieces) <= 1.5 * MAX_PIECES
+    assert max(piece.width for piece in pieces) <= 2 * last // MAX_PIECES
+
+
+def test_who_asks_for_many_tasks_has_them() -> None:
+    assert len(split(a_range(1, 10**10 + 1), max_messages=1, min_partitions=20_000, contiguous=True)) == 20_000
+
+
+def test_a_sparse_range_is_planned_by_what_it_holds() -> None:
+    stream = FakeStream([1, 2, 2**40])
+    whole = a_range(1, stream.end)
+    assert split(whole, max_messages=100_000, probe=stream) == [a_range(1, stream.end, 3)]
+    assert stream.calls <= 4

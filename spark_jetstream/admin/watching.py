@@ -270,7 +270,7 @@ class _EndlessPulls(Pulls):
 
     def wait_patiently(self) -> None:
         """Nothing may come for any time."""
-        self.quiet_heartbeats = sys.maxsize
+        self.quiet_heartbeats = self.most_fruitless = sys.maxsize
         self.heartbeat = self.owner.settings.heartbeat
 
     def possible(self) -> int:

@@ -21,6 +21,7 @@ from spark_jetstream.source.holding import Holding
 from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.plan import (
+    MAX_PIECES,
     CachedProbe,
     admit,
     bytes_to_messages,
@@ -346,7 +347,9 @@ class Driver:
         `states` are those the offsets were made from, if that was just now; they are asked for otherwise.
         """
         pieces: list[SequenceRange] = []
-        for whole in ranges_between(start, end, self.options.subjects):
+        wholes = ranges_between(start, end, self.options.subjects)
+        most = max(1, MAX_PIECES // max(1, len(wholes)))
+        for whole in wholes:
             if whole.stream not in self._views:
                 raise OptionError(
                     f"the checkpoint has a batch with stream {whole.stream}, which the option stream does not name",
@@ -358,12 +361,12 @@ class Driver:
                 position = self._continued(whole.stream, start, state)
                 if position.created != whole.created or position.next >= whole.end:
                     continue
-                pieces += self._split(replace(whole, first=max(whole.first, position.next)), state)
+                pieces += self._split(replace(whole, first=max(whole.first, position.next)), state, most)
             else:
-                pieces += self._split(whole, state)
+                pieces += self._split(whole, state, most)
         return pieces
 
-    def _split(self, whole: SequenceRange, state: StreamState) -> list[SequenceRange]:
+    def _split(self, whole: SequenceRange, state: StreamState, most: int) -> list[SequenceRange]:
         options = self.options
         dense = not whole.subjects and state.num_deleted == 0 and whole.first >= state.first_kept
         dense = dense and whole.end <= state.last_seq + 1
@@ -373,7 +376,17 @@ class Driver:
             min_partitions=options.min_partitions,
             probe=None if dense else self._views[whole.stream],
             contiguous=dense,
+            max_pieces=most,
         )
+        largest = max((piece.count or 0 for piece in pieces), default=0)
+        if largest > options.max_messages_per_partition:
+            log.warning(
+                "a batch of stream %s has so many messages that each of its %d tasks reads up to %d of them, more than "
+                "option maxMessagesPerPartition says",
+                whole.stream,
+                len(pieces),
+                largest,
+            )
         direct = isinstance(self._views[whole.stream], DirectView)
         # Messages that give way to newer ones on their subject are not lost: their number promises nothing. Nor does
         # one that a replica gave, which may know of messages that the leader has removed.

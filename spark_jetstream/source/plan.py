@@ -28,6 +28,7 @@ from spark_jetstream.source.probe import CachedProbe, Point, Probe, find_cut
 from spark_jetstream.streams import SequenceRange
 
 __all__ = [
+    "MAX_PIECES",
     "CachedProbe",
     "Cut",
     "Probe",
@@ -42,6 +43,10 @@ __all__ = [
     "share",
     "split",
 ]
+
+#: The most tasks of one micro-batch, unless `minPartitions` asks for more. Spark starts each of them and keeps its
+#: state on the driver, so that larger tasks are faster beyond this number.
+MAX_PIECES = 10_000
 
 #: The most questions that `split` asks for one range.
 SPLIT_PROBES = 64
@@ -85,12 +90,16 @@ def split(
     min_partitions: int = 1,
     probe: Probe | None = None,
     contiguous: bool = False,
+    max_pieces: int = MAX_PIECES,
 ) -> list[SequenceRange]:
     """Cuts a range into pieces, one for each task.
 
     The pieces cover the range exactly and do not overlap. Each has at most ``max_messages`` (>= 1) matching
     messages; there are at least ``min_partitions`` (>= 1) if there are that many messages; their sizes are
     nearly equal, and none with a known count is empty. An empty range gives [].
+
+    There are about ``max_pieces`` at most, unless ``min_partitions`` asks for more: the pieces have more than
+    ``max_messages`` where they would be more.
 
     Where the messages lie is known by arithmetic if every sequence is there (``count == width``).
     ``contiguous`` says so of a stream without filters and deletions: what ``count`` lacks is then missing at
@@ -118,6 +127,7 @@ def split(
         survey = _Survey(whole, probe)
         whole = replace(whole, count=survey.count)
     count = min(max(0, whole.count or 0), whole.width)
+    max_messages = max(max_messages, _ceil(count, max_pieces))
     pieces = max(_ceil(count, max_messages), min(min_partitions, count))
     if pieces <= 1:
         return [replace(whole, count=count)]
