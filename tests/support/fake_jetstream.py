@@ -1,12 +1,12 @@
-"""A JetStream of a few lines, for answers to Direct Gets that a real one gives only once in a long while.
+"""A JetStream of a few lines, for answers that a real one gives once in a long while, or never.
 
     with FakeJetStream(server.url) as fake:
         fake.store(100)
         fake.direct = lambda request: fake.batch(request, up_to=50)     # a replica that lags
         ... options(server.url, apiPrefix=fake.prefix) ...
 
-It is an ordinary client of a NATS server, and answers STREAM.INFO, STREAM.MSG.GET and DIRECT.GET of one stream S under
-an API prefix of its own.
+`FakeJetStream` is an ordinary client of a NATS server, and answers STREAM.INFO, STREAM.MSG.GET and DIRECT.GET of one
+stream S under an API prefix of its own. `FakeServer` is the NATS server itself, down to the socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import base64
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -37,35 +38,20 @@ class Answer(NamedTuple):
 NOT_FOUND = Answer(b"NATS/1.0 404 Message Not Found\r\n\r\n")
 
 
-class FakeJetStream:
-    """`messages` is what the leader has: sequence -> subject. `asked` lists the subjects of all requests and bodies.
+class _Stream:
+    """The stream S. `messages` is what its leader has: sequence -> subject. `asked` lists all requests: subject, body.
 
     `direct` says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET;
     tests put their own in place of them.
     """
 
-    def __init__(self, url: str) -> None:
-        self.prefix = "FAKE.API"
+    def __init__(self) -> None:
         self.messages: dict[int, str] = {}
         self.created = CREATED
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.direct: Callable[[dict[str, Any]], list[Answer]] = self.batch
         self.look: Callable[[], dict[str, Any]] = self.info
         self.leader: Callable[[dict[str, Any]], dict[str, Any]] = self.message
-        self._before = b""
-        where = urlsplit(url)
-        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=20)
-        self._file = self._socket.makefile("rb")
-        hello = {"verbose": False, "pedantic": False, "headers": True}
-        self._file.readline()
-        self._socket.sendall(
-            b"CONNECT %s\r\nSUB %s.> 1\r\nPING\r\n" % (json.dumps(hello).encode(), self.prefix.encode())
-        )
-        while self._file.readline() != b"PONG\r\n":
-            continue
-        self._socket.settimeout(None)
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
 
     def store(self, count: int, subject: Callable[[int], str] = lambda _: "S.a") -> None:
         """Let the leader have `count` more messages; message n has the payload `n`."""
@@ -86,7 +72,10 @@ class FakeJetStream:
 
     def message(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply of STREAM.MSG.GET."""
-        found = next(self._matching(request, max(self.messages, default=0)), None)
+        last = request.get("last_by_subj")
+        wanted = {"next_by_subj": last} if last else request
+        matching = list(self._matching(wanted, max(self.messages, default=0)))
+        found = matching[-1 if last else 0] if matching else None
         if found is None:
             return {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
         data = base64.b64encode(b"%d" % found).decode()
@@ -128,7 +117,27 @@ class FakeJetStream:
             f"Nats-Last-Sequence: {previous}\r\n\r\n"
         ).encode()
 
-    # How
+
+class FakeJetStream(_Stream):
+    """The stream S behind a NATS server, under the API prefix `prefix`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.prefix = "FAKE.API"
+        self._before = b""
+        where = urlsplit(url)
+        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=20)
+        self._file = self._socket.makefile("rb")
+        hello = {"verbose": False, "pedantic": False, "headers": True}
+        self._file.readline()
+        self._socket.sendall(
+            b"CONNECT %s\r\nSUB %s.> 1\r\nPING\r\n" % (json.dumps(hello).encode(), self.prefix.encode())
+        )
+        while self._file.readline() != b"PONG\r\n":
+            continue
+        self._socket.settimeout(None)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
 
     def _serve(self) -> None:
         while line := self._file.readline():
@@ -167,3 +176,190 @@ class FakeJetStream:
 def end_of_batch(pending: int, last: int) -> Answer:
     """The status that ends a batch."""
     return Answer(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n" % (pending, last))
+
+
+class Honest(NamedTuple):
+    """What an honest server sends: `frames` as they are, and where they answer a request, to whom and with what.
+
+    `ended` is set when the test is over.
+    """
+
+    frames: bytes
+    ended: threading.Event
+    sid: bytes = b""
+    to: bytes = b""
+    payload: bytes = b""
+
+    def saying(self, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
+        """A frame with another payload, for the same place."""
+        line = b" ".join(filter(None, (self.to, self.sid, reply)))
+        if head:
+            return b"HMSG %s %d %d\r\n%s%s\r\n" % (line, len(head), len(head) + len(payload), head, payload)
+        return b"MSG %s %d\r\n%s\r\n" % (line, len(payload), payload)
+
+    def changed(self, **fields: Any) -> bytes:
+        """The same reply with other values at some places: ``state__last_seq=7``. An error stays as it is."""
+        body = json.loads(self.payload)
+        if "error" in body:
+            return self.frames
+        for path, value in fields.items():
+            *above, last = path.split("__")
+            place = body
+            for name in above:
+                place = place[name]
+            place[last] = value
+        return self.saying(json.dumps(body).encode())
+
+
+Lie = Callable[[Honest], Iterable[bytes]]
+
+
+class HangUp(Exception):
+    """Raised by a lie to end the connection."""
+
+
+class FakeServer(_Stream):
+    """A NATS server with the stream S, which lies where `lies` says so.
+
+    `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
+    the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
+    ``DIRECT.GET``), or ``publish``. A lie gets what an honest server sends, and yields what is sent in its place.
+    `connections` counts them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lies: dict[str, Lie] = {}
+        self.ended = threading.Event()
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._sockets: list[socket.socket] = []
+        self._starts: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
+        self._threads[0].start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def hello(self) -> dict[str, Any]:
+        """What it says of itself."""
+        return {
+            "server_id": "FAKE",
+            "server_name": "fake",
+            "version": "2.12.0",
+            "proto": 1,
+            "headers": True,
+            "max_payload": 1 << 20,
+            "jetstream": True,
+            "client_id": 1,
+            "client_ip": "127.0.0.1",
+        }
+
+    def __enter__(self) -> FakeServer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.ended.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for each in list(self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join(20)
+        self._listener.close()
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while not self.ended.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._sockets.append(connection)
+            thread = threading.Thread(target=self._talk, args=(connection,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _talk(self, wire: socket.socket) -> None:
+        # A client that has seen enough goes away in the middle of a lie.
+        with suppress(OSError, HangUp, ValueError), wire.makefile("rb") as file:
+            self._say(wire, "hello", Honest(b"INFO %s\r\n" % json.dumps(self.hello()).encode(), self.ended))
+            subscribed: dict[str, bytes] = {}
+            pinged = False
+            while line := file.readline():
+                words = line.split()
+                if words[0] == b"PING":
+                    self._say(wire, "" if pinged else "pong", Honest(b"PONG\r\n", self.ended))
+                    pinged = True
+                elif words[0] == b"SUB":
+                    subscribed[words[1].decode()] = words[-1]
+                elif words[0] in (b"PUB", b"HPUB"):
+                    content = file.read(int(words[-1]) + 2)[:-2]
+                    body = content[int(words[-2]) :] if words[0] == b"HPUB" else content
+                    reply = words[2] if len(words) == (5 if words[0] == b"HPUB" else 4) else b""
+                    if reply:
+                        self._respond(wire, words[1].decode(), body, reply, subscribed)
+        with suppress(OSError):
+            wire.shutdown(socket.SHUT_RDWR)
+
+    def _say(self, wire: socket.socket, stage: str, honest: Honest) -> None:
+        lie = self.lies.get(stage)
+        for piece in [honest.frames] if lie is None else lie(honest):
+            wire.sendall(piece)
+
+    def _respond(
+        self, wire: socket.socket, subject: str, body: bytes, reply: bytes, subscribed: dict[str, bytes]
+    ) -> None:
+        sid = next(
+            number for pattern, number in subscribed.items() if subject_pattern([pattern]).fullmatch(reply.decode())
+        )
+        plain = Honest(b"", self.ended, sid, reply)
+        if not subject.startswith("$JS.API."):
+            self.messages[max(self.messages, default=0) + 1] = subject
+            payload = json.dumps({"stream": "S", "seq": max(self.messages)}, separators=(",", ":")).encode()
+            self._say(wire, "publish", plain._replace(frames=plain.saying(payload), payload=payload))
+            return
+        asked = subject.removeprefix("$JS.API.")
+        request = json.loads(body) if body.startswith(b"{") else {}
+        self.asked.append((asked, request))
+        stage, _, _ = asked.partition(".S")
+        if stage == "CONSUMER.MSG.NEXT":
+            answers = list(self._deliver(asked.rpartition(".")[2], request, plain))
+        elif stage == "DIRECT.GET":
+            answers = [(plain.saying(payload, head), payload) for head, payload, _ in self.direct(request)]
+        else:
+            payload = json.dumps(self._reply(stage, asked, request)).encode()
+            answers = [(plain.saying(payload), payload)]
+        frames = b"".join(frame for frame, _ in answers)
+        self._say(wire, stage, plain._replace(frames=frames, payload=answers[0][1] if answers else b""))
+
+    def _reply(self, stage: str, asked: str, request: dict[str, Any]) -> dict[str, Any]:
+        if stage == "STREAM.INFO":
+            return self.look()
+        if stage == "STREAM.MSG.GET":
+            return self.leader(request)
+        if stage == "CONSUMER.CREATE":
+            name = request["config"]["name"]
+            self._starts[name] = request["config"].get("opt_start_seq", 1)
+            self._delivered[name] = 0
+            pending = sum(sequence >= self._starts[name] for sequence in self.messages)
+            return {"stream_name": "S", "name": name, "num_pending": pending, "created": self.created}
+        return {"success": True}
+
+    def _deliver(self, name: str, request: dict[str, Any], plain: Honest) -> Iterator[tuple[bytes, bytes]]:
+        due = sorted(sequence for sequence in self.messages if sequence >= self._starts[name])
+        for at, sequence in enumerate(due[: request["batch"]]):
+            self._delivered[name] += 1
+            self._starts[name] = sequence + 1
+            left = len(due) - at - 1
+            yield plain.saying(b"%d" % sequence, reply=ack(sequence, self._delivered[name], left)), b"%d" % sequence
+
+
+def ack(sequence: int, delivery: int, pending: int, time: object = _STORED) -> bytes:
+    """The reply subject of a message that a consumer of S delivers."""
+    return f"$JS.ACK.S.c.1.{sequence}.{delivery}.{time}.{pending}".encode()

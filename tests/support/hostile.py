@@ -1,0 +1,105 @@
+"""What a client does with a server that may lie: each of these is one try, from the connection to the result.
+
+As a script, ``python -m tests.support.hostile TRY URL``, one try in a process of its own, which prints how it ended,
+how long it took, and the most memory.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.columns import Messages, record_batch
+from spark_jetstream.connection import Connection
+from spark_jetstream.direct import read_direct
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.options import ConnectionOptions, SourceOptions
+from spark_jetstream.pool import connect
+from spark_jetstream.pulling import read_range
+from spark_jetstream.source.driver import Driver
+from spark_jetstream.streams import SequenceRange
+from tests.support.fake_jetstream import CREATED
+from tests.support.reading import SETTINGS
+from tests.support.sinking import Sink, rows
+
+HASTE = {"connectTimeout": "1s", "requestTimeout": "1s", "retryTimeout": "1s"}
+COUNT = 100
+"""How many messages the stream S has."""
+_SOME = {"subjects": "S.a", "startingTimestamp": "2023-11-14T00:00:00Z"}
+_COLUMNS = ("subject", "sequence", "timestamp", "headers", "data")
+
+
+def _options(url: str) -> ConnectionOptions:
+    return ConnectionOptions.from_spark({**HASTE, "servers": url})
+
+
+def driver(url: str, **given: str) -> Driver:
+    """The planning of a batch read of S."""
+    options = SourceOptions.from_spark({**HASTE, "servers": url, "stream": "S", **given}, streaming=False)
+    return Driver(options, lambda patience: connect(options.connection, patience=patience))
+
+
+def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None) -> int:
+    """Read a range, by default the whole stream, to columns; how many messages came."""
+
+    def to_server(patience: float) -> Connection:
+        return connect(_options(url), patience=patience)
+
+    part = part or SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
+    settings = replace(SETTINGS, retry_timeout=1.0)
+    found = 0
+    messages: Messages
+    for messages in reader(to_server, part, settings, "test"):
+        found += record_batch(messages, stream="S", columns=_COLUMNS).num_rows
+    return found
+
+
+def _admin(url: str) -> int:
+    with JetStreamAdmin(servers=url, connectTimeout="1s", requestTimeout="1s", retryTimeout="1s") as admin:
+        return int(admin.streams.load("S").state.messages)
+
+
+def _publish(url: str) -> int:
+    sink = Sink(url, subject="S.a", delivery="at-least-once", ackTimeout="1s", maxRetries="2", **HASTE)
+    return sink.write([rows("S.a", 0, 10)], names=("data", "subject")).stored
+
+
+def _connect(url: str) -> int:
+    # As short as can be: none of these attempts is to succeed.
+    return connect(ConnectionOptions.from_spark({"servers": url, "connectTimeout": "200ms"})).max_payload
+
+
+TRIES: dict[str, Callable[[str], int]] = {
+    "connect": _connect,
+    "plan": lambda url: len(driver(url).batch_ranges()),
+    "plan filtered": lambda url: len(driver(url, **_SOME).batch_ranges()),
+    "plan direct": lambda url: len(driver(url, readWith="direct", **_SOME).batch_ranges()),
+    "read": lambda url: read(url, read_range),
+    "direct": lambda url: read(url, read_direct),
+    "publish": _publish,
+    "admin": _admin,
+}
+"""Each returns how many ranges, messages or rows an honest server has for it; ``connect`` what `max_payload` is."""
+
+
+def main(name: str, url: str) -> None:
+    """Print how a try ended, as JSON."""
+    error, result = "", None
+    began = time.monotonic()
+    try:
+        result = TRIES[name](url)
+    except JetStreamError as found:
+        error = f"{type(found).__name__}: {found}"
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    seconds = time.monotonic() - began
+    sys.stdout.write(json.dumps({"error": error, "result": result, "seconds": seconds, "megabytes": most}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
