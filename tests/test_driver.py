@@ -193,6 +193,18 @@ def test_other_traffic_makes_no_batches(server: NatsServer) -> None:
     assert counts(server.url, planner, start=end) == [1]
 
 
+def test_messages_that_a_replica_did_not_know_yet(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next trigger finds needs no new message on the stream."""
+    create(server.url, "S")
+    fill(server.url, "S", 10)
+    planner = driver(server.url, subjects="S.a")
+    view = planner._views["S"]
+    known = iter([view.peek(5)])
+    current = view.last
+    monkeypatch.setattr(view, "last", lambda: next(known, None) or current())
+    assert [end.streams["S"].next for _, end in run(planner)] == [6, 11]
+
+
 def test_several_streams_share_a_limit(server: NatsServer) -> None:
     for name, size in (("A", 300), ("B", 30), ("C", 0)):
         create(server.url, name)

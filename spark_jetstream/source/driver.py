@@ -67,6 +67,7 @@ class Driver:
         self._known = (0, 0)
         self._warned: set[str] = set()
         self._unmatched: dict[tuple[str, str], tuple[int, int]] = {}
+        self._idle: dict[str, tuple[int, str, int]] = {}
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 
@@ -252,12 +253,14 @@ class Driver:
             target = self._target.streams[name]
             behind = target.created != position.created or target.next <= position.next
             return position if behind else target
-        if state.last_seq < max(position.next, self._matched_up_to(position, state)):
+        looked_at = position.next, state.created, state.last_seq
+        if state.last_seq < position.next or self._idle.get(name) == looked_at:
             return position
         end = self._last_matching(name, state)
         self._unmatched[name, state.created] = end.next, max(end.next, state.last_seq + 1)
         if end.next > position.next:
             return end
+        self._idle[name] = looked_at
         return idle_position(position, state, held=self._holding.holds(state, position.next)) or position
 
     def _matched_up_to(self, position: StreamPosition, state: StreamState) -> int:
