@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -93,8 +94,13 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@functools.cache
+def imports_of(path: Path) -> tuple[str, ...]:
     """Dotted names of all that a module imports when it runs; the last part may be an attribute."""
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     pending: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
     while pending:
         node = pending.pop()
@@ -111,6 +117,7 @@ def imports_of(path: Path) -> Iterator[str]:
             pending.extend(ast.iter_child_nodes(node))
 
 
+@functools.cache
 def own_imports(name: str) -> set[str]:
     """The modules of this package that a module imports; not the package itself, which holds only names."""
     found = set()
