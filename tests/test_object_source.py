@@ -462,8 +462,8 @@ class Replicated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        found = self._connection.api(subject, body, context=context)
+    def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        found = self._connection.ask(subject, body, context=context)
         if "num_replicas" in found.get("config", {}):
             found["config"]["num_replicas"] = 3
         return found

@@ -124,8 +124,9 @@ class Timestamp(str):
         try:
             return cls(_shortest(Time().parse("time", value)))
         except OptionError as error:
-            words = str(error).removeprefix("option time must be ").rpartition(", not ")[0]
-        raise ValueError(words)
+            words = str(error).removeprefix("option time must be ")
+        # The error repeats a value only where that cannot be a secret.
+        raise ValueError(words.partition(", not ")[0])
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
