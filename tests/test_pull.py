@@ -236,7 +236,9 @@ def test_garbage_on_the_wire(server: NatsServer, proxy: WireProxy) -> None:
     left = [b"MSG S.a 99999 nonsense\r\n", b"\x00\xff garbage\r\n", b"MSG S.a 1 3\r\nabcd\r\n"]
 
     def spoil(frame: bytes) -> bytes:
-        return left.pop() + frame if left and b"\r\n%d00." % (20 - 5 * len(left)) in frame else frame
+        # Once on each connection: what follows on a connection that is being closed is read by nobody.
+        spoiled = left and proxy.connections == 4 - len(left) and b"00." in frame
+        return left.pop() + frame if spoiled else frame
 
     proxy.drop(spoil)
     assert sequences(pulls(proxy.url, part_of(server.url, "S"))) == ALL
@@ -323,7 +325,7 @@ def test_credentials_that_are_withdrawn(server: NatsServer) -> None:
     some(read)
     server.config = "authorization { token: another }"
     server.restart()
-    with pytest.raises(OutageError, match=r"\(option retryTimeout\): .*Authorization Violation"):
+    with pytest.raises(OutageError, match=r"\(option retryTimeout\): .*refused the credentials"):
         sequences(read)
 
 
