@@ -168,7 +168,7 @@ class Choice:
         # Longer texts are no typing errors, and comparing them takes time that grows with their length.
         closest = difflib.get_close_matches(word[:_SHOWN], self.words, n=1, cutoff=0.5)
         hint = f"; did you mean {closest[0]}" if closest else ""
-        raise OptionError(f"{wrong(option, self.expects, value)}{hint}", option=option)
+        raise wrong(option, self.expects, value, hint)
 
 
 @dataclass(frozen=True)

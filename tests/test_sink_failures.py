@@ -225,7 +225,9 @@ EARLY = {
         modes="s",
     ),
     "a level that does not exist": Case(
-        "OptionError", 'option delivery must be .*, not "exactly_once"; .*', options={"delivery": "exactly_once"}
+        "OptionError",
+        "option delivery must be .* or exactly-once; did you mean exactly-once",
+        options={"delivery": "exactly_once"},
     ),
     "a subject with a wildcard": Case("OptionError", "option subject .*", options={"subject": "a.*"}),
     "no such stream": Case(
