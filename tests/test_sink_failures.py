@@ -292,7 +292,7 @@ EARLY = {
     "nobody listens": Case(
         "ConnectionFailed",
         r"no NATS server could be reached at nats://127.0.0.1:1 within 0.5 s \(option servers\): .*",
-        options={"servers": "nats://127.0.0.1:1", "connectTimeout": "500ms"},
+        options={"servers": "nats://127.0.0.1:1", "connectTimeout": "500ms", "retryTimeout": "500ms"},
         modes="bs",
     ),
     "wrong password": Case(
