@@ -143,6 +143,7 @@ class Query:
     def commit(self) -> None:
         """What was read is in the sink."""
         self._reader.commit(self.at)
+        self._reader.driver._holding.settle()  # one that takes long goes on in a thread
 
     def rest(self) -> list[Stored]:
         """The rows of all micro-batches until there is nothing left to read."""
