@@ -154,13 +154,13 @@ def writing(login: Login) -> Iterator[object]:
         task = one.submit(
             Sink(login.server.url, maxInFlight=1, retryTimeout=f"{RETRY:g}s", **login.given).write, batches()
         )
+        task.add_done_callback(lambda _: events.put(None))
         for _ in range(2):
             go_on.release()
-            while not task.done() and events.empty():
-                time.sleep(0.01)
+            event = events.get()
             if task.done():
                 break
-            yield events.get()
+            yield event
         task.result()
 
 
