@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
-from spark_jetstream.values import INT64_MAX, shown
+from spark_jetstream.units import INT64_MAX, shown
 from spark_jetstream.wire import Status
 
 DEFAULT_PREFIX = "$JS.API"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.values import shown, wrong
+from spark_jetstream.units import shown
+from spark_jetstream.values import wrong
 
 
 def items(option: str, value: object, what: str) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from spark_jetstream import jsapi
 from spark_jetstream.connection import Connection
 from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
-from spark_jetstream.streams import reply_time, rfc3339
+from spark_jetstream.streams import reply_time
+from spark_jetstream.units import rfc3339
 
 log = logging.getLogger(__name__)
 

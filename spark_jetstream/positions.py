@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.names import check_name
-from spark_jetstream.values import INT64_MAX, shown, wrong
+from spark_jetstream.units import INT64_MAX, shown
+from spark_jetstream.values import wrong
 
 
 @dataclass(frozen=True)

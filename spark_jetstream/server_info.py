@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 
 MOST_URLS = 1000
 """How many URLs of other servers are remembered: nats-py keeps each of them for ever."""

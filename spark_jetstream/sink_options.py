@@ -12,7 +12,8 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.option_models import Options, build, fields_of
 from spark_jetstream.option_specs import CONNECTION_OPTIONS, NOT_MADE, SINK_OPTIONS, OnConflict
 from spark_jetstream.option_table import given_options, refuse_elsewhere
-from spark_jetstream.values import hidden, shown
+from spark_jetstream.units import shown
+from spark_jetstream.values import hidden
 
 _NOT_FOR_BUCKETS = {
     "subject": "column key says where a row goes",

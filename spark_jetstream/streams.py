@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream import jsapi
-from spark_jetstream.errors import OptionError, ProtocolError
-from spark_jetstream.values import INT64_MAX, Time, shown
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.units import INT64_MAX, shown, time_nanoseconds
 
 _SECOND = 1_000_000_000
 
@@ -197,14 +196,6 @@ def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, de
         return default
 
 
-def parse_time(text: str) -> int:
-    """A time as the server prints it, in ns since the epoch; 0 for its "never" (year 1) and for no time at all."""
-    try:
-        return Time().parse("last_ts", text)
-    except OptionError:
-        return 0
-
-
 def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
     """The time at a dotted path of a reply, in ns since the epoch; 0 for the year 1, and for a time that is missing.
 
@@ -215,15 +206,8 @@ def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
     if not text or text.startswith("0001-01-01T"):
         return 0
     try:
-        return Time().parse(path, text)
-    except OptionError:
+        return time_nanoseconds(text)
+    except ValueError:
         raise ProtocolError(
             f"cannot {context}: the server's reply has {shown(text)} for {path}, which is no time"
         ) from None
-
-
-def rfc3339(nanoseconds: int) -> str:
-    """A time in ns since the epoch as the server wants it, to the nanosecond."""
-    seconds, fraction = divmod(nanoseconds, _SECOND)
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"

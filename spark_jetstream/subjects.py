@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.lists import items, place, refuse_twice
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 
 MAX_SUBJECT = 1024
 """How many bytes a subject may have: the control line, in which a reply subject follows, has at most 4 KiB."""

@@ -16,56 +16,28 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
 from fractions import Fraction
 from typing import ParamSpec, Protocol, TypeVar
 
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
+from spark_jetstream.units import (
+    A_TIME,
+    INT64_MAX,
+    MAX_SHOWN,
+    duration_seconds,
+    minutes_or_months,
+    shown,
+    size_bytes,
+    time_nanoseconds,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-INT64_MAX = 2**63 - 1
-_SHOWN = 80  # characters of a wrong value that an error repeats
-_SECOND = 1_000_000_000
-_HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}|[0-9]{1,20} ?([num]?s|[mhd]|[kmgt](i?b)?)")
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-
-_UNITS = {  # nanoseconds
-    "ns": 1,
-    "nanosecond": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "microsecond": 1_000,
-    "ms": 1_000_000,
-    "millisecond": 1_000_000,
-    "s": _SECOND,
-    "sec": _SECOND,
-    "second": _SECOND,
-    "m": 60 * _SECOND,
-    "min": 60 * _SECOND,
-    "minute": 60 * _SECOND,
-    "h": 3600 * _SECOND,
-    "hour": 3600 * _SECOND,
-    "d": 86_400 * _SECOND,
-    "day": 86_400 * _SECOND,
-    "w": 604_800 * _SECOND,
-    "week": 604_800 * _SECOND,
-    "y": 365 * 86_400 * _SECOND,
-    "year": 365 * 86_400 * _SECOND,
-}
-# `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
-_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-zµ]+)\s*")
-_CAPITAL_M = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*M(?![A-Za-z])")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
-_SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgt])(?:i?b)?|b)?")
-_TIME = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?)?"
-    r"\s*([Zz]|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?"
-)
+_HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}|[0-9]{1,20} ?([num]?s|[mhd]|[kmgt](i?b)?)")
 
 
 class Kind(Protocol):
@@ -118,12 +90,6 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def shown(value: object) -> str:
-    """A value as errors repeat it: quoted, on one line, cut when long. Not for options: see `wrong`."""
-    text = " ".join(str(value).split())
-    return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..."'
-
-
 def wrong(option: str, expects: str, value: object = None, hint: str = "") -> OptionError:
     """The error for a value that is not what ``expects`` says; ``hint`` ends it.
 
@@ -166,7 +132,7 @@ class Choice:
         if word in self.words:
             return word
         # Longer texts are no typing errors, and comparing them takes time that grows with their length.
-        closest = difflib.get_close_matches(word[:_SHOWN], self.words, n=1, cutoff=0.5)
+        closest = difflib.get_close_matches(word[:MAX_SHOWN], self.words, n=1, cutoff=0.5)
         hint = f"; did you mean {closest[0]}" if closest else ""
         raise wrong(option, self.expects, value, hint)
 
@@ -216,37 +182,6 @@ class Duration:
         return float(seconds)
 
 
-def duration_seconds(text: str) -> Fraction | None:
-    """The seconds that a text like ``1m 30s`` stands for, exactly; None when it is not a duration.
-
-    Units match in any case, except ``M``, which is no unit: the ``nats`` command reads it as 30 days. A day has 24
-    hours and a year has 365 days, as for that command. `minutes_or_months` tells the user.
-    """
-    text = text.strip()
-    position, nanoseconds = 0, Fraction(0)
-    while match := _AMOUNT.match(text, position):
-        unit = match[2].lower() if match[2] != "M" else ""
-        scale = _UNITS.get(unit) or _UNITS.get(unit[:-1] if unit.endswith("s") and len(unit) > 3 else "")
-        if scale is None:
-            return None
-        nanoseconds += Fraction(match[1]) * scale
-        position = match.end()
-    return nanoseconds / _SECOND if position and position == len(text) else None
-
-
-def minutes_or_months(value: object) -> str:
-    """What an error adds, behind the wrong value, for a duration with the unit ``M``; empty for any other."""
-    match = _CAPITAL_M.search(str(value))
-    if match is None:
-        return ""
-    days = Fraction(match[1]) * 30
-    number = days.numerator if days.denominator == 1 else f"{float(days):g}"
-    return (
-        f": M could mean minutes, or months as in the nats command; write {match[1]}m for minutes, and days instead of "
-        f"months, such as {number}d"
-    )
-
-
 @dataclass(frozen=True)
 class Size:
     """``65536``, ``512k``, ``8m``, ``8mb``, ``8MiB``, ``1g`` -> int bytes; units are powers of 1,024."""
@@ -266,14 +201,6 @@ class Size:
         return size
 
 
-def size_bytes(text: str) -> int | None:
-    """The bytes that a text like ``8m`` stands for; None when it is not a size."""
-    match = _SIZE.fullmatch(text.strip().lower())
-    if match is None:
-        return None
-    return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
-
-
 @dataclass(frozen=True)
 class Time:
     """ISO-8601 with a zone, down to nanoseconds, or epoch milliseconds -> int nanoseconds since the epoch.
@@ -285,55 +212,15 @@ class Time:
 
     @property
     def expects(self) -> str:
-        return "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
+        return A_TIME
 
     def parse(self, option: str, value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            nanoseconds: int | None = value
-        else:
-            nanoseconds = self._text(option, str(value).strip())
-        if nanoseconds is None:
-            raise wrong(option, self.expects, value)
-        if not 0 <= nanoseconds <= INT64_MAX:
-            raise wrong(option, "a time between 1970 and 2262", value)
-        return nanoseconds
-
-    @staticmethod
-    def _text(option: str, text: str) -> int | None:
-        if _INTEGER.fullmatch(text):
-            milliseconds = int(text)
-            if 0 < milliseconds < 10**11:
-                raise wrong(option, "in epoch milliseconds when it is a number (is this seconds?)", text)
-            return milliseconds * 1_000_000
-        match = _TIME.fullmatch(text)
-        if match is None:
-            return None
-        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-        fraction, zone = match[7] or "", match[8]
         try:
-            days = date(year, month, day).toordinal() - _EPOCH_DAY
-        except ValueError:
-            return None
-        if hour > 23 or minute > 59 or second > 59 or (zone and match[4] is None):
-            return None
-        if zone is None:
-            raise wrong(option, "a time with its zone (Z or +01:00 at the end)", text)
-        if len(fraction) > 9:
-            raise wrong(option, "a time of at most nine digits after the second", text)
-        offset = _zone_minutes(zone)
-        if offset is None:
-            return None
-        minutes = (days * 24 + hour) * 60 + minute - offset
-        return (minutes * 60 + second) * _SECOND + int(fraction.ljust(9, "0"))
-
-
-def _zone_minutes(zone: str) -> int | None:
-    if zone[0] not in "+-":
-        return 0
-    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
-    if hours > 18 or minutes > 59:
-        return None
-    return (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
+            return time_nanoseconds(value)
+        except ValueError as error:
+            expected = str(error)
+        # Raised out here: inside, the caught error would be its context, and hold frames with the value.
+        raise wrong(option, expected, value)
 
 
 @dataclass(frozen=True)

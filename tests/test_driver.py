@@ -17,8 +17,8 @@ from spark_jetstream.pool import connect
 from spark_jetstream.source.driver import Driver
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.view import StreamView
-from spark_jetstream.streams import parse_time, rfc3339
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.units import parse_time, rfc3339
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver, planner_after, read, run
 from tests.support.proxy import WireProxy

@@ -14,7 +14,7 @@ from spark_jetstream.options import SourceOptions
 from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.streams import subject_pattern
 from spark_jetstream.subjects import common_subjects
-from spark_jetstream.values import INT64_MAX
+from spark_jetstream.units import INT64_MAX
 
 UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)

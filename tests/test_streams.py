@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.streams import StreamState, parse_time, rfc3339, stream_state
+from spark_jetstream.streams import StreamState, stream_state
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.units import parse_time, rfc3339
 from tests.support.reading import api
 from tests.support.streams import Stream
 

@@ -41,9 +41,9 @@ from spark_jetstream.sink.ledger import BUCKET, STREAM
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
-from spark_jetstream.streams import rfc3339
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease, poll
+from spark_jetstream.units import rfc3339
 from tests.support.client import Raw
 from tests.support.leaf import Linked, api
 from tests.support.publish import Message, Publisher, Refused

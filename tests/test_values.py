@@ -17,19 +17,8 @@ from spark_jetstream.names import Identifier, Prefix, StreamName, StreamNames
 from spark_jetstream.positions import Positions
 from spark_jetstream.server_urls import Servers
 from spark_jetstream.subjects import Subject, SubjectFilters, subject_fault, subjects_overlap
-from spark_jetstream.values import (
-    Choice,
-    Duration,
-    Flag,
-    Kind,
-    Secret,
-    Size,
-    Text,
-    Time,
-    Whole,
-    duration_seconds,
-    size_bytes,
-)
+from spark_jetstream.units import duration_seconds, size_bytes
+from spark_jetstream.values import Choice, Duration, Flag, Kind, Secret, Size, Text, Time, Whole
 
 DURATION = Duration("0s", "3650d")
 SIZE = Size("0", "1024t")

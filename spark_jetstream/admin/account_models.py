@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from spark_jetstream.admin.amounts import Bytes
 from spark_jetstream.admin.fields import Boolean, Count, Size, String, Volume, Whole
 from spark_jetstream.admin.model import Model, Reply
+from spark_jetstream.units import Bytes
 
 _UNLIMITED = Bytes(-1)
 Room = Annotated[Bytes, Size(unlimited="no limit")]

@@ -8,7 +8,6 @@ from typing import Any
 
 from spark_jetstream import pool
 from spark_jetstream.admin.account_models import AccountInfo
-from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.api_subjects import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
 from spark_jetstream.admin.changing import needed
 from spark_jetstream.admin.fields import Kind, Name, Subject
@@ -17,7 +16,7 @@ from spark_jetstream.connection import Connection
 from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.deadline import Backoff, Deadline
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, ServerBusy
-from spark_jetstream.values import shown
+from spark_jetstream.units import Timestamp, shown
 
 
 class Api:

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_jetstream import jsapi
-from spark_jetstream.admin.amounts import Bytes, Timestamp
 from spark_jetstream.admin.archive import MANIFEST, META, Framing, Kind, Manifest, indented
 from spark_jetstream.admin.backup_files import Draft
 from spark_jetstream.admin.messages import SnapshotConfig
 from spark_jetstream.admin.stream_replies import SnapshotReply
 from spark_jetstream.connection import Connection, Inbox
 from spark_jetstream.errors import BackupError, PermissionDenied
+from spark_jetstream.units import Bytes, Timestamp
 from spark_jetstream.values import file_path
 from spark_jetstream.wire import Frames, Status
 

@@ -9,14 +9,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds, Timestamp
 from spark_jetstream.admin.fields import Boolean, Choice, Size, Span
 from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.stream_models import Description, Metadata, Placement, Replicas
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.names import Identifier
-from spark_jetstream.values import shown
+from spark_jetstream.units import Bytes, Nanoseconds, Timestamp, shown
 
 UNLIMITED = "no limit"
 ZERO = Nanoseconds(0)

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.amounts import NEVER
 from spark_jetstream.admin.consumer_models import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.differences import Difference, differences
 from spark_jetstream.admin.model import Model, complaint
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.admin.stream_replies import StreamInfo
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied
-from spark_jetstream.values import shown
+from spark_jetstream.units import NEVER, shown
 
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
 M = TypeVar("M", bound=Model)

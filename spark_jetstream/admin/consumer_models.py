@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from spark_jetstream.admin.amounts import NEVER, Bytes, Nanoseconds, Timestamp
 from spark_jetstream.admin.fields import (
     UINT64_MAX,
     Boolean,
@@ -38,6 +37,7 @@ from spark_jetstream.admin.stream_models import (
 )
 from spark_jetstream.admin.stream_replies import ClusterInfo
 from spark_jetstream.subjects import subjects_overlap
+from spark_jetstream.units import NEVER, Bytes, Nanoseconds, Timestamp
 
 _ZERO = Nanoseconds(0)
 _ANY = "any number"

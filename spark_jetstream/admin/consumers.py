@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from spark_jetstream import jsapi
 from spark_jetstream.admin import api_subjects as subjects
-from spark_jetstream.admin.amounts import Nanoseconds, Timestamp
 from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
 from spark_jetstream.admin.changing import (
     asked_for,
@@ -46,7 +45,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
 )
 from spark_jetstream.subjects import subjects_overlap
-from spark_jetstream.values import minutes_or_months, shown
+from spark_jetstream.units import Nanoseconds, Timestamp, minutes_or_months, shown
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 _MOST = 1000

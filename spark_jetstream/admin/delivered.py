@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spark_jetstream import jsapi
-from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.consumer_models import ConsumerInfo
 from spark_jetstream.admin.messages import StoredMessage
 from spark_jetstream.columns import Acks
 from spark_jetstream.connection import Connection
 from spark_jetstream.deadline import Deadline
+from spark_jetstream.units import Timestamp
 from spark_jetstream.wire import Frames
 
 Ack = Literal["ack", "nak", "term", "none"]

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.consumer_models import ONE_SECOND, ConsumerConfig
 from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.rendering import readable
 from spark_jetstream.admin.rules import IMMUTABLE, LEFT_TO_SERVER, RISKS
 from spark_jetstream.admin.stream_models import RePublish, StreamConfig
+from spark_jetstream.units import Timestamp
 
 M = TypeVar("M", bound=Model)
 

@@ -20,7 +20,8 @@ from spark_jetstream.errors import OptionError, PermissionDenied
 from spark_jetstream.option_specs import OnConflict
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.pool import retrying
-from spark_jetstream.values import file_path, shown
+from spark_jetstream.units import shown
+from spark_jetstream.values import file_path
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from spark_jetstream.admin.amounts import NEVER, Nanoseconds
 from spark_jetstream.admin.fields import Content, Count, Duration, Sequence64, String, Time
 from spark_jetstream.admin.model import Model
+from spark_jetstream.units import NEVER, Nanoseconds
 
 
 class Event(Model):

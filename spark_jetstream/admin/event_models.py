@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from spark_jetstream.admin.amounts import NEVER, Bytes
 from spark_jetstream.admin.event_base import ClientInfo, ConsumerEvent, DomainEvent, Event, ServerEvent, StreamEvent
 from spark_jetstream.admin.fields import Boolean, Count, Duration, Sequence64, String, Time, Volume
 from spark_jetstream.admin.stream_replies import PeerInfo, StreamState
+from spark_jetstream.units import NEVER, Bytes
 
 
 class ApiAudit(ServerEvent):

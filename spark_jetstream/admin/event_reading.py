@@ -11,11 +11,11 @@ import math
 import re
 from typing import Any, TypeVar
 
-from spark_jetstream.admin.amounts import NEVER, Timestamp
 from spark_jetstream.admin.event_base import Event, UnknownEvent
 from spark_jetstream.admin.event_models import EVENT_TYPES
 from spark_jetstream.admin.messages import StoredMessage
 from spark_jetstream.errors import ProtocolError
+from spark_jetstream.units import NEVER, Timestamp
 
 E = TypeVar("E", bound=Event)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from spark_jetstream.admin import event_models as models
-from spark_jetstream.admin.amounts import Bytes, Timestamp
 from spark_jetstream.admin.event_base import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
 from spark_jetstream.errors import printable
+from spark_jetstream.units import Bytes, Timestamp
 
 SOURCE = "urn:nats:jetstream"
 """The source of all CloudEvents of JetStream; the ``nats`` command has the same."""

@@ -10,7 +10,7 @@ from spark_jetstream.admin.event_models import EVENT_TYPES
 from spark_jetstream.admin.fields import closest
 from spark_jetstream.errors import OptionError
 from spark_jetstream.subjects import common_subjects, subject_fault
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 
 PREFIX = "$JS.EVENT"
 """What the subjects of events begin with."""

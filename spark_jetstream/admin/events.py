@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any
 
 from spark_jetstream import jsapi
-from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
 from spark_jetstream.admin.api_subjects import ACCOUNT_INFO
 from spark_jetstream.admin.event_base import Event, Gap
@@ -34,7 +33,7 @@ from spark_jetstream.errors import (
     RequestTimeout,
 )
 from spark_jetstream.listening import Listener, Missed
-from spark_jetstream.values import shown
+from spark_jetstream.units import Timestamp, shown
 
 _SYSTEM = "$SYS.REQ.SERVER.PING"
 _SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping

@@ -18,9 +18,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds, Timestamp
 from spark_jetstream.subjects import subject_fault
-from spark_jetstream.values import INT64_MAX, minutes_or_months, shown
+from spark_jetstream.units import INT64_MAX, Bytes, Nanoseconds, Timestamp, minutes_or_months, shown
 
 UINT64_MAX = 2**64 - 1
 _TRUSTED = "trusted"

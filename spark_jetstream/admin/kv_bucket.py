@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from spark_jetstream import jsapi
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.kv_entries import Entry, entries_of, entry_of
 from spark_jetstream.admin.kv_models import KEY_VALUE, BucketInfo
@@ -31,10 +30,9 @@ from spark_jetstream.kv import EXPECTED, OPERATION_HEADERS, Origin, stream_name
 from spark_jetstream.lookup import StoredMessage as Stored
 from spark_jetstream.lookup import last_message
 from spark_jetstream.pool import retrying
-from spark_jetstream.streams import rfc3339
 from spark_jetstream.subjects import MAX_SUBJECT, key_fault, subjects_overlap
 from spark_jetstream.table import TablePart, read_table
-from spark_jetstream.values import minutes_or_months, shown
+from spark_jetstream.units import Nanoseconds, minutes_or_months, rfc3339, shown
 
 log = logging.getLogger(__name__)
 

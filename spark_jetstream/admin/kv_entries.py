@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.messages import StoredMessage
 from spark_jetstream.columns import Messages
 from spark_jetstream.kv import OPERATIONS, PUT, key_of, keys, operation, operations
+from spark_jetstream.units import Timestamp
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds
 from spark_jetstream.admin.bucket_models import UNLIMITED, ZERO, AnyBucketConfig, AnyBucketInfo, Kind, stream_field
 from spark_jetstream.admin.changing import asked_for
 from spark_jetstream.admin.fields import Size, Span, Whole
 from spark_jetstream.admin.stream_models import INT32_MAX, RePublish, StreamConfig, StreamSource, SubjectTransform
 from spark_jetstream.errors import OptionError
 from spark_jetstream.kv import STREAM_PREFIX, stream_name
+from spark_jetstream.units import Bytes, Nanoseconds
 
 KEY_VALUE = Kind("Key-Value", STREAM_PREFIX)
 MOST_HISTORY = 64

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_jetstream import jsapi
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.kv_models import KEY_VALUE, BucketInfo
 from spark_jetstream.admin.messages import PubAck
@@ -24,7 +23,7 @@ from spark_jetstream.errors import (
     WrongRevision,
 )
 from spark_jetstream.kv import EXPECTED, WRONG_REVISION, Origin, last_revision
-from spark_jetstream.values import minutes_or_months, shown
+from spark_jetstream.units import Nanoseconds, minutes_or_months, shown
 
 log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_jetstream.admin.amounts import NEVER, Bytes
 from spark_jetstream.admin.fields import Boolean, Content, Count, Sequence64, String, Time, Volume
 from spark_jetstream.admin.model import Model, Reply
 from spark_jetstream.admin.stream_models import OptionalSubject
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.headers import decode_headers
+from spark_jetstream.units import NEVER, Bytes
 
 ADDED = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
 """What a server appends, in this order, to the headers of a message that it hands out by a direct get (ADR-31). The

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from spark_jetstream.admin.fields import TRUST, Count, String, closest, fault, trusted
 from spark_jetstream.errors import OptionError, ProtocolError
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 
 M = TypeVar("M", bound="Model")
 

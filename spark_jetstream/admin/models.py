@@ -7,7 +7,6 @@ Everything else is what a server says. `Model` tells how they are made, read, ch
 from __future__ import annotations
 
 from spark_jetstream.admin.account_models import AccountInfo, AccountLimits, ApiStats, Tier
-from spark_jetstream.admin.amounts import NEVER, Bytes, Nanoseconds, Timestamp
 from spark_jetstream.admin.consumer_models import (
     ConsumerConfig,
     ConsumerInfo,
@@ -58,6 +57,7 @@ from spark_jetstream.admin.stream_replies import (
     StreamSourceInfo,
     StreamState,
 )
+from spark_jetstream.units import NEVER, Bytes, Nanoseconds, Timestamp
 
 __all__ = [
     "IMMUTABLE",

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_jetstream.admin.amounts import NEVER, Bytes, Timestamp
 from spark_jetstream.errors import OptionError
 from spark_jetstream.objects import name_fault
 from spark_jetstream.stored_objects import StoredObject
-from spark_jetstream.values import shown
+from spark_jetstream.units import NEVER, Bytes, Timestamp, shown
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.amounts import Bytes
 from spark_jetstream.admin.bucket_models import AnyBucketConfig, AnyBucketInfo, Kind, stream_field
 from spark_jetstream.admin.changing import asked_for
 from spark_jetstream.objects import chunk_filter, meta_filter, stream_name
+from spark_jetstream.units import Bytes
 
 OBJECT_STORE = Kind("Object Store", stream_name(""))
 

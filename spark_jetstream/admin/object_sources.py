@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from spark_jetstream.errors import OptionError
 from spark_jetstream.new_objects import NewObject
 from spark_jetstream.object_content import chunks
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 
 Progress = Callable[[int, int], None]
 

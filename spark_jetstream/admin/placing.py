@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.messages import DoneReply, PurgeReply
 from spark_jetstream.admin.stream_replies import ClusterInfo
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.units import Nanoseconds
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.rendering import rendered
 from spark_jetstream.admin.stream_models import StreamConfig
 from spark_jetstream.errors import OptionError
-from spark_jetstream.values import file_path, shown
+from spark_jetstream.units import shown
+from spark_jetstream.values import file_path
 
 _CONSUMERS = "consumers"
 _FIELDS = {*StreamConfig.model_fields, _CONSUMERS}

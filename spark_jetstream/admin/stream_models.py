@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds
 from spark_jetstream.admin.fields import (
     Boolean,
     Choice,
@@ -27,6 +26,7 @@ from spark_jetstream.admin.fields import (
 )
 from spark_jetstream.admin.model import SERVER_METADATA, Model
 from spark_jetstream.subjects import subjects_overlap
+from spark_jetstream.units import Bytes, Nanoseconds
 
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from spark_jetstream.admin.amounts import NEVER, Bytes, Nanoseconds
 from spark_jetstream.admin.fields import Boolean, Count, Duration, Sequence64, String, Time, Volume
 from spark_jetstream.admin.model import Model, Page, Reply
 from spark_jetstream.admin.stream_models import External, Placement, StreamConfig, SubjectTransform
+from spark_jetstream.units import NEVER, Bytes, Nanoseconds
 
 _NONE = Nanoseconds(0)
 

@@ -33,7 +33,7 @@ from spark_jetstream.latest import LatestReader
 from spark_jetstream.lookup import next_message
 from spark_jetstream.pulling import Pulls, PullSettings
 from spark_jetstream.streams import SequenceRange
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 from spark_jetstream.wire import Frames
 
 LABEL = "spark-jetstream-admin"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_jetstream.admin.account_models import AccountInfo, Tier
-from spark_jetstream.admin.amounts import Bytes
 from spark_jetstream.commands.framework import Run, command, group
 from spark_jetstream.commands.output import as_data
+from spark_jetstream.units import Bytes
 
 account = group("account", "The JetStream account: limits and usage.")
 

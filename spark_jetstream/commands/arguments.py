@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import SecretStr
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.commands.framework import Run, connection_options
 from spark_jetstream.errors import JetStreamError
-from spark_jetstream.values import minutes_or_months, shown
+from spark_jetstream.units import Nanoseconds, minutes_or_months, shown
 
 _MOST = 100  # that a shell is given to choose from
 _QUICKLY = "2s"  # nobody waits longer for a list of names

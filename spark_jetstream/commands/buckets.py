@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from spark_jetstream.admin.amounts import Bytes, Nanoseconds
 from spark_jetstream.admin.bucket_models import AnyBucketInfo
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.model import Model
@@ -18,6 +17,7 @@ from spark_jetstream.commands.arguments import DURATION
 from spark_jetstream.commands.framework import FAILED, Run
 from spark_jetstream.commands.output import as_data
 from spark_jetstream.commands.showing import listed, server_words
+from spark_jetstream.units import Bytes, Nanoseconds
 
 T = TypeVar("T")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.consumer_models import ConsumerInfo, SequenceInfo
 from spark_jetstream.admin.placing import replicas
 from spark_jetstream.commands.framework import Run
 from spark_jetstream.commands.output import as_data
 from spark_jetstream.commands.showing import ago, listed, rounded, server_words, to_the_second
 from spark_jetstream.durables import SINCE
+from spark_jetstream.units import Nanoseconds
 
 
 def print_consumers(run: Run, found: Iterable[ConsumerInfo]) -> None:

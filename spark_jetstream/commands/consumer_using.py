@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.delivered import ACKS, DeliveredMessage
 from spark_jetstream.admin.placing import replicas
 from spark_jetstream.commands.arguments import DURATION, ConsumerName, Force, Preferred, StreamName
@@ -14,6 +13,7 @@ from spark_jetstream.commands.framework import FAILED, Run, alone, command
 from spark_jetstream.commands.message_text import message_data, print_message
 from spark_jetstream.commands.output import as_data
 from spark_jetstream.commands.showing import rounded
+from spark_jetstream.units import Nanoseconds
 
 using = alone()
 

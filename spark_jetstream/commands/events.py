@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.event_base import Event, Gap
 from spark_jetstream.admin.event_rendering import cloud_event, event_json, event_line
 from spark_jetstream.admin.event_subjects import KINDS, PREFIX
@@ -16,6 +15,7 @@ from spark_jetstream.admin.events import Watch
 from spark_jetstream.commands.arguments import DURATION, complete_consumer, complete_stream
 from spark_jetstream.commands.framework import FAILED, INTERRUPTED, Run, alone, command
 from spark_jetstream.commands.output import Output
+from spark_jetstream.units import Nanoseconds
 
 events = alone()
 

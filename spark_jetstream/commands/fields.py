@@ -19,7 +19,7 @@ from spark_jetstream.admin.fields import Choice, Kind, Name, Size, Span, Subject
 from spark_jetstream.admin.model import Model
 from spark_jetstream.admin.plan_files import json_document
 from spark_jetstream.errors import OptionError
-from spark_jetstream.values import shown
+from spark_jetstream.units import shown
 
 Command = Callable[..., None]
 

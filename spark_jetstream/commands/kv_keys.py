@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.commands.arguments import DURATION, Force
 from spark_jetstream.commands.buckets import Count, Deletes, UpdatesOnly, Wait, print_changes
 from spark_jetstream.commands.framework import Run, alone, command
 from spark_jetstream.commands.kv_arguments import BucketName, Filters, Key, OnlyAfter, Value, value_bytes
 from spark_jetstream.commands.kv_text import entry_data, entry_text, print_entries
 from spark_jetstream.commands.message_text import content_text
+from spark_jetstream.units import Nanoseconds
 
 keys = alone()
 

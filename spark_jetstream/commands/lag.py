@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.amounts import Nanoseconds
 from spark_jetstream.admin.lag import ConsumerLag, OriginLag
 from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.commands.arguments import DURATION, complete_consumer, complete_stream
 from spark_jetstream.commands.framework import FAILED, Run, alone, command
 from spark_jetstream.commands.showing import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound
+from spark_jetstream.units import Nanoseconds
 
 lag = alone()
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from spark_jetstream.admin.amounts import Bytes
 from spark_jetstream.admin.object_bucket import ObjectBucket
 from spark_jetstream.admin.object_infos import ObjectInfo
 from spark_jetstream.commands.arguments import Force
@@ -28,6 +27,7 @@ from spark_jetstream.commands.object_arguments import (
 from spark_jetstream.commands.object_text import object_text, print_object
 from spark_jetstream.errors import MessageNotFound
 from spark_jetstream.objects import DEFAULT_CHUNK_SIZE
+from spark_jetstream.units import Bytes
 from spark_jetstream.values import file_path
 
 content = alone()

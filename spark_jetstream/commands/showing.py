@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from spark_jetstream.admin.amounts import Nanoseconds, Timestamp
 from spark_jetstream.admin.placing import Replica
 from spark_jetstream.admin.rendering import readable
 from spark_jetstream.commands.framework import Run
+from spark_jetstream.units import Nanoseconds, Timestamp
 
 _SECOND = 1_000_000_000
 

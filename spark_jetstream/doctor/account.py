@@ -22,7 +22,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
 )
 from spark_jetstream.pool import connect
-from spark_jetstream.streams import parse_time
+from spark_jetstream.units import parse_time
 
 _WHO_AM_I = "$SYS.REQ.USER.INFO"
 _ROUNDS = 5

@@ -25,7 +25,7 @@ from spark_jetstream.doctor.stream import Use, check_stream
 from spark_jetstream.errors import JetStreamError, PermissionDenied, StreamNotFound
 from spark_jetstream.pool import connect
 from spark_jetstream.server_urls import address
-from spark_jetstream.streams import parse_time
+from spark_jetstream.units import parse_time
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.probe import View
 from spark_jetstream.source_options import SourceOptions
-from spark_jetstream.streams import StreamState, rfc3339
+from spark_jetstream.streams import StreamState
+from spark_jetstream.units import rfc3339
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from spark_jetstream.source.retention import check_retention, check_start, needs
 from spark_jetstream.source.view import StreamView
 from spark_jetstream.source_options import SourceOptions
 from spark_jetstream.streams import SequenceRange, StreamState
-from spark_jetstream.values import INT64_MAX
+from spark_jetstream.units import INT64_MAX
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spark_jetstream.source_options import SourceOptions
 from spark_jetstream.subjects import common_subjects, subject_fault
-from spark_jetstream.values import INT64_MAX
+from spark_jetstream.units import INT64_MAX
 from spark_jetstream.wire import IntArray
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)

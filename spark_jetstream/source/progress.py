@@ -28,7 +28,8 @@ from spark_jetstream.source.direct_view import DirectView
 from spark_jetstream.source.durable import Seen
 from spark_jetstream.source.durable_requests import Requests
 from spark_jetstream.source.view import StreamView
-from spark_jetstream.streams import StreamState, rfc3339
+from spark_jetstream.streams import StreamState
+from spark_jetstream.units import rfc3339
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from spark_jetstream.consumers import create_reader, delete_reader
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.pool import retrying
-from spark_jetstream.streams import StreamState, rfc3339, stream_state
+from spark_jetstream.streams import StreamState, stream_state
+from spark_jetstream.units import rfc3339
 from spark_jetstream.wire import Frames
 
 log = logging.getLogger(__name__)

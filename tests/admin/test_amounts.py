@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jetstream.admin.amounts import NEVER, Bytes, Nanoseconds, Timestamp
+from spark_jetstream.units import NEVER, Bytes, Nanoseconds, Timestamp
 
 SECOND = 1_000_000_000
 INT64 = st.integers(0, 2**63 - 1)

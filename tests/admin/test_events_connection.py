@@ -17,13 +17,13 @@ from spark_jetstream import listening
 from spark_jetstream.admin import Gap, JetStreamAdmin, event_json, event_line
 from spark_jetstream.admin import event_models as models
 from spark_jetstream.admin import events as watching
-from spark_jetstream.admin.amounts import Timestamp
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.deadline import Deadline
 from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied
 from spark_jetstream.pool import close_all, connect
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
+from spark_jetstream.units import Timestamp
 from tests.admin.conftest import Make
 from tests.support.client import Raw
 from tests.support.publish import Message, Publisher

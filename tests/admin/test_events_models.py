@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from spark_jetstream.admin import NEVER, Event, Model, UnknownEvent, cloud_event, event_json, event_line, parse_event
 from spark_jetstream.admin import event_models as models
-from spark_jetstream.admin.amounts import Nanoseconds, Timestamp
 from spark_jetstream.admin.event_base import ClientInfo
 from spark_jetstream.admin.event_models import EVENT_TYPES
 from spark_jetstream.admin.event_reading import stored_event
@@ -19,6 +18,7 @@ from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
 from spark_jetstream.admin.messages import StoredMessage
 from spark_jetstream.errors import OptionError, printable
 from spark_jetstream.subjects import subjects_overlap
+from spark_jetstream.units import Nanoseconds, Timestamp
 
 START, END = "2026-03-01T12:00:00.5Z", "2026-03-01T12:00:01.123456789Z"
 CLIENT = {

@@ -1,0 +1,308 @@
+"""Durations, sizes and times: how people and the server write them, as exact numbers. Pure.
+
+`duration_seconds`, `size_bytes` and `time_nanoseconds` parse text. `Nanoseconds` and `Bytes` are integers that print as
+people write them; `Timestamp` is the text of a time. Nothing is rounded: the server counts nanoseconds, and `datetime`
+would lose the last three digits.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from fractions import Fraction
+from typing import Any
+
+from pydantic_core import CoreSchema, core_schema
+
+INT64_MAX = 2**63 - 1
+#: How many characters of a wrong value an error repeats.
+MAX_SHOWN = 80
+A_TIME = "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
+_SECOND = 1_000_000_000
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+
+_UNIT_NANOSECONDS = {  # nanoseconds
+    "ns": 1,
+    "nanosecond": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "microsecond": 1_000,
+    "ms": 1_000_000,
+    "millisecond": 1_000_000,
+    "s": _SECOND,
+    "sec": _SECOND,
+    "second": _SECOND,
+    "m": 60 * _SECOND,
+    "min": 60 * _SECOND,
+    "minute": 60 * _SECOND,
+    "h": 3600 * _SECOND,
+    "hour": 3600 * _SECOND,
+    "d": 86_400 * _SECOND,
+    "day": 86_400 * _SECOND,
+    "w": 604_800 * _SECOND,
+    "week": 604_800 * _SECOND,
+    "y": 365 * 86_400 * _SECOND,
+    "year": 365 * 86_400 * _SECOND,
+}
+# `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
+_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-zµ]+)\s*")
+_CAPITAL_M = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*M(?![A-Za-z])")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+_SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgt])(?:i?b)?|b)?")
+_TIME = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?)?"
+    r"\s*([Zz]|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+)
+_LARGE_UNITS = (
+    ("d", 86_400 * _SECOND),
+    ("h", 3600 * _SECOND),
+    ("m", 60 * _SECOND),
+)
+_BELOW_A_MINUTE = (("s", _SECOND), ("ms", 1_000_000), ("us", 1000), ("ns", 1))
+_SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_NEVER = "0001-01-01T00:00:00Z"
+
+
+def shown(value: object) -> str:
+    """A value as errors repeat it: quoted, on one line, cut when long. Not for options: see `wrong`."""
+    text = " ".join(str(value).split())
+    return f'"{text}"' if len(text) <= MAX_SHOWN else f'"{text[:MAX_SHOWN]}..."'
+
+
+def duration_seconds(text: str) -> Fraction | None:
+    """The seconds that a text like ``1m 30s`` stands for, exactly; None when it is not a duration.
+
+    Units match in any case, except ``M``, which is no unit: the ``nats`` command reads it as 30 days. A day has 24
+    hours and a year has 365 days, as for that command. `minutes_or_months` tells the user.
+    """
+    text = text.strip()
+    position, nanoseconds = 0, Fraction(0)
+    while match := _AMOUNT.match(text, position):
+        unit = match[2].lower() if match[2] != "M" else ""
+        scale = _UNIT_NANOSECONDS.get(unit) or _UNIT_NANOSECONDS.get(
+            unit[:-1] if unit.endswith("s") and len(unit) > 3 else ""
+        )
+        if scale is None:
+            return None
+        nanoseconds += Fraction(match[1]) * scale
+        position = match.end()
+    return nanoseconds / _SECOND if position and position == len(text) else None
+
+
+def minutes_or_months(value: object) -> str:
+    """What an error adds, behind the wrong value, for a duration with the unit ``M``; empty for any other."""
+    match = _CAPITAL_M.search(str(value))
+    if match is None:
+        return ""
+    days = Fraction(match[1]) * 30
+    number = days.numerator if days.denominator == 1 else f"{float(days):g}"
+    return (
+        f": M could mean minutes, or months as in the nats command; write {match[1]}m for minutes, and days instead of "
+        f"months, such as {number}d"
+    )
+
+
+def size_bytes(text: str) -> int | None:
+    """The bytes that a text like ``8m`` stands for; None when it is not a size."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        return None
+    return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
+
+
+def time_nanoseconds(value: object) -> int:
+    """Return a time as nanoseconds since the epoch.
+
+    Args:
+        value: ISO-8601 text with a zone and at most nine digits after the second, text of epoch milliseconds, or an
+            integer of nanoseconds.
+
+    Raises:
+        ValueError: The value is no such time, or a time before 1970 or after 2262. The text of the error says what the
+            value must be, and does not repeat the value.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        nanoseconds = value
+    else:
+        nanoseconds = _text_nanoseconds(str(value).strip())
+    if not 0 <= nanoseconds <= INT64_MAX:
+        raise ValueError("a time between 1970 and 2262")
+    return nanoseconds
+
+
+def _text_nanoseconds(text: str) -> int:
+    if _INTEGER.fullmatch(text):
+        milliseconds = int(text)
+        if 0 < milliseconds < 10**11:
+            raise ValueError("in epoch milliseconds when it is a number (is this seconds?)")
+        return milliseconds * 1_000_000
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(A_TIME)
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    fraction, zone = match[7] or "", match[8]
+    try:
+        days = dt.date(year, month, day).toordinal() - _EPOCH_DAY
+    except ValueError:
+        raise ValueError(A_TIME) from None
+    if hour > 23 or minute > 59 or second > 59 or (zone and match[4] is None):
+        raise ValueError(A_TIME)
+    if zone is None:
+        raise ValueError("a time with its zone (Z or +01:00 at the end)")
+    if len(fraction) > 9:
+        raise ValueError("a time of at most nine digits after the second")
+    minutes = (days * 24 + hour) * 60 + minute - _zone_minutes(zone)
+    return (minutes * 60 + second) * _SECOND + int(fraction.ljust(9, "0"))
+
+
+def _zone_minutes(zone: str) -> int:
+    if zone[0] not in "+-":
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
+    if hours > 18 or minutes > 59:
+        raise ValueError(A_TIME)
+    return (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
+
+
+def parse_time(text: str) -> int:
+    """Return a time that the server printed as nanoseconds since the epoch; 0 for its year 1 ("never") and no time."""
+    try:
+        return time_nanoseconds(text)
+    except ValueError:
+        return 0
+
+
+def rfc3339(nanoseconds: int) -> str:
+    """Return a time in nanoseconds since the epoch as the server reads it, with nine digits after the second."""
+    seconds, fraction = divmod(nanoseconds, _SECOND)
+    moment = dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+
+
+class Nanoseconds(int):
+    """A duration: the number of its nanoseconds, which prints as ``1h30m``, ``1.5s`` or ``250ms``."""
+
+    @classmethod
+    def of(cls, value: object) -> Nanoseconds:
+        """From ``10s``, ``5m``, ``1h30m``, ``1d``, ``2w``, ``1y``, a `timedelta`, or an integer of nanoseconds.
+
+        `ValueError` for anything else, floating point numbers included: whether they count seconds is anybody's guess.
+        Text without a unit is refused for the same reason, except ``0``.
+        """
+        if isinstance(value, dt.timedelta):
+            microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+            return cls(microseconds * 1000)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return cls(value)
+        seconds = duration_seconds(value) if isinstance(value, str) else None
+        if isinstance(value, str) and value.strip() == "0":
+            return cls(0)
+        if seconds is None:
+            raise ValueError("not a duration")
+        nanoseconds = seconds * _SECOND
+        if nanoseconds.denominator != 1:
+            raise ValueError("finer than a nanosecond")
+        return cls(nanoseconds.numerator)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls.of)
+
+    @property
+    def timedelta(self) -> dt.timedelta:
+        """The same as a `timedelta`, cut to microseconds."""
+        return dt.timedelta(microseconds=int(self) // 1000)
+
+    def __str__(self) -> str:
+        left = abs(int(self))
+        text = "-" if self < 0 else ""
+        for unit, size in _LARGE_UNITS:
+            count, left = divmod(left, size)
+            text += f"{count}{unit}" if count else ""
+        for unit, size in _BELOW_A_MINUTE:
+            if left >= size:
+                whole, part = divmod(left, size)
+                digits = f"{part:0{len(str(size)) - 1}d}".rstrip("0") if part else ""
+                return f"{text}{whole}{'.' if digits else ''}{digits}{unit}"
+        return text or "0s"
+
+
+class Bytes(int):
+    """A size: the number of its bytes, which prints as ``64KiB`` or ``1GiB`` when it is a round one."""
+
+    @classmethod
+    def of(cls, value: object) -> Bytes:
+        """From ``65536``, ``512k``, ``8m``, ``1g``, ``8MiB`` (powers of 1,024), or an integer; else `ValueError`."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return cls(value)
+        size = size_bytes(value) if isinstance(value, str) else None
+        if size is None:
+            raise ValueError("not a size")
+        return cls(size)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls.of)
+
+    def __str__(self) -> str:
+        for unit, size in _SIZES:
+            if self >= size and self % size == 0:
+                return f"{int(self) // size}{unit}"
+        return int.__repr__(self)
+
+
+class Timestamp(str):
+    """A time, as RFC 3339 text with up to nine digits after the second.
+
+    What a server wrote stays as it is. What a user gives becomes UTC. Compare by `nanoseconds`: the same moment can be
+    written in several ways.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: object) -> Timestamp:
+        """From an aware `datetime`, text with a zone, or an integer of nanoseconds since the epoch.
+
+        `ValueError`, in words to be read after "must be", for anything else: no zone, before 1970, after 2262.
+        """
+        if isinstance(value, dt.datetime):
+            if value.utcoffset() is None:
+                raise ValueError("a time with its zone (tzinfo), or text such as 2026-03-01T12:00:00Z")
+            since = value - _EPOCH
+            value = (since.days * 86_400 + since.seconds) * _SECOND + since.microseconds * 1000
+        if not isinstance(value, (str, int)) or isinstance(value, bool):
+            raise ValueError("a time such as 2026-03-01T12:00:00Z")
+        return cls(_shortest(time_nanoseconds(value)))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls.of)
+
+    @property
+    def nanoseconds(self) -> int:
+        """Nanoseconds since the epoch; 0 for the year 1 ("never", as the server says it) and outside 1970 to 2262."""
+        return parse_time(self)
+
+    @property
+    def never(self) -> bool:
+        """Whether this stands for no time at all."""
+        return self.startswith("0001-") or not self
+
+    @property
+    def datetime(self) -> dt.datetime:
+        """The same in UTC, cut to microseconds; the year 1 for `never`."""
+        if self.never:
+            return dt.datetime(1, 1, 1, tzinfo=dt.timezone.utc)
+        return _EPOCH + dt.timedelta(microseconds=self.nanoseconds // 1000)
+
+
+NEVER = Timestamp(_NEVER)
+"""What the server writes for a time that never was."""
+
+
+def _shortest(nanoseconds: int) -> str:
+    """A time as Go prints it: no zeros at the end of the fraction, and no point when nothing follows."""
+    return rfc3339(nanoseconds).removesuffix("Z").rstrip("0").rstrip(".") + "Z"
