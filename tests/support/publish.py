@@ -157,3 +157,28 @@ def _portions(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     remaining = iter(items)
     while some := list(itertools.islice(remaining, size)):
         yield some
+
+
+class Tap(Publisher):
+    """A connection that hears what all clients of a server publish, requests of the API included."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._send(b"SUB > 2\r\n")
+        self.heard()
+
+    def __enter__(self) -> Tap:
+        return self
+
+    def heard(self) -> list[Message]:
+        """What was published since the last call; replies are left out."""
+        self._send(b"PING\r\n")
+        found = []
+        while (line := self._line()) != b"PONG":
+            words = line.split(b" ")
+            if words[0] in (b"MSG", b"HMSG"):
+                head = int(words[-2]) if words[0] == b"HMSG" else 0
+                body = self._file.read(int(words[-1]) + 2)[:-2]
+                if not words[1].startswith(b"_INBOX."):
+                    found.append(Message(words[1].decode(), body[head:], block=body[:head] or None))
+        return found

@@ -22,6 +22,7 @@ KINDS = {
     "msg_id": ("string", pa.string()),
     "ttl": ("string", pa.string()),
     "expected_last_subject_sequence": ("bigint", pa.int64()),
+    "headers": ("map<string,array<string>>", pa.map_(pa.string(), pa.list_(pa.string()))),
 }
 
 

@@ -1,0 +1,164 @@
+"""What users import, call, set and type, as plain JSON: `write_formats` stores it, `test_formats` compares with it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+import spark_jetstream
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.cli import app
+from spark_jetstream.commands.framework import FAILED, INTERRUPTED, NOT_REACHED, WRONG_USAGE, exit_code
+from spark_jetstream.errors import API_ERRORS, ApiError, JetStreamError
+from spark_jetstream.option_specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+
+MODULES = ("", ".admin", ".admin.event_models", ".testing", ".permissions", ".options", ".errors", ".java")
+
+
+def interface() -> dict[str, Any]:
+    """Everything, by kind."""
+    return {name: make() for name, make in KINDS.items()}
+
+
+def public_names() -> dict[str, dict[str, Any]]:
+    """The public names of each module that users import: those of its `__all__`, else those that its text defines."""
+    found = {}
+    for name in MODULES:
+        module = importlib.import_module(f"spark_jetstream{name}")
+        names = getattr(module, "__all__", None) or [each for each in _defined(module) if not each.startswith("_")]
+        found[module.__name__] = {each: _described(getattr(module, each)) for each in sorted(names)}
+    return found
+
+
+def _defined(module: Any) -> Iterator[str]:
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
+
+
+def _described(value: object) -> Any:
+    """How a function is called; of a class also its bases and members; "" for a constant."""
+    if inspect.isclass(value):
+        bases = [each.__name__ for each in value.__bases__]
+        return {"bases": bases, "call": _parameters(value), "members": _members(value)}
+    return _parameters(value) if inspect.isfunction(value) else ""
+
+
+def _members(kind: type) -> dict[str, str]:
+    """Public methods and properties of a class, those that it inherits within this package included."""
+    found: dict[str, str] = {}
+    for owner in kind.__mro__:
+        if owner.__module__.startswith("spark_jetstream"):
+            for name, member in vars(owner).items():
+                plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+                if not name.startswith(("_", "model_")) and name not in found:
+                    if inspect.isfunction(plain):
+                        found[name] = _parameters(plain)
+                    elif hasattr(plain, "__get__"):
+                        found[name] = "property"
+    return dict(sorted(found.items()))
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """Names, kinds and defaults of parameters, without types."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return ""
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+def error_tree() -> dict[str, list[Any]]:
+    """Each error class of the package: its bases, whether it is worth another try, the exit code, the server's codes.
+
+    Classes whose name begins with an underscore are nobody's business.
+    """
+    for module in pkgutil.walk_packages(spark_jetstream.__path__, "spark_jetstream."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found: dict[str, list[Any]] = {}
+    pending: list[type[JetStreamError]] = [JetStreamError]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        if kind.__module__.startswith("spark_jetstream") and not kind.__name__.startswith("_"):
+            codes = sorted(code for code, other in API_ERRORS.items() if other is kind)
+            bases = [each.__name__ for each in kind.__bases__]
+            found[kind.__name__] = [bases, kind.retriable, exit_code(kind.__new__(kind)), codes]
+    return dict(sorted(found.items()))
+
+
+def managers() -> dict[str, Any]:
+    """The managers of `JetStreamAdmin`, with their methods, and what gives buckets."""
+    admin = JetStreamAdmin()
+    return {name: _members(type(value)) for name, value in sorted(vars(admin).items()) if not name.startswith("_")}
+
+
+def options() -> dict[str, dict[str, list[Any]]]:
+    """The options: default, the only kind of query that has it, whether it is secret."""
+    sides = {"connection": CONNECTION_OPTIONS, "source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
+    return {side: {each.name: [each.default, each.only, each.secret] for each in of} for side, of in sides.items()}
+
+
+def commands() -> dict[str, list[str]]:
+    """The options and arguments of each command; ``+shared`` stands for all options of ``spark-jetstream`` itself."""
+    root = typer.main.get_command(app)
+    shared = [_parameter(each) for each in root.params if "completion" not in each.name]
+    found = {"": shared}
+    for name, command in _walk(root, ()):
+        own = [_parameter(each) for each in command.params]
+        common = [each for each in shared if not each.startswith("--version")]
+        if set(common) <= set(own):
+            own = [*(each for each in own if each not in common), "+shared"]
+        found[" ".join(name)] = own
+    return found
+
+
+def _walk(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in sorted(group.commands.items()):
+        yield from _walk(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
+
+
+def _parameter(parameter: Any) -> str:
+    is_argument = parameter.param_type_name == "argument"
+    names = parameter.name.upper() if is_argument else "/".join([*parameter.opts, *parameter.secondary_opts])
+    annotation = parameter.type_descriptor.annotation
+    is_choice = get_origin(annotation) is Literal
+    kind = "|".join(get_args(annotation)) if is_choice else getattr(annotation, "__name__", str(annotation))
+    marks = [mark for mark in ("required", "multiple", "is_flag", "hidden") if getattr(parameter, mark, False)]
+    marks += ["any number"] if parameter.nargs == -1 else []
+    default = "" if parameter.default in (None, False) or callable(parameter.default) else f"={parameter.default}"
+    return " ".join([f"{names}: {kind}{default}", *marks])
+
+
+def exit_codes() -> dict[str, int]:
+    """What the command line ends with."""
+    return {
+        "done": 0,
+        "failed": FAILED,
+        "wrong usage": WRONG_USAGE,
+        "not reached": NOT_REACHED,
+        "interrupted": INTERRUPTED,
+        "another error of the server": exit_code(ApiError("", code=500, err_code=1, description="")),
+    }
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "public names": public_names,
+    "errors": error_tree,
+    "managers": managers,
+    "options": options,
+    "commands": commands,
+    "exit codes": exit_codes,
+}
+"""What makes each part of the interface."""

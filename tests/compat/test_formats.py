@@ -1,0 +1,100 @@
+"""What an earlier state of the project has left in checkpoints and on servers is still read, and written the same way;
+and what users import, call, set and type is what it was.
+
+`formats/` holds what is compared with, `write_formats` says how it was made and when it may be written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing import NatsServer
+from tests.compat import write_formats as formats
+from tests.compat.interface import KINDS
+from tests.compat.write_formats import FORMATS, QUERY, READ, SOURCES, TO_READ, read_json
+from tests.support.publish import Publisher
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server that holds nothing."""
+    with NatsServer() as running:
+        yield running
+
+
+def test_a_query_goes_on_from_a_stored_checkpoint(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+    """The streams come from stored backups, with the messages' times; a restored stream is created now, however."""
+    stored, checkpoint = FORMATS / "checkpoint", tmp_path / "checkpoint"
+    before = read_json("checkpoint/created.json")
+    with JetStreamAdmin(servers=server.url) as admin:
+        now = {name: admin.streams.restore(stored / name).info.created for name in SOURCES}
+
+    def with_times(file: str) -> str:
+        text = (stored / file).read_text()
+        for name in SOURCES:
+            text = text.replace(before[name], now[name])
+        return text
+
+    for file in formats.CHECKPOINT:
+        (checkpoint / file).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / file).write_text(with_times(file))
+    run = formats.read_on(spark, server.url, checkpoint)
+    rows = sorted((row["stream"], row["sequence"], row["subject"], bytes(row["data"])) for row in run.rows)
+    assert rows == [
+        (name, number, f"{name.lower()}.{number % 3}", b"%d" % number)
+        for name in SOURCES
+        for number in range(READ + 1, READ + TO_READ + 1)
+    ]
+    # The first two lines are Spark's own. It takes other text for the same position for new data.
+    assert (checkpoint / "offsets/1").read_text().splitlines()[2:] == with_times("offsets/1").splitlines()[2:]
+
+
+def test_tasks_go_on_from_a_stored_ledger(server: NatsServer) -> None:
+    before, after = (read_json("ledger.json")[when] for when in ("before", "after"))
+    with Publisher(server.url) as publisher:
+        formats.put_ledger(publisher, before)
+        reports = [formats.store(server.url, task, iter(batches)) for task, batches in formats.tasks()]
+        found = formats.comparable(formats.on_server(publisher))
+    assert [(each.rows, each.stored, each.duplicates, each.dead_letters) for each in reports] == [
+        (6, 6, 6, 0),
+        (18, 16, 5, 2),
+        (12, 12, 6, 0),
+    ]
+    assert found["rows"][: len(before["rows"])] == before["rows"]
+    assert found["rows"][len(before["rows"]) :] == after["rows"]
+    assert found["entries"] == after["entries"]
+    assert [each["subject"].rpartition("ledger.")[2] for each in found["entries"]] == [
+        f"{QUERY}.0",
+        f"{QUERY}.1",
+        "w-load.3",
+    ]
+
+
+def test_names_on_the_server(spark: SparkSession, server: NatsServer) -> None:
+    found, stored = formats.names(spark, server.url), read_json("names.json")
+    assert list(found) == list(stored)
+    for what, names in stored.items():
+        assert found[what] == names, what
+
+
+def test_output_of_commands(server: NatsServer) -> None:
+    found, stored = formats.outputs(server.url), read_json("outputs.json")
+    assert list(found) == list(stored)
+    for line, output in stored.items():
+        assert found[line] == output, line
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_interface(kind: str) -> None:
+    """Whoever changes it on purpose runs `python -m tests.compat.write_formats interface`, and says so in CHANGELOG."""
+    found, stored = KINDS[kind](), read_json("interface.json")[kind]
+    assert list(found) == list(stored)
+    for name, what in stored.items():
+        assert found[name] == what, name

@@ -1,0 +1,382 @@
+"""Writes what is in `formats/`: what a release leaves in checkpoints and on servers, and what users see of it.
+
+    python -m tests.compat.write_formats interface outputs names
+    python -m tests.compat.write_formats checkpoint ledger
+
+The first line is for whoever has changed the interface, the output of a command, or a name on purpose: look at what
+changes in the files, and say so in the changelog. The second line replaces what an older release has written, and
+forgets whether that can still be read: only for a new version of a format, whose older one is read no more.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.java import ensure_java
+from spark_jetstream.sink.checks import check_start
+from spark_jetstream.sink.ledger import BUCKET, STREAM
+from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.source.durable import stand_in
+from spark_jetstream.testing import NatsServer
+from tests.compat.interface import interface
+from tests.support.command import run_command
+from tests.support.publish import Message, Publisher, Refused, Tap
+from tests.support.queries import Run, available_now, batch, streaming
+from tests.support.reading import wait_until
+from tests.support.sinking import Sink
+from tests.support.sinking import batch as record_batch
+
+FORMATS = Path(__file__).with_name("formats")
+SOURCES = ("ORDERS", "RETURNS")
+READ, TO_READ = 5, 4  # messages of each source, before and after the checkpoint was written
+CHECKPOINT = ("metadata", "offsets/0", "commits/0")
+QUERY = "9f1b3c5d7e2a4068"
+TARGET = {"name": "COPIES", "subjects": ["copies.>"], "duplicate_window": 100_000_000}
+
+
+# -- a checkpoint --
+
+
+def fill_source(publisher: Publisher, name: str, count: int) -> None:
+    """Store messages whose payloads count from 1 on."""
+    subject = name.lower()
+    first = publisher.api(f"STREAM.INFO.{name}")["state"]["last_seq"] + 1
+    publisher.publish([Message(f"{subject}.{n % 3}", b"%d" % n, [("N", str(n))]) for n in range(first, first + count)])
+
+
+def read_on(spark: SparkSession, url: str, checkpoint: Path) -> Run:
+    """A run of the query that the stored checkpoint is of."""
+    return available_now(streaming(spark, url, ",".join(SOURCES)), checkpoint)
+
+
+def created(publisher: Publisher, name: str) -> str:
+    """When a stream was created, as the server prints it."""
+    return str(publisher.api(f"STREAM.INFO.{name}")["created"])
+
+
+def write_checkpoint(spark: SparkSession) -> None:
+    """The checkpoint of a query after its first micro-batch, what the second adds to it, and the streams before it."""
+    folder = FORMATS / "checkpoint"
+    shutil.rmtree(folder, ignore_errors=True)
+    with NatsServer() as server, Publisher(server.url) as publisher, JetStreamAdmin(servers=server.url) as admin:
+        for name in SOURCES:
+            admin.streams.create(name=name, subjects=[f"{name.lower()}.>"])
+            fill_source(publisher, name, READ)
+        with tempfile.TemporaryDirectory() as kept:
+            read_on(spark, server.url, Path(kept))
+            for name in SOURCES:
+                fill_source(publisher, name, TO_READ)
+                admin.streams.backup(name, folder / name)
+            read_on(spark, server.url, Path(kept))
+            for each in (*CHECKPOINT, "offsets/1"):
+                (folder / each).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(kept, each), folder / each)
+        write_json(folder / "created.json", {name: created(publisher, name) for name in SOURCES})
+
+
+# -- a ledger --
+
+
+def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
+    """Tasks and their rows: one of a query that is done; two, of a query and of a batch write, of which only the rows
+    of the first record batch were stored."""
+    plain: dict[str, list[Any]] = {
+        "data": [b"row %d" % n for n in range(6)],
+        "subject": [f"copies.{n % 2}" for n in range(6)],
+        "headers": [[("N", [str(n), "x"])] if n % 2 else None for n in range(6)],
+        "msg_id": [None] * 6,
+    }
+    yield WriteTask(QUERY, 12, 0), [record_batch(**plain)]
+    # Equal rows, and one that no stream takes.
+    some = {**plain, "data": [b"equal", b"other", b"equal"] * 2, "subject": ["copies.a"] * 4 + ["nowhere", "copies.a"]}
+    some["headers"] = [None] * 6
+    yield WriteTask(QUERY, 12, 1), [record_batch(**some), record_batch(**plain), record_batch(**some)]
+    own = {**plain, "msg_id": ["mine-0", None, "mine-2", None, "mine-4", None]}
+    later = {**own, "msg_id": [None, "mine-7"] * 3}
+    later["msg_id"][3:] = [None, "mine-8", None]
+    yield WriteTask("w-load", 0, 3, 30 * 86400.0), [record_batch(**own), record_batch(**later)]
+
+
+def store(url: str, task: WriteTask, rows: Iterator[pa.RecordBatch]) -> TaskReport:
+    """Run a task as Spark would; a new process, which has checked nothing yet."""
+    sink = Sink(url, delivery="exactly-once", deadLetterSubject="copies.dead")
+    check_start(sink.connect, sink.options)
+    return sink.write(rows, task=task, names=("data", "subject", "headers", "msg_id"))
+
+
+class Killed(Exception):
+    """What ends a task in the middle."""
+
+
+def rows_until_killed(rows: pa.RecordBatch, publisher: Publisher) -> Iterator[pa.RecordBatch]:
+    """Some rows; the task ends when they are stored."""
+    before = publisher.api("STREAM.INFO.COPIES")["state"]["messages"]
+    yield rows
+    wait_until(lambda: publisher.api("STREAM.INFO.COPIES")["state"]["messages"] == before + len(rows), "all are stored")
+    raise Killed
+
+
+def messages(publisher: Publisher, stream: str) -> list[dict[str, Any]]:
+    """All messages of a stream as they are stored."""
+    found: list[dict[str, Any]] = []
+    at = 1
+    while True:
+        try:
+            here = publisher.api(f"STREAM.MSG.GET.{stream}", {"seq": at, "next_by_subj": ">"})["message"]
+        except Refused as refused:
+            if refused.err_code != 10037:
+                raise
+            return found
+        head, data = (base64.b64decode(here.get(field, "")).decode() for field in ("hdrs", "data"))
+        found.append({"subject": here["subject"], "sequence": here["seq"], "headers": head, "data": data})
+        at = here["seq"] + 1
+
+
+def on_server(publisher: Publisher) -> dict[str, Any]:
+    """Streams of target and ledger as they are, and when the target was created."""
+    config = publisher.api(f"STREAM.INFO.{STREAM}")["config"]
+    return {
+        "bucket": {name: value for name, value in config.items() if name != "metadata"},
+        "created": created(publisher, "COPIES"),
+        "rows": messages(publisher, "COPIES"),
+        "entries": messages(publisher, STREAM),
+    }
+
+
+def write_ledger() -> None:
+    """What the tasks leave when two of them are killed, and when these are run again."""
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        publisher.api("STREAM.CREATE.COPIES", TARGET)
+        publisher.publish([Message("copies.before", b"not ours")])
+        for number, (task, batches) in enumerate(tasks()):
+            try:
+                store(server.url, task, iter(batches) if number == 0 else rows_until_killed(batches[0], publisher))
+            except Killed:
+                continue
+        before = on_server(publisher)
+        for task, batches in tasks():
+            store(server.url, task, iter(batches))
+        after = comparable(on_server(publisher))
+        after["rows"] = after["rows"][len(before["rows"]) :]
+        write_json(FORMATS / "ledger.json", {"before": before, "after": after})
+
+
+def put_ledger(publisher: Publisher, before: dict[str, Any]) -> None:
+    """Put target and ledger on a server as they are stored; entries name the new target by its time of creation."""
+    publisher.api("STREAM.CREATE.COPIES", TARGET)
+    publisher.api(f"STREAM.CREATE.{STREAM}", before["bucket"])
+    now = created(publisher, "COPIES")
+    for each in (*before["rows"], *before["entries"]):
+        # Here an entry is written over nothing.
+        head = re.sub(r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\g<1>0", each["headers"])
+        data = each["data"].replace(before["created"], now)
+        publisher.publish([Message(each["subject"], data.encode(), block=head.encode() or None)])
+
+
+def comparable(state: dict[str, Any]) -> dict[str, Any]:
+    """The same without what differs from run to run, and with entries by their keys."""
+    text = json.dumps({**state, "entries": sorted(state["entries"], key=lambda each: str(each["subject"]))})
+    for pattern, instead in (
+        (re.escape(state["created"]), "<created>"),
+        (r'(attempt\\": \\")[0-9a-f]{16}\\"', r'\1<16 hex>\\"'),
+        (r'(seconds\\": )[0-9.]+', r"\1<seconds>"),
+        (r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\1<revision>"),
+    ):
+        text = re.sub(pattern, instead, text)
+    found: dict[str, Any] = json.loads(text)
+    for each in found["entries"]:
+        del each["sequence"]
+    return {"rows": found["rows"], "entries": found["entries"]}
+
+
+# -- names on a server --
+
+
+def names(spark: SparkSession, url: str) -> dict[str, Any]:
+    """What the connector calls what it makes on a server, seen on the wire; ids in it say how long they are."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        publisher, tap = stack.enter_context(Publisher(url)), stack.enter_context(Tap(url))
+        admin = stack.enter_context(JetStreamAdmin(servers=url))
+        admin.streams.create(name="ORDERS", subjects=["orders.>"])
+        admin.streams.create(name="COPIES", subjects=["copies.>"])
+        fill_source(publisher, "ORDERS", 2)
+        rows = streaming(spark, url, "ORDERS", durable="job").select("data", F.lit("copies.stream").alias("subject"))
+        writer = rows.writeStream.format("jetstream").options(servers=url, delivery="exactly-once")
+        query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+        query.awaitTermination(60)
+        whole = query.id.replace("-", "")
+        table = batch(spark, url, "ORDERS", subjects="orders.1", startingTimestamp="2020-01-01T00:00:00Z")
+        load = table.select("data", F.lit("copies.batch").alias("subject")).coalesce(1).write.mode("append")
+        load.format("jetstream").options(servers=url, delivery="exactly-once", writeId="load").save()
+        publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.0", _entry_of_another(publisher))])
+        done, batches = next(tasks())
+        store(url, done, iter(batches))
+        _objects(spark, url, admin)
+        _keys(spark, url, admin)
+        heard = tap.heard()
+        stored = messages(publisher, "COPIES")
+        ids = [line for each in stored for line in each["headers"].split("\r\n") if line.startswith("Nats-Msg-Id")]
+        entries = {each["subject"]: each["headers"] for each in messages(publisher, STREAM)}
+        found = {
+            "streams": sorted(admin.streams.names()),
+            "consumers": [each.subject for each in heard if ".CONSUMER.CREATE." in each.subject],
+            "durable": [
+                json.loads(each.data)["config"] for each in heard if each.subject.endswith(".CREATE.ORDERS.job")
+            ],
+            "stand-in of a durable": stand_in("job"),
+            "ledger": entries,
+            "message ids": ids,
+            "notes of uploads": [each.data.decode() for each in heard if ".C.spark-jetstream-" in each.subject],
+            "subjects of notes": sorted({each.subject for each in heard if ".C.spark-jetstream-" in each.subject}),
+        }
+        plain: dict[str, Any] = _without_ids(found, {whole[:16]: "<query 16>", whole[:8]: "<query 8>"})
+        # How often, and in which order, is not a name.
+        return plain | {each: sorted(set(plain[each])) for each in ("consumers", "message ids")}
+
+
+def _entry_of_another(publisher: Publisher) -> bytes:
+    """An entry of an attempt that has begun a task: the next one looks at what is stored."""
+    streams = {"COPIES": {"created": created(publisher, "COPIES"), "next": 1}}
+    entry = {"version": 1, "batch": 12, "attempt": "0", "lease": 0.1, "done": False, "streams": streams, "report": None}
+    return json.dumps(entry).encode()
+
+
+def _objects(spark: SparkSession, url: str, admin: JetStreamAdmin) -> None:
+    admin.objects.create("files")
+    rows = spark.createDataFrame([("a/b.txt", b"content")], "name string, content binary").coalesce(1)
+    rows.write.mode("append").format("jetstream").options(servers=url, objectBucket="files").save()
+    spark.read.format("jetstream").options(servers=url, objectBucket="files").load().collect()
+
+
+def _keys(spark: SparkSession, url: str, admin: JetStreamAdmin) -> None:
+    admin.kv.create("settings")
+    admin.kv.bucket("settings").put("colour", b"red")
+    spark.read.format("jetstream").options(servers=url, bucket="settings").load().collect()
+    next(admin.kv.bucket("settings").watch(timeout=0.1))
+
+
+def _without_ids(found: Any, known: dict[str, str]) -> Any:
+    text = json.dumps(found)
+    for value, name in known.items():
+        text = text.replace(value, name)
+    # 24 digits are a hash, and the same every time.
+    hexadecimal = r"(?<![0-9A-Za-z])([0-9a-f]{8,16}|[0-9a-f]{32})(?![0-9A-Za-z])"
+    text = re.sub(hexadecimal, lambda each: f"<{len(each[0])} hex>", text)
+    text = re.sub(r"\b[0-9A-Za-z]{22}\b", "<22 letters and digits>", text)
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>", text)
+    return json.loads(re.sub(r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\1<revision>", text))
+
+
+# -- output of commands --
+
+OUTPUTS = (
+    "stream info ORDERS",
+    "stream ls",
+    "stream get ORDERS 1",
+    "consumer info ORDERS worker",
+    "consumer ls ORDERS",
+    "kv ls",
+    "kv info settings",
+    "kv ls settings",
+    "kv get settings colour",
+    "object ls",
+    "object ls files",
+    "account info",
+    "lag",
+    "doctor --no-spark --stream ORDERS",
+)
+
+
+def outputs(url: str) -> dict[str, Any]:
+    """The fields of what commands print with ``--json``, and what others end with."""
+    with JetStreamAdmin(servers=url) as admin, Publisher(url) as publisher:
+        admin.streams.create(name="ORDERS", subjects=["orders.>"])
+        admin.consumers.create("ORDERS", name="worker", durable_name="worker", ack_policy="explicit")
+        fill_source(publisher, "ORDERS", 3)
+        admin.kv.create("settings")
+        admin.kv.bucket("settings").put("colour", b"red")
+        admin.objects.create("files")
+        admin.objects.bucket("files").put("a", b"content")
+    found: dict[str, Any] = {}
+    for line in OUTPUTS:
+        ran = run_command(*line.split(), "--json", url=url)
+        assert ran.raw, (line, ran.err)
+        found[line] = fields(ran.json)
+    for line, at in (("stream info NONE", url), ("stream info --wrong", url), ("stream ls", "nats://127.0.0.1:1")):
+        found[f"{line} ({'wrong' if at == url else 'no server'})"] = run_command(*line.split(), url=at).code
+    return found
+
+
+def fields(value: Any) -> Any:
+    """The names of fields; elements of a list count as one. What stands for a value says nothing of it."""
+    if isinstance(value, dict):
+        # The server's own entries depend on its version.
+        return {name: "" if name == "metadata" else fields(each) for name, each in value.items()}
+    if isinstance(value, list):
+        whole: list[Any] = []
+        for each in map(fields, value):
+            if whole and isinstance(each, dict):
+                whole[0].update(each)
+            elif not whole:
+                whole.append(each)
+        return whole
+    return ""
+
+
+# -- writing --
+
+
+def write_json(path: Path, content: Any) -> None:
+    """JSON with a line for each field, and lists of plain values on one line."""
+    text = json.dumps(content, indent=1)
+    plain = re.compile(r"\[\s+[^\[\]{}]*?\s+\]")
+    path.write_text(plain.sub(lambda each: re.sub(r"\n\s*", " ", each[0]), text) + "\n")
+
+
+def read_json(name: str) -> Any:
+    """What one of the files holds."""
+    return json.loads((FORMATS / name).read_text())
+
+
+def main(wanted: list[str]) -> None:
+    """Write these parts."""
+    os.environ["JAVA_HOME"] = ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+
+    def with_server(make: Callable[[str], Any]) -> Any:
+        with NatsServer() as server:
+            return make(server.url)
+
+    parts: dict[str, Callable[[], None]] = {
+        "interface": lambda: write_json(FORMATS / "interface.json", interface()),
+        "outputs": lambda: write_json(FORMATS / "outputs.json", with_server(outputs)),
+        "names": lambda: write_json(FORMATS / "names.json", with_server(lambda url: names(spark, url))),
+        "checkpoint": lambda: write_checkpoint(spark),
+        "ledger": write_ledger,
+    }
+    for part in wanted:
+        parts[part]()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
