@@ -11,12 +11,12 @@ import statistics
 import time
 
 from benchmarks.load import PAYLOAD_BYTES
-from spark_jetstream import jsapi
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.pool import close_all, connect
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.stream import stream_state
 from spark_jetstream.source.progress import Progress
-from spark_jetstream.streams import stream_state
 from spark_jetstream.testing import NatsServer
 
 RETENTIONS = ("limits", "interest", "workqueue")

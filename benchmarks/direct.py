@@ -8,12 +8,12 @@ import time
 
 from benchmarks import references
 from benchmarks.load import fill
-from spark_jetstream.bench.reading import Read, by_consumer, by_direct_gets, read
-from spark_jetstream.connection import Connection
+from spark_jetstream.bench import Read, by_consumer, by_direct_gets, read
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.streams.pull import PullSettings
 from spark_jetstream.testing import NatsServer
 
 MESSAGES = 500_000

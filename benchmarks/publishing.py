@@ -32,7 +32,7 @@ import pyarrow as pa
 from benchmarks.load import PAYLOAD_BYTES
 from benchmarks.processes import cpu_seconds
 from spark_jetstream.sink.encode import encode, own_lines, tails
-from spark_jetstream.sink.identity import Identifier
+from spark_jetstream.sink.message_ids import Identifier
 from spark_jetstream.sink.rows import SinkColumns, rows_of
 from spark_jetstream.testing import NatsServer
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jetstream.columns import Acks, Delivered, record_batch
+from spark_jetstream.protocol.columns import Acks, Delivered, record_batch
+from spark_jetstream.protocol.wire import Frames, Scanner
 from spark_jetstream.schema import COLUMN_NAMES, SOURCE_DDL
-from spark_jetstream.wire import Frames, Scanner
 
 ROWS = 2000  # of a batch: about what one read of the connection brings
 

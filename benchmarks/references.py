@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from spark_jetstream import jsapi
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.protocol import jsapi
 
 _DONE = b"NATS/1.0 409 Batch Completed"
 _END = b"NATS/1.0 404 No Messages"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.processes import children, command, cpu_seconds, peak_megabytes, python_workers
 from benchmarks.publishing import SUBJECTS, Way, create, delete, publish, stored
-from spark_jetstream.option_specs import SINK_OPTIONS
+from spark_jetstream.options.specs import SINK_OPTIONS
 from spark_jetstream.testing import NatsServer
 
 ROWS = 1_000_000

@@ -18,12 +18,12 @@ from benchmarks import references
 from benchmarks.load import fill
 from benchmarks.processes import children, command, cpu_seconds, peak_megabytes, python_workers
 from benchmarks.ready_made import ROWS, ReadyMade
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import ConnectionOptions, SourceOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings, read_range
-from spark_jetstream.source.driver import Driver
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.planner import Driver
+from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
 
 MESSAGES = 1_000_000

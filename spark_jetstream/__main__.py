@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jetstream.cli import main
+from spark_jetstream.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -14,16 +14,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import OptionError
-from spark_jetstream.files import find_file
 from spark_jetstream.options import SinkOptions, SourceOptions
-from spark_jetstream.pool import connect
+from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import SOURCE_DDL, ddl
 from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
-from spark_jetstream.source.filtered_reader import PUSHDOWN, FilteredBatchReader
-from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
-from spark_jetstream.values import hidden
+from spark_jetstream.source.reader import PUSHDOWN, FilteredBatchReader, JetStreamBatchReader, JetStreamStreamReader
+from spark_jetstream.spark_files import find_file
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.ensure import Ensure

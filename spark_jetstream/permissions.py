@@ -2,6 +2,12 @@
 
 `needed` has them as data, one line each: `docs/permissions.md` shows them, `spark-jetstream doctor` probes them, and
 tests run everything with them, and with each line left out. Pure.
+
+What one line of an account's permissions is, and the names that the subjects of such lines are made of. Pure.
+
+The least permissions for reading and writing: one function for each purpose of `permissions.PURPOSES`. Pure.
+
+The least permissions for administering: one function for each purpose of `permissions.PURPOSES`. Pure.
 """
 
 from __future__ import annotations
@@ -9,10 +15,365 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from spark_jetstream import jsapi, permission_admin, permission_sets
-from spark_jetstream.permission_lines import Kind, Lines, Names, Permission
+from spark_jetstream.buckets import objects
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import stand_in
+from spark_jetstream.protocol.subjects import common_subjects
+
+Kind = Literal["publish", "subscribe"]
+
+
+@dataclass(frozen=True)
+class Permission:
+    """One line of what an account is allowed: to publish to, or to subscribe to, the subjects that a filter matches.
+
+    ``why`` says what it is for. ``when`` says in which case it is needed, "" for always. ``without`` says what happens
+    where it is missing, for lines that things go on without; "" for a line whose absence is an error.
+    """
+
+    subject: str
+    why: str
+    when: str = ""
+    without: str = ""
+    kind: Kind = "publish"
+
+    def covers(self, other: Permission) -> bool:
+        """Whether it allows all that the other one does."""
+        return self.kind == other.kind and common_subjects(self.subject, other.subject) == other.subject
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the lines are about. ``subjects``: None for whatever filters there may be."""
+
+    stream: str
+    bucket: str
+    subjects: tuple[str, ...] | None
+    durable: str
+    dead_letter: str
+    prefix: str
+
+    def api(self, api_subject: str, **names: str) -> str:
+        """One of `api_subjects`, as a filter: what has no name is any."""
+        known = {"stream": self.stream, "consumer": "*", "filter": ">", "subject": ">"}
+        return f"{self.prefix}.{api_subject.format(**{**known, **names})}"
+
+    def data(self, subject: str) -> str:
+        """Where to publish what a Key-Value bucket stores on a subject: behind a domain or an API prefix, below it."""
+        return subject if self.prefix == jsapi.DEFAULT_PREFIX else f"{self.prefix}.{subject}"
+
+    def of(self, stream: str, subjects: Sequence[str] | None) -> Names:
+        """The same about another stream."""
+        return replace(self, stream=stream, subjects=None if subjects is None else tuple(subjects))
+
+
+Lines = Iterator[Permission]
+
+LEDGER = "spark_jetstream_ledger"
+"""The Key-Value bucket in which exactly-once keeps its notes (`sink.ledger`)."""
+
+# Reading
+
+
+def read(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
+    yield from _consumers(names)
+
+
+def _consumers(names: Names) -> Lines:
+    """What reading with consumers of one's own takes."""
+    yield from _creating(names, "*", "a consumer for each task")
+    yield Permission(names.api(jsapi.CONSUMER_NEXT), "its messages")
+    yield Permission(
+        names.api(jsapi.CONSUMER_DELETE),
+        "when the task is done",
+        without="consumers stay until they have been idle for 30 seconds",
+    )
+
+
+def _creating(names: Names, consumer: str, why: str) -> Lines:
+    """What creating consumers of this name takes: a single filter is part of the subject."""
+    if names.subjects is not None:
+        yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, names.subjects), why)
+        return
+    for filters, when in (((), "without a filter, or with several"), ((">",), "with one filter")):
+        yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, filters), why, when)
+
+
+def read_direct(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
+    yield Permission(names.api(jsapi.MESSAGE_GET), "single messages of the leader, which knows where it ends")
+    yield Permission(names.api(jsapi.DIRECT_GET), "the messages")
+
+
+def durable(names: Names) -> Lines:
+    yield from _position(names)
+    yield from _creating(names, names.durable, "the consumer that has the position")
+    yield Permission(names.api(jsapi.CONSUMER_RESET, consumer=names.durable), "a commit")
+
+
+def durable_old(names: Names) -> Lines:
+    yield from _position(names)
+    for consumer in (names.durable, _moving(names)):
+        yield from _creating(names, consumer, "the consumer that has the position, or its stand-in")
+        yield Permission(names.api(jsapi.CONSUMER_DELETE, consumer=consumer), "a commit")
+
+
+def _position(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "the position")
+    yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=_moving(names)), "what a broken move has left")
+
+
+def _moving(names: Names) -> str:
+    return names.durable if names.durable == "*" else stand_in(names.durable)
+
+
+def durable_queue(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "whether it is still ours")
+    yield from _creating(names, names.durable, "the consumer that reserves the filter")
+    yield Permission(names.api(jsapi.STREAM_PURGE), "a commit removes what was read")
+
+
+def _kv(names: Names) -> Names:
+    keys = [f"$KV.{names.bucket}.{key}" for key in names.subjects or ()]
+    return names.of(f"KV_{names.bucket}", keys or None)
+
+
+def kv_read(names: Names) -> Lines:
+    bucket = _kv(names)
+    for line in read(bucket):
+        if bucket.subjects is None and line.subject.endswith("*.>"):
+            yield replace(line, when="one key, or the table of a bucket with history")
+        elif bucket.subjects is None and line.when:
+            yield replace(line, when="without keys, or with several")
+        else:
+            yield line
+
+
+def kv_read_direct(names: Names) -> Lines:
+    yield from read_direct(_kv(names))
+
+
+def object_read(names: Names) -> Lines:
+    bucket = names.of(objects.stream_name(names.bucket), [objects.meta_filter(names.bucket)])
+    for line in read(bucket):
+        yield replace(line, why="consumers for the list of objects") if line.subject.endswith(".M.>") else line
+    contents = "unless contentOff=true"
+    chunks = [objects.chunk_subject(names.bucket, "*")]
+    yield from _when(contents, _creating(names.of(bucket.stream, chunks), "*", "a consumer for the content of one"))
+    yield from _when(contents, _creating(names.of(bucket.stream, []), "*", "a consumer for the content of several"))
+
+
+def _when(case: str, lines: Lines) -> Lines:
+    return (replace(line, when=case) for line in lines)
+
+
+def object_read_direct(names: Names) -> Lines:
+    yield from read_direct(names.of(objects.stream_name(names.bucket), ()))
+
+
+# Writing
+
+_UNSEEN = "mistakes are found by the rows, not before the first one"
+
+
+def _dead_letters(names: Names) -> Lines:
+    if names.dead_letter:
+        yield Permission(names.dead_letter, "rows that are refused")
+        yield _find(names, "option deadLetterSubject")
+
+
+def _find(names: Names, when: str) -> Permission:
+    return Permission(names.api(jsapi.STREAM_NAMES), "which stream has a subject", when, without=_UNSEEN)
+
+
+def write(names: Names) -> Lines:
+    for subject in names.subjects or ():
+        yield Permission(subject, "the rows")
+    yield from _dead_letters(names)
+    yield Permission(names.api(jsapi.STREAM_INFO), "a look at the stream before the first row", without=_UNSEEN)
+    yield _find(names, "without option stream")
+    yield Permission(
+        names.api(jsapi.MESSAGE_GET),
+        "whether a row is there already",
+        "column expected_last_subject_sequence",
+        without="a row that is sent again fails, although it is stored",
+    )
+
+
+def write_exactly_once(names: Names) -> Lines:
+    ledger = names.of(f"KV_{LEDGER}", None)
+    for line in write(names):
+        if line.subject == names.api(jsapi.STREAM_INFO):
+            yield replace(line, why="where the stream ends when a task begins", without="")
+        elif line.subject == names.api(jsapi.STREAM_NAMES):
+            yield replace(line, when="without option stream, or with deadLetterSubject", without="")
+        else:
+            yield line
+    yield Permission(ledger.api(jsapi.STREAM_INFO), "whether the ledger is there")
+    yield Permission(ledger.api(jsapi.STREAM_CREATE), "make the ledger", "unless it is there")
+    yield Permission(ledger.api(jsapi.MESSAGE_GET), "what the ledger says of a task")
+    yield Permission(names.data(f"$KV.{LEDGER}.*.*"), "entries of the ledger")
+    again = "a task that is run again"
+    for line in _consumers(names.of(names.stream, ())):
+        yield replace(line, why="what an earlier attempt has stored", when=again)
+    yield Permission(names.api(jsapi.MESSAGE_GET), "the same, where messages were removed", again)
+
+
+def kv_write(names: Names) -> Lines:
+    bucket = _kv(names)
+    for key in names.subjects or (">",):
+        yield Permission(names.data(f"$KV.{names.bucket}.{key}"), "the rows")
+    yield from _dead_letters(names)
+    yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket before the first row", without=_UNSEEN)
+    yield Permission(
+        bucket.api(jsapi.MESSAGE_GET),
+        "which revision a key has",
+        "column expected_revision",
+        without="a row that is sent again fails, although it is stored",
+    )
+
+
+def object_write(names: Names) -> Lines:
+    bucket = names.of(objects.stream_name(names.bucket), ())
+    yield Permission(objects.meta_subject(names.bucket, "").removesuffix(".") + ".*", "meta messages of objects")
+    yield Permission(objects.chunk_subject(names.bucket, "*"), "chunks, and the notes beside them")
+    yield Permission(bucket.api(jsapi.MESSAGE_GET), "what is replaced")
+    yield Permission(bucket.api(jsapi.STREAM_PURGE), "remove chunks of what was replaced")
+    yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket, and its max_msg_size", without=_UNSEEN)
+
+
+def ensure_stream(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "whether it is there, and as described")
+    yield Permission(names.api(jsapi.STREAM_CREATE), "create it")
+
+
+def ensure_stream_update(names: Names) -> Lines:
+    yield from ensure_stream(names)
+    yield Permission(names.api(jsapi.STREAM_UPDATE), "change what differs")
+
+
+def account(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.ACCOUNT_INFO), "account.info, tiers, server")
+
+
+def look(names: Names) -> Lines:
+    yield from _look_at_streams(names)
+    yield Permission(names.api(jsapi.CONSUMER_NAMES), "consumers.names")
+    yield Permission(names.api(jsapi.CONSUMER_LIST), "consumers.infos, lag")
+    yield Permission(names.api(jsapi.CONSUMER_INFO), "consumers.load, replicas, plan")
+    yield Permission(names.api(jsapi.MESSAGE_GET), "lag with ages")
+
+
+def _look_at_streams(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_NAMES), "streams.names")
+    yield Permission(names.api(jsapi.STREAM_LIST), "streams.infos")
+    yield Permission(names.api(jsapi.STREAM_INFO), "streams.load, subjects, replicas, origins, plan")
+
+
+def streams(names: Names) -> Lines:
+    yield from _look_at_streams(names)
+    yield Permission(names.api(jsapi.STREAM_CREATE), "streams.create, load_or_create, copy")
+    yield Permission(names.api(jsapi.STREAM_UPDATE), "streams.update, seal")
+    yield Permission(names.api(jsapi.STREAM_PURGE), "streams.purge")
+    yield Permission(names.api(jsapi.STREAM_DELETE), "streams.delete")
+    yield Permission(names.api(jsapi.STREAM_STEP_DOWN), "streams.step_down", "cluster")
+    yield Permission(names.api(jsapi.STREAM_PEER_REMOVE), "streams.remove_peer", "cluster")
+
+
+def consumers(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.CONSUMER_NAMES), "consumers.names")
+    yield Permission(names.api(jsapi.CONSUMER_LIST), "consumers.infos")
+    yield Permission(names.api(jsapi.CONSUMER_INFO), "consumers.load, replicas, plan, next")
+    yield Permission(names.api(jsapi.CONSUMER_CREATE), "consumers.create without a name")
+    yield Permission(names.api(jsapi.CONSUMER_CREATE_NAMED), "consumers.create, load_or_create, update")
+    yield Permission(names.api(jsapi.CONSUMER_CREATE_FILTERED), "the same, with filter_subject")
+    yield Permission(names.api(jsapi.CONSUMER_CREATE_DURABLE), "consumers.create with durable_form")
+    yield Permission(names.api(jsapi.CONSUMER_PAUSE), "consumers.pause, resume")
+    yield Permission(names.api(jsapi.CONSUMER_RESET), "consumers.reset")
+    yield Permission(names.api(jsapi.CONSUMER_UNPIN), "consumers.unpin")
+    yield Permission(names.api(jsapi.CONSUMER_DELETE), "consumers.delete")
+    yield Permission(names.api(jsapi.CONSUMER_STEP_DOWN), "consumers.step_down", "cluster")
+    yield Permission(names.api(jsapi.CONSUMER_NEXT), "consumers.next")
+    yield Permission(f"$JS.ACK.{names.stream}.>", "consumers.next acknowledges")
+
+
+def messages(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "messages.read")
+    yield Permission(names.api(jsapi.MESSAGE_GET), "messages.get, last, next, since; read one by one")
+    yield Permission(names.api(jsapi.DIRECT_GET), "messages.read, last_of_each; get, next, since with direct")
+    yield Permission(names.api(jsapi.DIRECT_GET_LAST), "messages.last with direct")
+    yield Permission(names.api(jsapi.MESSAGE_DELETE), "messages.delete, erase")
+
+
+def backup(names: Names) -> Lines:
+    yield Permission(jsapi.stream_snapshot(names.prefix, names.stream), "begin")
+    yield Permission(f"$JS.SNAPSHOT.ACK.{names.stream}.>", "each chunk came")
+
+
+def restore(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_NAMES), "whether another stream has the subjects")
+    yield Permission(jsapi.stream_restore(names.prefix, names.stream), "begin")
+    yield Permission(f"$JS.SNAPSHOT.RESTORE.{names.stream}.*", "each chunk")
+    broken = "a restore that fails"
+    yield Permission(names.api(jsapi.STREAM_INFO), "what is left of it", broken)
+    yield Permission(names.api(jsapi.STREAM_DELETE), "remove that", broken)
+
+
+def _bucket(names: Names) -> Lines:
+    """What making, changing and looking at the stream of a bucket takes."""
+    yield Permission(names.api(jsapi.STREAM_NAMES), "names")
+    yield Permission(names.api(jsapi.STREAM_LIST), "infos")
+    yield Permission(names.api(jsapi.STREAM_INFO), "load, status, and how the bucket is set up")
+    yield Permission(names.api(jsapi.STREAM_CREATE), "create, load_or_create")
+    yield Permission(names.api(jsapi.STREAM_UPDATE), "update")
+    yield Permission(names.api(jsapi.STREAM_DELETE), "delete")
+
+
+def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
+    """What reading through consumers takes; `filters` are (filter, what it is for) pairs, "" for none or several."""
+    for subject, why in filters:
+        yield Permission(jsapi.consumer_create(names.prefix, names.stream, "*", (subject,) if subject else ()), why)
+    yield Permission(names.api(jsapi.CONSUMER_NEXT), "what they deliver")
+    idle = "consumers stay until they have been idle for 30 seconds"
+    yield Permission(names.api(jsapi.CONSUMER_DELETE), "when it is read", without=idle)
+
+
+def kv(names: Names) -> Lines:
+    bucket = names.of(f"KV_{names.bucket}", None)
+    keys = f"$KV.{names.bucket}.>"
+    yield from _bucket(bucket)
+    yield Permission(bucket.api(jsapi.MESSAGE_GET), "get; history and watch of replicas")
+    yield Permission(bucket.api(jsapi.DIRECT_GET), "get with a revision and direct")
+    yield Permission(bucket.api(jsapi.DIRECT_GET_LAST, subject=keys), "get with direct")
+    yield from _reading(bucket, [(keys, "keys, entries, history, watch"), ("", "the same with several filters")])
+    yield Permission(names.data(keys), "put, create, update, delete, purge, revert")
+    yield Permission(bucket.api(jsapi.STREAM_PURGE), "purge_deletes")
+
+
+def object_store(names: Names) -> Lines:
+    bucket = names.of(objects.stream_name(names.bucket), None)
+    metas, chunks = objects.meta_filter(names.bucket), objects.chunk_subject(names.bucket, "*")
+    yield from _bucket(bucket)
+    yield Permission(bucket.api(jsapi.MESSAGE_GET), "info, what is replaced; watch of replicas")
+    yield from _reading(bucket, [(metas, "list, watch"), (chunks, "get, get_file")])
+    yield Permission(metas.removesuffix(">") + "*", "put, delete, update_meta, link")
+    yield Permission(chunks, "put, put_file")
+    yield Permission(bucket.api(jsapi.STREAM_PURGE), "remove chunks of what was replaced or deleted")
+
+
+def events(names: Names) -> Lines:
+    if names.stream == "*":
+        subjects = ["ADVISORY.>", "METRIC.>"]
+    else:
+        subjects = [f"ADVISORY.STREAM.*.{names.stream}"]
+        subjects += [f"{kind}.CONSUMER.*.{names.stream}.*" for kind in ("ADVISORY", "METRIC")]
+    for subject in subjects:
+        yield Permission(f"$JS.EVENT.{subject}", "events.watch", kind="subscribe")
+
 
 PURPOSES: Mapping[str, str] = {
     "read": "read a stream",
@@ -133,31 +494,31 @@ def _rights(kind: Kind, lines: Sequence[Permission], notes: bool) -> Iterator[st
 
 
 _BUILDERS: Mapping[str, Callable[[Names], Lines]] = {
-    "read": permission_sets.read,
-    "read-direct": permission_sets.read_direct,
-    "durable": permission_sets.durable,
-    "durable-old": permission_sets.durable_old,
-    "durable-queue": permission_sets.durable_queue,
-    "kv-read": permission_sets.kv_read,
-    "kv-read-direct": permission_sets.kv_read_direct,
-    "kv-write": permission_sets.kv_write,
-    "object-read": permission_sets.object_read,
-    "object-read-direct": permission_sets.object_read_direct,
-    "object-write": permission_sets.object_write,
-    "write": permission_sets.write,
-    "write-exactly-once": permission_sets.write_exactly_once,
-    "ensure-stream": permission_sets.ensure_stream,
-    "ensure-stream-update": permission_sets.ensure_stream_update,
-    "admin-account": permission_admin.account,
-    "admin-look": permission_admin.look,
-    "admin-streams": permission_admin.streams,
-    "admin-consumers": permission_admin.consumers,
-    "admin-messages": permission_admin.messages,
-    "admin-backup": permission_admin.backup,
-    "admin-restore": permission_admin.restore,
-    "admin-kv": permission_admin.kv,
-    "admin-objects": permission_admin.object_store,
-    "admin-events": permission_admin.events,
+    "read": read,
+    "read-direct": read_direct,
+    "durable": durable,
+    "durable-old": durable_old,
+    "durable-queue": durable_queue,
+    "kv-read": kv_read,
+    "kv-read-direct": kv_read_direct,
+    "kv-write": kv_write,
+    "object-read": object_read,
+    "object-read-direct": object_read_direct,
+    "object-write": object_write,
+    "write": write,
+    "write-exactly-once": write_exactly_once,
+    "ensure-stream": ensure_stream,
+    "ensure-stream-update": ensure_stream_update,
+    "admin-account": account,
+    "admin-look": look,
+    "admin-streams": streams,
+    "admin-consumers": consumers,
+    "admin-messages": messages,
+    "admin-backup": backup,
+    "admin-restore": restore,
+    "admin-kv": kv,
+    "admin-objects": object_store,
+    "admin-events": events,
 }
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
-from spark_jetstream.pool import close_all
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
 from tests.support.streams import Stream

@@ -1,9 +1,8 @@
-"""What holds for the repository as a whole: who may import whom, and that its files agree with each other."""
+"""The files of the repository agree with each other."""
 
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import re
 import subprocess
@@ -26,148 +25,12 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "spark_jetstream"
 
 #: Made by tools, or not ours.
 FOREIGN = {
     ".git", ".venv", ".spark", ".lock", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
     "__pycache__", "build", "dist", "artifacts", "spark-warehouse", "metastore_db", ".ipynb_checkpoints",
 }  # fmt: skip
-
-
-# -- imports --
-
-#: Bytes, text and numbers in, the same out: neither these nor what they import know a connection, a clock or a log.
-PURE = {
-    "errors", "options", "schema", "wire", "jsapi", "columns", "streams", "objects", "direct_columns", "merging",
-    "source.offsets", "source.plan", "source.admission", "source.continuity", "source.probe", "source.durable",
-    "source.kv_rows", "kv", "acks", "refusals", "seen", "object_content", "object_notes", "stored_objects",
-    "source.objects", "source.assembly",
-    "sink.rows", "sink.encode", "sink.identity", "sink.deadletters", "sink.report",
-    "sink.kv", "sink.revisions", "sink.object_rows",
-    "admin.models", "admin.archive", "admin.changing", "admin.environment", "admin.api_subjects", "admin.placing",
-    "admin.bucket_models", "admin.object_models", "admin.object_infos",
-    "admin.kv_models", "admin.kv_entries", "admin.event_reading", "admin.event_rendering", "admin.event_subjects",
-    "server_info", "permissions", "permission_lines", "permission_sets", "permission_admin",
-    "doctor.findings", "doctor.purposes", "doctor.stream", "bench.figures",
-}  # fmt: skip
-IMPURE_LIBRARIES = {
-    "asyncio",
-    "logging",
-    "nats",
-    "pyspark",
-    "select",
-    "socket",
-    "ssl",
-    "subprocess",
-    "threading",
-    "time",
-}
-
-DEMO = {"demo_query", "demo_back", "demo_report"}
-
-#: The modules that may use a library; the demo is a program on top of the connector, as users write them.
-USERS_OF = {
-    "nats": {"connection", "client_parts", "demo"},
-    "pyspark": {
-        "datasource",
-        "files",
-        "source.reader",
-        "source.filtered_reader",
-        "sink.writer",
-        "monitoring",
-        "doctor.spark_row",
-        *DEMO,
-    },
-}
-
-#: Parts that know nothing of each other.
-PARTS = ("source", "sink", "admin")
-
-
-def module_name(path: Path) -> str:
-    """``source.plan`` for ``spark_jetstream/source/plan.py``, ``source`` for its ``__init__.py``."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-@functools.cache
-def imports_of(path: Path) -> tuple[str, ...]:
-    """Dotted names of all that a module imports when it runs; the last part may be an attribute."""
-    return tuple(_imports_of(path))
-
-
-def _imports_of(path: Path) -> Iterator[str]:
-    pending: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = ["spark_jetstream", *path.relative_to(PACKAGE).parts[:-1]] if node.level else []
-            base = package[: len(package) - node.level + 1] if node.level else []
-            start = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{start}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            pending.extend(node.orelse)
-        else:
-            pending.extend(ast.iter_child_nodes(node))
-
-
-@functools.cache
-def own_imports(name: str) -> set[str]:
-    """The modules of this package that a module imports; not the package itself, which holds only names."""
-    found = set()
-    for imported in imports_of(FILES[name]):
-        top, _, rest = imported.partition(".")
-        if top == "spark_jetstream":
-            candidates = [rest, rest.rpartition(".")[0]]
-            found.update([candidate for candidate in candidates if candidate in FILES and candidate][:1])
-    return found - {name}
-
-
-def libraries(name: str) -> set[str]:
-    """Top-level names of all other modules that a module imports."""
-    return {imported.partition(".")[0] for imported in imports_of(FILES[name])} - {"spark_jetstream"}
-
-
-def reachable(name: str) -> set[str]:
-    """All modules of this package that come along when this one is imported."""
-    seen: set[str] = set()
-    pending = [name]
-    while pending:
-        for imported in own_imports(pending.pop()) - seen:
-            seen.add(imported)
-            pending.append(imported)
-    return seen
-
-
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_no_module_imports_itself_through_others(name: str) -> None:
-    assert name not in reachable(name)
-
-
-@pytest.mark.parametrize("name", sorted(PURE & FILES.keys()))
-def test_pure_modules_know_no_connection_clock_or_log(name: str) -> None:
-    found = {module: libraries(module) & IMPURE_LIBRARIES for module in {name} | reachable(name)}
-    assert not any(found.values()), found
-
-
-@pytest.mark.parametrize("library", sorted(USERS_OF))
-def test_only_these_modules_use_the_library(library: str) -> None:
-    users = {name for name in FILES if library in libraries(name)}
-    assert users <= USERS_OF[library]
-
-
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_source_sink_and_admin_do_not_know_each_other(name: str) -> None:
-    part = name.partition(".")[0]
-    if part in PARTS:
-        others = {other.partition(".")[0] for other in reachable(name)} & set(PARTS)
-        assert others <= {part}
 
 
 def test_the_module_that_spark_looks_for_holds_only_the_default_source() -> None:
@@ -259,7 +122,7 @@ def test_the_entry_points_exist(pyproject: dict[str, Any]) -> None:
     plugins = project["entry-points"]["pytest11"].values()
     for entry in [*project["scripts"].values(), *plugins]:
         module, _, attribute = entry.partition(":")
-        tree = ast.parse(FILES[module.removeprefix("spark_jetstream.")].read_text())
+        tree = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text())
         defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert not attribute or attribute in defined
 

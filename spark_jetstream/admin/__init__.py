@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 from spark_jetstream.admin.account import ServerInfo
-from spark_jetstream.admin.delivered import DeliveredMessage
-from spark_jetstream.admin.environment import environment_options
-from spark_jetstream.admin.event_base import Event, Gap, UnknownEvent
-from spark_jetstream.admin.event_reading import parse_event, stored_event
-from spark_jetstream.admin.event_rendering import cloud_event, event_json, event_line
-from spark_jetstream.admin.kv import KeyValue
-from spark_jetstream.admin.kv_bucket import Bucket
-from spark_jetstream.admin.kv_entries import Entry
-from spark_jetstream.admin.kv_models import BucketConfig, BucketInfo
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.consumers import DeliveredMessage
+from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
+from spark_jetstream.admin.event_parsing import parse_event, stored_event
+from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
+from spark_jetstream.admin.kv import Bucket, KeyValue
 from spark_jetstream.admin.lag import ConsumerLag, OriginLag
-from spark_jetstream.admin.manager import JetStreamAdmin
 from spark_jetstream.admin.models import (
     IMMUTABLE,
     LEFT_TO_SERVER,
@@ -78,11 +74,12 @@ from spark_jetstream.admin.models import (
     rendered,
     update_body,
 )
-from spark_jetstream.admin.object_bucket import ObjectBucket
-from spark_jetstream.admin.object_infos import ObjectInfo
-from spark_jetstream.admin.object_models import ObjectBucketConfig, ObjectBucketInfo
-from spark_jetstream.admin.placing import Replica
-from spark_jetstream.admin.templates import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
+from spark_jetstream.admin.models.events import Event, Gap, UnknownEvent
+from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
+from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
+from spark_jetstream.admin.models.streams import Replica
+from spark_jetstream.admin.objects import ObjectBucket
+from spark_jetstream.options.contexts import environment_options
 
 __all__ = [
     "DEFAULT_CONSUMER",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_jetstream.admin.account_models import AccountInfo, Tier
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.api_subjects import LEVELS
+from spark_jetstream.admin.models.account import AccountInfo, Tier
+from spark_jetstream.protocol.jsapi import LEVELS
 
 
 @dataclass(frozen=True)

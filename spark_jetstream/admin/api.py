@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from spark_jetstream import pool
-from spark_jetstream.admin.account_models import AccountInfo
-from spark_jetstream.admin.api_subjects import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
-from spark_jetstream.admin.changing import needed
-from spark_jetstream.admin.fields import Kind, Name, Subject
-from spark_jetstream.admin.model import Model
-from spark_jetstream.connection import Connection
-from spark_jetstream.connection_options import ConnectionOptions
-from spark_jetstream.deadline import Backoff, Deadline
+from spark_jetstream.admin.models.account import AccountInfo
+from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.changes import needed
+from spark_jetstream.admin.models.fields import Kind, Name, Subject
+from spark_jetstream.client import pool
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, ServerBusy
-from spark_jetstream.units import Timestamp, shown
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
+from spark_jetstream.protocol.units import Timestamp, shown
 
 
 class Api:

@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_jetstream import jsapi
-from spark_jetstream.admin.archive import MANIFEST, META, Framing, Kind, Manifest, indented
-from spark_jetstream.admin.backup_files import Draft
-from spark_jetstream.admin.messages import SnapshotConfig
-from spark_jetstream.admin.stream_replies import SnapshotReply
-from spark_jetstream.connection import Connection, Inbox
+from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, Framing, Kind, Manifest, indented
+from spark_jetstream.admin.models.messages import SnapshotConfig
+from spark_jetstream.admin.models.streams import SnapshotReply
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import BackupError, PermissionDenied
-from spark_jetstream.units import Bytes, Timestamp
-from spark_jetstream.values import file_path
-from spark_jetstream.wire import Frames, Status
+from spark_jetstream.options.values import file_path
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.units import Bytes, Timestamp
+from spark_jetstream.protocol.wire import Frames, Status
 
 Progress = Callable[[int, int], None]
 """Called now and then with bytes that are done, and with how many there are in all."""

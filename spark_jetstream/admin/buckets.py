@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.bucket_models import AnyBucketConfig, AnyBucketInfo
-from spark_jetstream.admin.differences import Difference
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo
+from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.streams import Streams
 
 C = TypeVar("C", bound=AnyBucketConfig)

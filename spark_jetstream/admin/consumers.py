@@ -1,26 +1,32 @@
-"""Consumers: list, create, change, pause, reset, delete, and try them out."""
+"""Consumers: list, create, change, pause, reset, delete, and try them out.
+
+A few messages pulled from a consumer: one request, what answers it, and the acknowledgements.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from spark_jetstream import jsapi
-from spark_jetstream.admin import api_subjects as subjects
 from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
-from spark_jetstream.admin.changing import (
+from spark_jetstream.admin.models.changes import (
+    Difference,
     asked_for,
     changed,
     confirm,
+    differences,
     existing_instead,
     named,
     refuse_difference,
     refuse_impossible,
     target,
+    update_body,
 )
-from spark_jetstream.admin.consumer_models import (
+from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
     ConsumerInfo,
     ConsumerNamesPage,
@@ -28,14 +34,11 @@ from spark_jetstream.admin.consumer_models import (
     PauseReply,
     ResetReply,
 )
-from spark_jetstream.admin.delivered import Ack, DeliveredMessage, pull, settle
-from spark_jetstream.admin.differences import Difference, differences, update_body
-from spark_jetstream.admin.messages import DoneReply
-from spark_jetstream.admin.paging import Absent, pages
-from spark_jetstream.admin.placing import Replica, confirm_done, replicas
-from spark_jetstream.admin.stream_replies import StreamInfo
-from spark_jetstream.admin.streams import placement
-from spark_jetstream.durables import RUN, SINCE
+from spark_jetstream.admin.models.messages import DoneReply, StoredMessage
+from spark_jetstream.admin.models.streams import Replica, StreamInfo, confirm_done, replicas
+from spark_jetstream.admin.streams import Absent, pages, placement
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
@@ -44,8 +47,111 @@ from spark_jetstream.errors import (
     OptionError,
     PermissionDenied,
 )
-from spark_jetstream.subjects import subjects_overlap
-from spark_jetstream.units import Nanoseconds, Timestamp, minutes_or_months, shown
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.columns import Acks
+from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
+from spark_jetstream.protocol.wire import Frames
+
+Ack = Literal["ack", "nak", "term", "none"]
+ACKS: dict[str, bytes] = {"ack": b"+ACK", "nak": b"-NAK", "term": b"+TERM", "none": b""}
+_SLACK = 2.0  # seconds that the server's answer may come late
+
+
+@dataclass(frozen=True)
+class DeliveredMessage:
+    """A message as a consumer delivered it. ``deliveries`` counts how often it did, ``consumer_seq`` all that it
+    delivered, ``pending`` what it had yet to deliver behind this one. ``reply`` is where an acknowledgement goes."""
+
+    message: StoredMessage
+    consumer: str
+    deliveries: int
+    consumer_seq: int
+    pending: int
+    reply: str
+
+
+def pull(
+    connection: Connection, info: ConsumerInfo, count: int, timeout: float, group: str | None
+) -> list[DeliveredMessage]:
+    """Up to ``count`` messages: what is there, or, when nothing is, what comes within ``timeout`` seconds.
+
+    With a ``timeout`` of 0 what is there alone. A server does not answer such a pull while too many messages wait for
+    their acknowledgement, so no answer of a server that lives means that there is nothing.
+
+    Raises `ConsumerLost` when the consumer went away, `JetStreamError` when the server refuses the pull,
+    `RequestTimeout` when it does not answer.
+    """
+    stream, name = info.stream_name, info.name
+    context = f"get messages from consumer {name} of stream {stream}"
+    found: list[DeliveredMessage] = []
+    deadline = Deadline(timeout + _SLACK)
+    with connection.inbox() as inbox:
+        inbox.publish(jsapi.consumer_next(connection.prefix, stream, name), _request(count, timeout, group), 1)
+        while len(found) < count:
+            event = inbox.get(deadline.left)
+            if event is None:
+                connection.check(_SLACK)
+                if not timeout:
+                    break
+                raise jsapi.no_reply(context, deadline.seconds)
+            if isinstance(event, Frames):
+                found += _read(event, info)
+            elif jsapi.pull_status(event, stream).outcome is jsapi.PullOutcome.ENDED:
+                break
+    return found
+
+
+def settle(connection: Connection, found: DeliveredMessage, ack: str) -> None:
+    """Acknowledge a message in one of the ways of `ACKS`, and wait until the server has it."""
+    context = f"acknowledge message {found.message.seq} of stream {found.message.stream} to consumer {found.consumer}"
+    connection.request(found.reply, ACKS[ack], context=context)
+
+
+def _request(count: int, timeout: float, group: str | None) -> bytes:
+    # With no heartbeat: the server would silently drop a pull with one where too many wait already.
+    body: dict[str, Any] = {"batch": count}
+    if timeout:
+        body["expires"] = jsapi.nanoseconds(timeout)
+    if count > 1 or not timeout:
+        body["no_wait"] = True  # where it expires, it waits for the first message only
+    if group is not None:
+        body["group"] = group
+    return json.dumps(body).encode()
+
+
+def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredMessage]:
+    """Messages of a stream, as a consumer delivered them."""
+    lines = frames.lines.tobytes()
+    sequences, times = acks.sequences(), acks.timestamps()
+    for at in range(len(frames)):
+        start = int(frames.line_end[at])
+        head, size = int(frames.head[at]), int(frames.size[at])
+        yield StoredMessage.from_server(
+            {
+                "subject": lines[frames.subject_start[at] : frames.subject_end[at]].decode("utf-8", "replace"),
+                "seq": int(sequences[at]),
+                "time": Timestamp.of(int(times[at])),
+                "data": frames.data[start + head : start + size],
+                "hdrs": frames.data[start : start + head],
+                "stream": stream,
+            }
+        )
+
+
+def _read(frames: Frames, info: ConsumerInfo) -> Iterator[DeliveredMessage]:
+    lines = frames.lines.tobytes()
+    for at, message in enumerate(stored_messages(frames, Acks(frames), info.stream_name)):
+        space = int(frames.reply[at])
+        first, last = frames.separators[space] + 1, frames.separators[space + int(frames.reply_dots[at]) + 1]
+        reply = lines[first:last].decode("utf-8", "replace")
+        tokens = reply.split(".")
+        # Of its two forms one has a domain and an account in front (ADR-15); `Acks` has seen that it is one of them.
+        shift = 0 if len(tokens) == 9 else 2
+        deliveries, consumer_seq, pending = (int(tokens[shift + number]) for number in (4, 6, 8))
+        yield DeliveredMessage(message, info.name, deliveries, consumer_seq, pending, reply)
+
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 _MOST = 1000
@@ -67,7 +173,7 @@ class Consumers:
     def names(self, stream: str) -> Iterator[str]:
         """The names of a stream's consumers, sorted, page by page."""
         context = f"list the consumers of stream {stream}"
-        ask = partial(self._api.ask, subjects.CONSUMER_NAMES, context=context, stream=stream_name(stream))
+        ask = partial(self._api.ask, jsapi.CONSUMER_NAMES, context=context, stream=stream_name(stream))
         for page in pages(ConsumerNamesPage, ask, {}, context):
             yield from page.consumers
 
@@ -78,7 +184,7 @@ class Consumers:
         """
         context = f"list the consumers of stream {stream}"
         absent = Absent()
-        ask = partial(self._api.ask, subjects.CONSUMER_LIST, context=context, stream=stream_name(stream))
+        ask = partial(self._api.ask, jsapi.CONSUMER_LIST, context=context, stream=stream_name(stream))
         for page in pages(ConsumerPage, ask, {}, context):
             yield from page.consumers
             absent.add(page)
@@ -87,7 +193,7 @@ class Consumers:
     def load(self, stream: str, name: str) -> ConsumerInfo:
         """A consumer: its configuration and state."""
         context = f"look at {_what(stream, name)}"
-        return ConsumerInfo.from_server(self._ask(subjects.CONSUMER_INFO, None, context, stream, name), context)
+        return ConsumerInfo.from_server(self._ask(jsapi.CONSUMER_INFO, None, context, stream, name), context)
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
         """The servers that keep a consumer, the leader first; empty outside of a cluster."""
@@ -141,11 +247,11 @@ class Consumers:
         own = wanted.durable_name or wanted.name
         context = f"create {_what(stream, own)}" if own else f"create a consumer on stream {stream}"
         self._api.need_for(wanted, context)
-        form = subjects.CONSUMER_CREATE
+        form = jsapi.CONSUMER_CREATE
         if durable_form:
             if not wanted.durable_name:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
-            form = subjects.CONSUMER_CREATE_DURABLE
+            form = jsapi.CONSUMER_CREATE_DURABLE
         elif own:
             form = _form(wanted)
         if not any_filter:
@@ -257,7 +363,7 @@ class Consumers:
         """
         context = f"delete {_what(stream, name)}"
         try:
-            body = self._ask(subjects.CONSUMER_DELETE, None, context, stream, name)
+            body = self._ask(jsapi.CONSUMER_DELETE, None, context, stream, name)
         except ConsumerNotFound:
             if missing_ok:
                 return False
@@ -283,7 +389,7 @@ class Consumers:
         past = f"cannot {context} until {time}: that is past by the server's clock"
         if time.nanoseconds <= now:
             raise JetStreamError(f"{past}; nothing was changed")
-        body = self._ask(subjects.CONSUMER_PAUSE, {"pause_until": time}, context, stream, name)
+        body = self._ask(jsapi.CONSUMER_PAUSE, {"pause_until": time}, context, stream, name)
         reply = PauseReply.from_server(body, context)
         if not reply.paused:  # the time went by while the request was under way
             raise JetStreamError(f"{past}, and the consumer delivers")
@@ -292,7 +398,7 @@ class Consumers:
     def resume(self, stream: str, name: str) -> PauseReply:
         """Deliver again. Server 2.11."""
         context = f"resume {_what(stream, name)}"
-        return PauseReply.from_server(self._ask(subjects.CONSUMER_PAUSE, None, context, stream, name), context)
+        return PauseReply.from_server(self._ask(jsapi.CONSUMER_PAUSE, None, context, stream, name), context)
 
     def reset(self, stream: str, name: str, sequence: int | None = None) -> ResetReply:
         """Let a consumer go on at a sequence of the stream, or, without one, behind what is acknowledged. Server 2.14.
@@ -304,7 +410,7 @@ class Consumers:
         request = {"seq": positive(sequence)} if sequence is not None else None
         # For one that is missing there would be no reply at all.
         self.load(stream, name)
-        return ResetReply.from_server(self._ask(subjects.CONSUMER_RESET, request, context, stream, name), context)
+        return ResetReply.from_server(self._ask(jsapi.CONSUMER_RESET, request, context, stream, name), context)
 
     def unpin(self, stream: str, name: str, group: str) -> None:
         """Take the place of the pinned client of a priority group away; the next one that pulls gets it. Server 2.11.
@@ -312,13 +418,13 @@ class Consumers:
         `ApiError` when the consumer has no such group.
         """
         context = f"unpin group {group} of {_what(stream, name)}"
-        self._ask(subjects.CONSUMER_UNPIN, {"group": group}, context, stream, name)
+        self._ask(jsapi.CONSUMER_UNPIN, {"group": group}, context, stream, name)
 
     def step_down(self, stream: str, name: str, *, preferred: str | None = None) -> None:
         """Let the leader of a consumer give way to another server. As `Streams.step_down`."""
         context = f"let the leader of {_what(stream, name)} step down"
         request = placement(self._api, preferred, context)
-        body = self._ask(subjects.CONSUMER_STEP_DOWN, request, context, stream, name)
+        body = self._ask(jsapi.CONSUMER_STEP_DOWN, request, context, stream, name)
         confirm_done(DoneReply.from_server(body, context), context)
 
     def next(
@@ -377,7 +483,7 @@ class Consumers:
         """
         if not wanted.filters:
             return
-        ask = partial(self._api.ask, subjects.STREAM_INFO, context=context, stream=stream_name(stream))
+        ask = partial(self._api.ask, jsapi.STREAM_INFO, context=context, stream=stream_name(stream))
         try:
             config = StreamInfo.from_server(ask(), context).config
             if config.mirror or config.sources or config.subject_transform:
@@ -414,7 +520,7 @@ class Consumers:
 
 def _form(config: ConsumerConfig) -> str:
     """The subject of the request that creates or updates a consumer with a name."""
-    return subjects.CONSUMER_CREATE_FILTERED if config.filter_subject else subjects.CONSUMER_CREATE_NAMED
+    return jsapi.CONSUMER_CREATE_FILTERED if config.filter_subject else jsapi.CONSUMER_CREATE_NAMED
 
 
 def _while(until: Any) -> Nanoseconds | None:

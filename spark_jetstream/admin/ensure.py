@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from spark_jetstream.admin.descriptions import Wanted, file_content, json_document, wanted_in
+from spark_jetstream.admin.models.text import readable
 from spark_jetstream.admin.plan import Plan, Step, carry_out, make_plan
-from spark_jetstream.admin.plan_files import Wanted, file_content, json_document, wanted_in
-from spark_jetstream.admin.rendering import readable
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import OptionError, PermissionDenied
-from spark_jetstream.option_specs import OnConflict
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.pool import retrying
-from spark_jetstream.units import shown
-from spark_jetstream.values import file_path
+from spark_jetstream.options.specs import OnConflict
+from spark_jetstream.options.values import file_path
+from spark_jetstream.protocol.units import shown
 
 log = logging.getLogger(__name__)
 

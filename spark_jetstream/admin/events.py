@@ -13,14 +13,12 @@ import weakref
 from types import TracebackType
 from typing import Any
 
-from spark_jetstream import jsapi
 from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
-from spark_jetstream.admin.api_subjects import ACCOUNT_INFO
-from spark_jetstream.admin.event_base import Event, Gap
-from spark_jetstream.admin.event_reading import parse_event
-from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
-from spark_jetstream.connection import Connection
-from spark_jetstream.deadline import Backoff, Deadline
+from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, parse_event
+from spark_jetstream.admin.models.events import Event, Gap
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.subscription import Listener, Missed
 from spark_jetstream.errors import (
     ApiError,
     ConnectionFailed,
@@ -32,8 +30,9 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
 )
-from spark_jetstream.listening import Listener, Missed
-from spark_jetstream.units import Timestamp, shown
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.jsapi import ACCOUNT_INFO
+from spark_jetstream.protocol.units import Timestamp, shown
 
 _SYSTEM = "$SYS.REQ.SERVER.PING"
 _SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.consumer_models import ConsumerInfo
 from spark_jetstream.admin.consumers import Consumers
-from spark_jetstream.admin.stored import Messages
+from spark_jetstream.admin.messages import Messages
+from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.durables import SINCE
 from spark_jetstream.errors import MessageNotFound, StreamNotFound
-from spark_jetstream.units import Nanoseconds, Timestamp
+from spark_jetstream.protocol.conventions import SINCE
+from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from spark_jetstream import jsapi
+from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models import (
     ConsumerConfig,
     ConsumerInfo,
@@ -28,9 +28,9 @@ from spark_jetstream.admin.models import (
     readable,
     update_body,
 )
-from spark_jetstream.admin.plan_files import Wanted
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamExists, StreamNotFound
+from spark_jetstream.protocol import jsapi
 
 log = logging.getLogger(__name__)
 

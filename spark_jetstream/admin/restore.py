@@ -22,16 +22,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from spark_jetstream import jsapi
-from spark_jetstream.admin.archive import MANIFEST, Kind
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
-from spark_jetstream.admin.backup_files import Saved, checked, opened
-from spark_jetstream.admin.differences import differences
-from spark_jetstream.admin.model import complaint
-from spark_jetstream.admin.stream_models import StreamConfig
-from spark_jetstream.admin.stream_replies import RestoreReply, StreamInfo, StreamState
-from spark_jetstream.connection import Connection
-from spark_jetstream.deadline import Backoff, Deadline
+from spark_jetstream.admin.backup_files import MANIFEST, Kind, Saved, checked, opened
+from spark_jetstream.admin.models.base import complaint
+from spark_jetstream.admin.models.changes import differences
+from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo, StreamState
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import (
     ApiError,
     BackupError,
@@ -41,7 +38,8 @@ from spark_jetstream.errors import (
     StreamExists,
     StreamNotFound,
 )
-from spark_jetstream.values import file_path
+from spark_jetstream.options.values import file_path
+from spark_jetstream.protocol import jsapi
 
 log = logging.getLogger(__name__)
 

@@ -1,33 +1,92 @@
-"""Streams: list, create, change, copy, save, purge, delete, and where their replicas are."""
+"""Streams: list, create, change, copy, save, purge, delete, and where their replicas are.
+
+Long lists of the JetStream API, a page at a time.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from spark_jetstream.admin import api_subjects as subjects
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.backup import Backup, Progress, backup
-from spark_jetstream.admin.changing import (
+from spark_jetstream.admin.models.base import Page
+from spark_jetstream.admin.models.changes import (
+    Difference,
     asked_for,
     changed,
     confirm,
+    differences,
     existing_instead,
     named,
     refuse_difference,
     refuse_impossible,
     target,
+    update_body,
 )
-from spark_jetstream.admin.differences import Difference, differences, update_body
-from spark_jetstream.admin.messages import DoneReply, PurgeReply, PurgeRequest
-from spark_jetstream.admin.paging import Absent, pages
-from spark_jetstream.admin.placing import Replica, confirm_done, replicas
+from spark_jetstream.admin.models.consumers import ConsumerPage
+from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
+from spark_jetstream.admin.models.streams import (
+    Replica,
+    StreamConfig,
+    StreamInfo,
+    StreamNamesPage,
+    StreamPage,
+    StreamSourceInfo,
+    confirm_done,
+    replicas,
+)
 from spark_jetstream.admin.restore import Restored, restore
-from spark_jetstream.admin.stream_models import StreamConfig
-from spark_jetstream.admin.stream_replies import StreamInfo, StreamNamesPage, StreamPage, StreamSourceInfo
-from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
+from spark_jetstream.errors import (
+    InsufficientResources,
+    OptionError,
+    PermissionDenied,
+    ServerBusy,
+    StreamExists,
+    StreamNotFound,
+)
+from spark_jetstream.protocol import jsapi
+
+P = TypeVar("P", bound=Page)
+
+Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def pages(model: type[P], ask: Ask, request: Mapping[str, Any], context: str) -> Iterator[P]:
+    """The pages of a list, each asked for when it is needed. ``ask(body)`` returns a reply.
+
+    What is created or deleted between two pages may be missed, or come twice.
+    """
+    offset = 0
+    while True:
+        page = model.from_server(ask({**request, **({"offset": offset} if offset else {})}), context)
+        yield page
+        # Not by what came: a server of a cluster that did not answer leaves its part of a page out.
+        following = page.offset + page.limit
+        if following >= page.total or following <= offset:
+            return
+        offset = following
+
+
+class Absent:
+    """What a list lacks, page by page."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+
+    def add(self, page: StreamPage | ConsumerPage) -> None:
+        """Note what is not in a page, though it belongs there."""
+        self._said += [f"no server answered for {name}" for name in page.missing]
+        self._said += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
+
+    def check(self, context: str) -> None:
+        """Raise `ServerBusy` when something was not there."""
+        if self._said:
+            said = f"cannot {context} as a whole: {'; '.join(self._said)}"
+            raise ServerBusy(said, code=0, err_code=0, description="")
+
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
@@ -48,7 +107,7 @@ class Streams:
         """The names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
         request = {} if subject is None else {"subject": subject_filter(subject)}
         context = "list the streams" if subject is None else f"list the streams that store {subject}"
-        ask = partial(self._api.ask, subjects.STREAM_NAMES, context=context)
+        ask = partial(self._api.ask, jsapi.STREAM_NAMES, context=context)
         for page in pages(StreamNamesPage, ask, request, context):
             yield from page.streams
 
@@ -60,7 +119,7 @@ class Streams:
         request = {} if subject is None else {"subject": subject_filter(subject)}
         context = "list the streams" if subject is None else f"list the streams that store {subject}"
         absent = Absent()
-        ask = partial(self._api.ask, subjects.STREAM_LIST, context=context)
+        ask = partial(self._api.ask, jsapi.STREAM_LIST, context=context)
         for page in pages(StreamPage, ask, request, context):
             yield from page.streams
             absent.add(page)
@@ -70,14 +129,14 @@ class Streams:
         """A stream: its configuration and state; with ``deleted`` also the sequences that are missing in it."""
         context = f"look at stream {name}"
         request = {"deleted_details": True} if deleted else None
-        body = self._api.ask(subjects.STREAM_INFO, request, context=context, stream=stream_name(name))
+        body = self._api.ask(jsapi.STREAM_INFO, request, context=context, stream=stream_name(name))
         return StreamInfo.from_server(body, context)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
         """The subjects of a stream that have messages, with how many; sorted, 100,000 at a time."""
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
-        ask = partial(self._api.ask, subjects.STREAM_INFO, context=context, stream=stream_name(name))
+        ask = partial(self._api.ask, jsapi.STREAM_INFO, context=context, stream=stream_name(name))
         for page in pages(StreamInfo, ask, request, context):
             yield from sorted(page.state.subjects.items())
 
@@ -109,7 +168,7 @@ class Streams:
         self._api.need_for(wanted, context)
         self._check_origin(wanted)
         try:
-            body = self._api.ask(subjects.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
+            body = self._api.ask(jsapi.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
         except InsufficientResources:
             # The server looks for room, which the stream itself may have taken, before it looks for the stream.
             existing = self._existing(wanted)
@@ -190,7 +249,7 @@ class Streams:
             context = f"update stream {name}"
             self._api.need_for(wanted, context)
             body = self._api.ask(
-                subjects.STREAM_UPDATE, update_body(wanted, actual), context=context, stream=stream_name(name)
+                jsapi.STREAM_UPDATE, update_body(wanted, actual), context=context, stream=stream_name(name)
             )
             confirm(wanted, StreamInfo.from_server(body, context).config, f"stream {name} was updated")
         return found
@@ -252,7 +311,7 @@ class Streams:
         ``missing_ok``."""
         context = f"delete stream {name}"
         try:
-            body = self._api.ask(subjects.STREAM_DELETE, context=context, stream=stream_name(name))
+            body = self._api.ask(jsapi.STREAM_DELETE, context=context, stream=stream_name(name))
         except StreamNotFound:
             if missing_ok:
                 return False
@@ -277,7 +336,7 @@ class Streams:
             if end < 2:
                 return 0  # to the server, a purge below 0 is one of everything
             request = request.changed(seq=end)
-        body = self._api.ask(subjects.STREAM_PURGE, request.body(), context=context, stream=stream_name(name))
+        body = self._api.ask(jsapi.STREAM_PURGE, request.body(), context=context, stream=stream_name(name))
         reply = PurgeReply.from_server(body, context)
         confirm_done(reply, context)
         return reply.purged
@@ -292,7 +351,7 @@ class Streams:
         """
         context = f"let the leader of stream {name} step down"
         body = self._api.ask(
-            subjects.STREAM_STEP_DOWN,
+            jsapi.STREAM_STEP_DOWN,
             placement(self._api, preferred, context),
             context=context,
             stream=stream_name(name),
@@ -307,7 +366,7 @@ class Streams:
         context = f"remove server {server} from stream {name}"
         if not server:
             raise OptionError(f"cannot {context}: the server must be named")
-        body = self._api.ask(subjects.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=stream_name(name))
+        body = self._api.ask(jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=stream_name(name))
         confirm_done(DoneReply.from_server(body, context), context)
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:

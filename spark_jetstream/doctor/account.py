@@ -8,11 +8,10 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from spark_jetstream.admin.account_models import AccountInfo, Tier
-from spark_jetstream.admin.api_subjects import LEVELS
-from spark_jetstream.admin.manager import JetStreamAdmin
-from spark_jetstream.connection import Connection
-from spark_jetstream.connection_options import ConnectionOptions
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.models.account import AccountInfo, Tier
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -21,8 +20,9 @@ from spark_jetstream.errors import (
     NoResponders,
     PermissionDenied,
 )
-from spark_jetstream.pool import connect
-from spark_jetstream.units import parse_time
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.protocol.jsapi import LEVELS
+from spark_jetstream.protocol.units import parse_time
 
 _WHO_AM_I = "$SYS.REQ.USER.INFO"
 _ROUNDS = 5

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from spark_jetstream.admin.manager import JetStreamAdmin
-from spark_jetstream.admin.stream_replies import StreamInfo
-from spark_jetstream.connection_options import ConnectionOptions
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.models.streams import StreamInfo
+from spark_jetstream.client.pool import connect
 from spark_jetstream.doctor.account import check_account, check_connection, check_login, clocks
 from spark_jetstream.doctor.findings import Finding, failed, unknown
 from spark_jetstream.doctor.java import check_java
@@ -23,9 +23,9 @@ from spark_jetstream.doctor.servers import compare, look_at
 from spark_jetstream.doctor.spark import check_spark
 from spark_jetstream.doctor.stream import Use, check_stream
 from spark_jetstream.errors import JetStreamError, PermissionDenied, StreamNotFound
-from spark_jetstream.pool import connect
-from spark_jetstream.server_urls import address
-from spark_jetstream.units import parse_time
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.servers import address
+from spark_jetstream.protocol.units import parse_time
 
 
 @dataclass(frozen=True)

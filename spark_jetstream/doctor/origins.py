@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import SecretStr
 
-from spark_jetstream.admin.environment import PLAIN, environment_options
-from spark_jetstream.auth import connect_arguments
-from spark_jetstream.connection_options import ConnectionOptions
-from spark_jetstream.contexts import context_options, selected_context
+from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.doctor.findings import Finding, failed, ok
 from spark_jetstream.errors import OptionError
-from spark_jetstream.option_specs import CONNECTION_OPTIONS
-from spark_jetstream.values import hidden, revealed
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
+from spark_jetstream.options.specs import CONNECTION_OPTIONS
+from spark_jetstream.options.values import hidden, revealed
 
 _BY_NAME = {spec.name: spec for spec in CONNECTION_OPTIONS}
 _VARIABLES = {option: variable for variable, option in PLAIN.items()}

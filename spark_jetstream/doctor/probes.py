@@ -17,10 +17,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied, RequestTimeout
-from spark_jetstream.permission_lines import Permission
+from spark_jetstream.permissions import Permission
 
 _HALF = b'{"spark-jetstream doctor":'
 _HALF_PURGE = b'{"filter":"spark-jetstream.doctor.nothing","seq":1,"spark-jetstream doctor":'

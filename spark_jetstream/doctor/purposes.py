@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_jetstream import objects
-from spark_jetstream.connection_options import ConnectionOptions
+from spark_jetstream.buckets import objects
 from spark_jetstream.errors import OptionError
-from spark_jetstream.permission_lines import Permission
-from spark_jetstream.permissions import merged, needed
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.permissions import Permission, merged, needed
 
 _ADMINISTER = ("admin-account", "admin-look", "admin-streams", "admin-consumers", "admin-messages")
 _OF_STREAMS: Mapping[str, tuple[str, ...]] = {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.doctor import look_around
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning, within
+from spark_jetstream.options.connection import ConnectionOptions
 
 _START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
 _LIMITS = (4, 2)  # the first Spark with admission control for Python sources

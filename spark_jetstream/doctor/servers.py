@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_jetstream.auth import connect_arguments, mistrust
-from spark_jetstream.connection_options import ConnectionOptions
+from spark_jetstream.client.auth import connect_arguments, mistrust
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning
 from spark_jetstream.errors import OptionError
+from spark_jetstream.options.connection import ConnectionOptions
 
 OLDEST = (2, 10)
 _LONGEST_INFO = 1 << 20

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from spark_jetstream.connection_options import ConnectionOptions
 from spark_jetstream.doctor.findings import Finding, failed, ok
-from spark_jetstream.option_specs import CONNECTION_OPTIONS
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.specs import CONNECTION_OPTIONS
 
 _PATIENCE = 300.0  # seconds; half a minute on a busy machine
 _FAULT = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)

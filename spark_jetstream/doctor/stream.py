@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_jetstream.admin.stream_replies import StreamInfo, StreamSourceInfo
-from spark_jetstream.connection_options import ConnectionOptions
+from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.doctor.findings import Finding, failed, ok, warning
-from spark_jetstream.streams import subject_pattern
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.protocol.stream import subject_pattern
 
 _FULL = 0.9
 _CONSUMERS = 1000  # of a stream without a limit of its own, since server 2.15

@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.acks import NO_STREAM, Refusal
-from spark_jetstream.errors import SchemaError
-from spark_jetstream.kv import (
+from spark_jetstream.buckets.kv import (
     EXPECTED,
     OPERATION_HEADERS,
     OPERATIONS,
@@ -26,7 +24,9 @@ from spark_jetstream.kv import (
     last_revision,
     stream_name,
 )
-from spark_jetstream.refusals import Target, reason
+from spark_jetstream.errors import SchemaError
+from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, Target, reason
+from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.sink.rows import (
     NO_BYTES,
     TEXT,
@@ -43,7 +43,6 @@ from spark_jetstream.sink.rows import (
     without,
     words,
 )
-from spark_jetstream.subjects import MAX_SUBJECT, key_fault
 
 _ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "key": TEXT,

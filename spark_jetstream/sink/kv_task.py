@@ -8,6 +8,8 @@
   out to be stored before an earlier row of its key is sent once more, without an id.
 - A row with expected revision 0 also takes the place of a delete or purge marker, as in the client libraries. One
   whose place a later row of the same task has taken, in an earlier attempt, counts as stored.
+
+The revisions that the keys of a Key-Value bucket have got from one task. Pure.
 """
 
 from __future__ import annotations
@@ -21,27 +23,81 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.buckets.kv import WRONG_REVISION
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import JetStreamError
-from spark_jetstream.kv import WRONG_REVISION
-from spark_jetstream.lookup import StoredMessage, last_message
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.pool import retrying
 from spark_jetstream.sink.encode import own_lines, tails
-from spark_jetstream.sink.flight import Flight, RefusedRow, Totals
-from spark_jetstream.sink.kv import (
-    Bucket,
-    BucketColumns,
-    expected_revision,
-    expecting,
-    is_marker,
-    rounds,
-    rows_of,
-)
+from spark_jetstream.sink.kv import Bucket, BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.revisions import Revisions, hashed
-from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.rows import IntArray, Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
+from spark_jetstream.sink.window import Flight, RefusedRow, Totals
+from spark_jetstream.streams.lookup import StoredMessage, last_message
+
+_FIRST_SLOTS = 1 << 12
+
+
+class Revisions:
+    """The latest revision that a task has got for each of its keys: one flat table of hashes, at most half full.
+
+    Keeps 32 to 64 bytes for each key. Two keys that share 64 bits of hash share their revision.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: IntArray = np.zeros(_FIRST_SLOTS, np.int64)
+        self._revisions: IntArray = np.zeros(_FIRST_SLOTS, np.int64)
+        self._count = 0
+
+    def get(self, hashes: IntArray) -> IntArray:
+        """The revision of each of these keys, 0 where there is none. Hashes are those of `hashed`."""
+        return self._revisions[self._slots(hashes)]
+
+    def put(self, hashes: IntArray, revisions: IntArray) -> None:
+        """Note the revisions of these keys, over those that there are. No key twice."""
+        while 2 * (self._count + len(hashes)) > len(self._hashes):
+            self._grow()
+        self._insert(hashes, revisions)
+
+    def _grow(self) -> None:
+        kept = self._hashes != 0
+        hashes, revisions = self._hashes[kept], self._revisions[kept]
+        size = 2 * len(self._hashes)
+        self._hashes, self._revisions, self._count = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
+        for first in range(0, len(hashes), _FIRST_SLOTS):  # in portions: what inserting needs besides stays small
+            self._insert(hashes[first : first + _FIRST_SLOTS], revisions[first : first + _FIRST_SLOTS])
+
+    def _insert(self, hashes: IntArray, revisions: IntArray) -> None:
+        left = np.arange(len(hashes))
+        while len(left):
+            at = self._slots(hashes[left])
+            self._count -= int(np.count_nonzero(self._hashes[at]))
+            # Several keys may want one free slot: the last to write has it, the others look on.
+            self._hashes[at] = hashes[left]
+            won = self._hashes[at] == hashes[left]
+            self._revisions[at[won]] = revisions[left[won]]
+            self._count += int(np.count_nonzero(won))
+            left = left[~won]
+
+    def _slots(self, hashes: IntArray) -> IntArray:
+        """Where each key stands, or the free slot where it would."""
+        mask = len(self._hashes) - 1
+        at: IntArray = hashes & mask
+        open_ = np.arange(len(hashes))
+        while len(open_):
+            here = self._hashes[at[open_]]
+            open_ = open_[(here != 0) & (here != hashes[open_])]
+            at[open_] = (at[open_] + 1) & mask
+        return at
+
+
+def hashed(subjects: Iterable[bytes], count: int) -> IntArray:
+    """Hashes of subjects, none of them 0; good in this process only."""
+    found = np.fromiter(map(hash, subjects), np.int64, count)
+    found[found == 0] = 1  # stands for a free slot
+    return found
+
 
 log = logging.getLogger(__name__)
 

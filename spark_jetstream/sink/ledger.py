@@ -33,17 +33,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream import jsapi
-from spark_jetstream.columns import headers
-from spark_jetstream.connection import Connection
-from spark_jetstream.deadline import Backoff, Deadline
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerBusy, StreamNotFound
-from spark_jetstream.lookup import last_message, next_message, streams_of
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.pool import retrying
-from spark_jetstream.pulling import PullSettings, read_range
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.columns import headers
+from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state, subject_pattern
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.streams import SequenceRange, StreamState, stream_state, subject_pattern
+from spark_jetstream.streams.lookup import last_message, next_message, streams_of
+from spark_jetstream.streams.pull import PullSettings, read_range
 
 log = logging.getLogger(__name__)
 

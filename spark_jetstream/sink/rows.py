@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.subjects import MAX_SUBJECT
+from spark_jetstream.protocol.subjects import MAX_SUBJECT
 
 IntArray = npt.NDArray[np.int64]
 

@@ -15,17 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.acks import NO_STREAM
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.refusals import Target
-from spark_jetstream.sink.deadletters import dead_letters
+from spark_jetstream.protocol.pub_ack import NO_STREAM, Target
+from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import own_lines, tails
-from spark_jetstream.sink.identity import Identifier
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.publish import Publisher, PublishSettings, RefusedRow, Totals
+from spark_jetstream.sink.message_ids import Identifier
+from spark_jetstream.sink.publisher import Publisher, PublishSettings
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
+from spark_jetstream.sink.window import RefusedRow, Totals
 
 _PORTION_ROWS = 2000
 _PORTION_BYTES = 4 * 1024 * 1024

@@ -19,21 +19,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, OptionError
-from spark_jetstream.files import find_file
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.sink.checks import check_bucket, check_interval, check_start
+from spark_jetstream.options.values import hidden
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
-from spark_jetstream.sink.object_bucket import check_object_bucket
-from spark_jetstream.sink.object_rows import ObjectColumns
-from spark_jetstream.sink.objects import write_objects
+from spark_jetstream.sink.objects import ObjectColumns, write_objects
+from spark_jetstream.sink.preflight import check_bucket, check_interval, check_object_bucket, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
-from spark_jetstream.values import hidden
+from spark_jetstream.spark_files import find_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

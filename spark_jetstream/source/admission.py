@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.source.probe import Bracket, CachedProbe, Point, Probe, find_cut
-from spark_jetstream.streams import StreamState
 
 #: The most questions that `limit_end` asks.
 LIMIT_PROBES = 32

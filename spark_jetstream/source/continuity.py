@@ -13,9 +13,9 @@ import enum
 from dataclasses import dataclass
 
 from spark_jetstream.errors import DataLossError
+from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.streams import StreamState
-from spark_jetstream.units import parse_time, rfc3339
 
 _TAIL_CAUSE = "likely a power failure before the server flushed to disk, or a restore from a backup"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple, Protocol
 
-from spark_jetstream.streams import StreamState
+from spark_jetstream.protocol.stream import StreamState
 
 
 class Probe(Protocol):

@@ -4,32 +4,31 @@ On streams with limits or interest retention a commit moves the consumer (CONSUM
 anew where the server cannot do that; the messages of an interest stream are held until then. On a work queue the
 consumer reserves the filter, and a commit purges what was read. All of it may be done twice, and whatever a crash
 leaves is put right by the next `Progress.open`.
+
+When the position on the server is opened, looked at and moved, so that a query does not wait for it.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from spark_jetstream import jsapi
-from spark_jetstream.connection import Connection
-from spark_jetstream.errors import (
-    ApiError,
-    DataLossError,
-    JetStreamError,
-    OptionError,
-    RequestTimeout,
-)
-from spark_jetstream.pool import retrying
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import retrying
+from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, OptionError, RequestTimeout
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import stand_in
+from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source import durable as pure
-from spark_jetstream.source.direct_view import DirectView
-from spark_jetstream.source.durable import Seen
-from spark_jetstream.source.durable_requests import Requests
-from spark_jetstream.source.view import StreamView
-from spark_jetstream.streams import StreamState
-from spark_jetstream.units import rfc3339
+from spark_jetstream.source.direct_probe import DirectView
+from spark_jetstream.source.durable import Requests, Seen
+from spark_jetstream.source.stream_probe import StreamView
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class Progress:
     ) -> None:
         self._connect = connect
         self._durable = durable
-        self._stand_in = pure.stand_in(durable)
+        self._stand_in = stand_in(durable)
         self._filters = filters
         self._patience = patience
         self._fail = fail_on_data_loss
@@ -350,3 +349,78 @@ class Progress:
     @staticmethod
     def _log_other_stream(name: str) -> None:
         log.warning("stream %s was deleted and created again: nothing is committed in the new one", name)
+
+
+#: Seconds that a commit may keep its caller. An interest stream removes each message before it answers, so a commit
+#: takes longer the larger its batch was.
+WAIT = 0.008
+
+
+class Holding:
+    """The position of one run of a query on the server; without a `Progress` nothing happens.
+
+    For one thread. A commit that takes longer than `WAIT` goes on behind the caller's back. The next call, whichever it
+    is, waits for it, and raises what it raised. All methods raise what `Progress` raises.
+    """
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._opened: set[str] = set()
+        self._committing: Future[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a position on the server."""
+        return self._progress is not None
+
+    def open(self, state: StreamState, *, fresh: bool) -> bool:
+        """`Progress.open`, the first time for each stream; whether this was the first time."""
+        if self._progress is None or state.name in self._opened:
+            return False
+        self.settle()
+        self._progress.open(state, fresh=fresh)
+        self._opened.add(state.name)
+        return True
+
+    def hold(self, state: StreamState) -> None:
+        """Make sure that the position is there and ours, for a query that goes on."""
+        if self._progress is not None and not self.open(state, fresh=False):
+            self.settle()
+            self._progress.check(state)
+
+    def holds(self, state: StreamState, sequence: int) -> bool:
+        """`Progress.holds`; False without a position on the server."""
+        return self._progress is not None and self._progress.holds(state, sequence)
+
+    def commit(self, state: StreamState, next_sequence: int) -> None:
+        """`Progress.commit`, on a stream that was opened."""
+        progress = self._progress
+        if progress is None or state.name not in self._opened:
+            return
+        self.settle()
+        self._committing = _later(lambda: progress.commit(state, next_sequence))
+        concurrent.futures.wait([self._committing], WAIT)
+        if self._committing.done():
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the commit that is under way; raises what it raised."""
+        committing, self._committing = self._committing, None
+        if committing is not None:
+            committing.result()
+
+
+def _later(work: Callable[[], None]) -> Future[None]:
+    """Do this in a thread that does not keep the process alive: what it leaves undone is caught up by the next run."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # raised where the result is asked for
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, name="spark-jetstream-commit", daemon=True).start()
+    return future

@@ -2,32 +2,35 @@
 
 Both are built and pickled by Spark, possibly several times; they hold nothing but options until the first call, so that
 an error in an option is raised where Spark reports it well (a failing constructor hides it behind another error).
+
+The batch reader that takes predicates from Spark (option filterPushdown; pyspark.sql.datasource, Spark 4.1).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jetstream.connection import Connection
-from spark_jetstream.files import find_file
-from spark_jetstream.pool import connect
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import select_columns
-from spark_jetstream.source.driver import Driver
-from spark_jetstream.source.narrowing import Narrowed
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.rows import Part, pull_settings, read_part
-from spark_jetstream.source.tables import table_parts, with_subjects
-from spark_jetstream.source_options import SourceOptions
-from spark_jetstream.values import hidden
+from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.pushdown import Narrowed
+from spark_jetstream.source.tasks import Part, pull_settings, read_part, table_parts, with_subjects
+from spark_jetstream.spark_files import find_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -219,3 +222,62 @@ else:
         def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as Spark 4.0 and 4.1 have it
             """The end of the next micro-batch, counted from the last one planned in this run."""
             return self.driver.latest(self._cursor, limited=True).to_json()
+
+
+try:
+    from pyspark.sql.datasource import (
+        EqualNullSafe,
+        EqualTo,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        LessThan,
+        LessThanOrEqual,
+        StringStartsWith,
+    )
+
+    PUSHDOWN = True  # of predicates
+except ImportError:  # Spark 4.0
+    PUSHDOWN = False
+
+
+_SIGNS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+
+
+class FilteredBatchReader(JetStreamBatchReader):
+    """`spark.read.format("jetstream").option("filterPushdown", "true")`.
+
+    A class of its own because Spark refuses any reader that has `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is true.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what the server can do, and hand back the rest."""
+        return list(self._left(filters))
+
+    def _left(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        for each in filters:
+            narrowed = _pushed(self.narrowed, each)
+            if narrowed is None:
+                yield each
+            else:
+                self.narrowed = narrowed
+
+
+def _pushed(so_far: Narrowed, predicate: Filter) -> Narrowed | None:
+    attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
+    if len(attribute) != 1:
+        return None
+    column = attribute[0]
+    if isinstance(predicate, IsNotNull):
+        return so_far.and_not_null(column)
+    if isinstance(predicate, (EqualTo, EqualNullSafe)):
+        return so_far.and_among(column, [predicate.value])
+    if isinstance(predicate, In):
+        return so_far.and_among(column, predicate.value)
+    if isinstance(predicate, StringStartsWith):
+        return so_far.and_prefix(column, predicate.value)
+    if isinstance(predicate, (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)):
+        return so_far.and_compared(column, _SIGNS[type(predicate).__name__], predicate.value)
+    return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.source_options import SourceOptions
-from spark_jetstream.streams import StreamState
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.stream import StreamState
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from spark_jetstream.admin.model import Model
+from spark_jetstream.admin.models.base import Model
 
 SECOND = 1_000_000_000
 ORIGIN = "ORIGIN"

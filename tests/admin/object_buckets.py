@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin import JetStreamAdmin, ObjectBucket
-from spark_jetstream.objects import DEFAULT_CHUNK_SIZE
+from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from tests.support.client import ask
 from tests.support.objects import assert_only_objects
 from tests.support.publish import Publisher

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.admin.archive import DATA, MANIFEST, META, Framing, Kind
 from spark_jetstream.admin.backup import Backup, backup
-from spark_jetstream.admin.backup_files import checked, opened
+from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Framing, Kind, checked, opened
 from spark_jetstream.admin.restore import Restored, restore
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
     BackupError,
     ConnectionFailed,
@@ -30,7 +30,6 @@ from spark_jetstream.errors import (
     StreamExists,
     StreamNotFound,
 )
-from spark_jetstream.pool import close_all, connect
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import STREAMS

@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 
 from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, stored_event
-from spark_jetstream.admin import event_models as models
 from spark_jetstream.admin.events import Watch
+from spark_jetstream.admin.models import events as models
 from spark_jetstream.errors import OptionError
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import Make

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream import listening
 from spark_jetstream.admin import Gap, JetStreamAdmin, event_json, event_line
-from spark_jetstream.admin import event_models as models
 from spark_jetstream.admin import events as watching
 from spark_jetstream.admin.events import Watch
-from spark_jetstream.deadline import Deadline
+from spark_jetstream.admin.models import events as models
+from spark_jetstream.client import subscription
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied
-from spark_jetstream.pool import close_all, connect
+from spark_jetstream.protocol.units import Timestamp
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
-from spark_jetstream.units import Timestamp
 from tests.admin.conftest import Make
 from tests.support.client import Raw
 from tests.support.publish import Message, Publisher
@@ -174,7 +174,7 @@ def test_a_connection_that_was_given_up_is_made_again(own: NatsServer) -> None:
 def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
     admin: JetStreamAdmin, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_BYTES", 6500)
+    monkeypatch.setattr(subscription, "MOST_BYTES", 6500)
     with admin.events.watch("ADVISORY.TEST", timeout=30) as events:
         publish_events(publisher, 20, size=900)
         # The events of the connection come in order: when this one is here, all are.
@@ -364,7 +364,7 @@ def test_without_the_replaced_parser(
     nats_server: NatsServer, make_stream: Make, monkeypatch: pytest.MonkeyPatch, no_connection_left: None
 ) -> None:
     """Where nats-py keeps its parser elsewhere, events come through it."""
-    monkeypatch.setattr("spark_jetstream.client_parts.replace_parser", lambda *_: False)
+    monkeypatch.setattr("spark_jetstream.client.nats_py.replace_parser", lambda *_: False)
     close_all()
     with (
         JetStreamAdmin(servers=nats_server.url, **QUICK) as admin,

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.admin import NEVER, Event, Model, UnknownEvent, cloud_event, event_json, event_line, parse_event
-from spark_jetstream.admin import event_models as models
-from spark_jetstream.admin.event_base import ClientInfo
-from spark_jetstream.admin.event_models import EVENT_TYPES
-from spark_jetstream.admin.event_reading import stored_event
-from spark_jetstream.admin.event_subjects import PREFIX, event_subjects
-from spark_jetstream.admin.messages import StoredMessage
+from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, stored_event
+from spark_jetstream.admin.models import events
+from spark_jetstream.admin.models.events import EVENT_TYPES, ClientInfo
+from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.errors import OptionError, printable
-from spark_jetstream.subjects import subjects_overlap
-from spark_jetstream.units import Nanoseconds, Timestamp
+from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
 START, END = "2026-03-01T12:00:00.5Z", "2026-03-01T12:00:01.123456789Z"
 CLIENT = {
@@ -200,7 +198,7 @@ def test_the_sample_of_a_client_has_all_fields() -> None:
 
 def test_units_are_exact() -> None:
     event = parse_event("s", encoded(sample("consumer_ack")))
-    assert isinstance(event, models.ConsumerAck)
+    assert isinstance(event, events.ConsumerAck)
     assert (event.ack_time, type(event.ack_time), str(event.ack_time)) == (1_500_000, Nanoseconds, "1.5ms")
     assert (event.stream_seq, event.timestamp.nanoseconds % 10**9) == (2**64 - 1, 123_456_789)
 
@@ -226,7 +224,7 @@ def test_an_event_of_an_unknown_type_keeps_its_fields() -> None:
 def test_what_a_server_says_of_nobody_is_left_out() -> None:
     """A client, and the other servers, may be null."""
     audit = parse_event("s", encoded({**sample("api_audit"), "client": None, "response": "[]"}))
-    assert isinstance(audit, models.ApiAudit)
+    assert isinstance(audit, events.ApiAudit)
     assert audit.client is None
     assert event_line(audit).endswith("api_audit somebody asked $JS.API.STREAM.INFO.ORDERS")
     led = parse_event("s", encoded({**sample("stream_leader_elected"), "replicas": None, "leader": ""}))
@@ -374,7 +372,7 @@ def test_subjects_of_all_events() -> None:
 
 def test_subjects_of_some_kinds() -> None:
     assert choose("max_deliver", stream="S") == ["ADVISORY.CONSUMER.MAX_DELIVERIES.S.*"]
-    assert choose(models.Nak, models.Terminated.TYPE) == [
+    assert choose(events.Nak, events.Terminated.TYPE) == [
         "ADVISORY.CONSUMER.MSG_NAKED.*.*",
         "ADVISORY.CONSUMER.MSG_TERMINATED.*.*",
     ]

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.admin import ConsumerConfig, JetStreamAdmin, StreamConfig, differences
-from spark_jetstream.admin.model import Model
-from spark_jetstream.admin.plan_files import yaml_documents, yaml_text
+from spark_jetstream.admin.descriptions import yaml_documents, yaml_text
+from spark_jetstream.admin.models.base import Model
 from spark_jetstream.errors import OptionError
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS, SECOND, STREAMS

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import typer
 
-from spark_jetstream import cli
-from spark_jetstream.admin import JetStreamAdmin, api_subjects
-from spark_jetstream.admin.event_models import EVENT_TYPES
-from spark_jetstream.commands.reference import commands_markdown
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin.models.events import EVENT_TYPES
+from spark_jetstream.cli import main
+from spark_jetstream.cli.reference import commands_markdown
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.testing import NatsServer
 from tests.support.command import succeed
 from tests.support.publish import Message, Publisher
@@ -29,7 +30,7 @@ SNAPSHOTS = {"STREAM.SNAPSHOT.<stream>", "STREAM.RESTORE.<stream>"}
 
 def subjects() -> set[str]:
     """The subjects that the package uses."""
-    found = {value for name, value in vars(api_subjects).items() if name.isupper() and isinstance(value, str)}
+    found = {value for name, value in vars(jsapi).items() if name.isupper() and isinstance(value, str)}
     return {re.sub(r"\{(\w+)\}", r"<\1>", each) for each in found} | SNAPSHOTS
 
 
@@ -43,7 +44,7 @@ def methods() -> set[str]:
 
 def commands(group: Any = None, path: str = "") -> set[str]:
     """Every command, as one writes it."""
-    group = typer.main.get_command(cli.app) if group is None else group
+    group = typer.main.get_command(main.app) if group is None else group
     found: set[str] = set()
     for name, each in group.commands.items():
         found |= commands(each, f"{path}{name} ") if hasattr(each, "commands") else {path + name}
@@ -74,13 +75,13 @@ def test_the_tables_have_every_command() -> None:
 
 def test_the_reference_of_commands_is_current() -> None:
     written = (DOCS / "commands.md").read_text("utf-8")
-    assert written == commands_markdown(), "run `python -m spark_jetstream.commands.reference > docs/commands.md`"
+    assert written == commands_markdown(), "run `python -m spark_jetstream.cli.reference > docs/commands.md`"
 
 
 def test_the_page_says_which_subjects_are_new() -> None:
     servers = dict(re.findall(r"^\| `([A-Z.<>a-z]+)` \| [^|]* \| [^|]* \| ([\d.]*) *\|$", TEXT, re.MULTILINE))
-    for subject, level in api_subjects.NEEDED.items():
-        assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == api_subjects.LEVELS[level]
+    for subject, level in jsapi.NEEDED.items():
+        assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == jsapi.LEVELS[level]
 
 
 def test_the_page_has_every_event() -> None:

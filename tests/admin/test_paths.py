@@ -12,10 +12,10 @@ import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, template
 from spark_jetstream.admin.ensure import Ensure, described
-from spark_jetstream.auth import connect_arguments
+from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.errors import JetStreamError, OptionError
-from spark_jetstream.files import find_file
 from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.spark_files import find_file
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in, yaml_documents
 from spark_jetstream.admin.models import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
 from spark_jetstream.admin.plan import Plan, PlanOutdated, carry_out, make_plan
-from spark_jetstream.admin.plan_files import Wanted, read_wanted, wanted_in, yaml_documents
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.pool import connect
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS, STREAMS
 from tests.admin.conftest import Api, Make

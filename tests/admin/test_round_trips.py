@@ -8,8 +8,10 @@ from typing import Any, get_args
 
 import pytest
 
-from spark_jetstream.admin.account_models import AccountInfo
-from spark_jetstream.admin.consumer_models import (
+from spark_jetstream.admin.models.account import AccountInfo
+from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.changes import differences, update_body
+from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
     ConsumerInfo,
     ConsumerNamesPage,
@@ -17,8 +19,7 @@ from spark_jetstream.admin.consumer_models import (
     PauseReply,
     ResetReply,
 )
-from spark_jetstream.admin.differences import differences, update_body
-from spark_jetstream.admin.messages import (
+from spark_jetstream.admin.models.messages import (
     DoneReply,
     MessageReply,
     PubAck,
@@ -27,12 +28,11 @@ from spark_jetstream.admin.messages import (
     SnapshotConfig,
     StoredMessage,
 )
-from spark_jetstream.admin.model import Model
-from spark_jetstream.admin.stream_models import StreamConfig
-from spark_jetstream.admin.stream_replies import (
+from spark_jetstream.admin.models.streams import (
     ApiErrorBody,
     RestoreReply,
     SnapshotReply,
+    StreamConfig,
     StreamInfo,
     StreamNamesPage,
     StreamPage,

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin.consumer_models import ConsumerConfig, ConsumerInfo
-from spark_jetstream.admin.differences import Difference, differences, update_body
-from spark_jetstream.admin.rules import IMMUTABLE, LEFT_TO_SERVER, RISKS
-from spark_jetstream.admin.stream_models import StreamConfig
-from spark_jetstream.admin.stream_replies import StreamInfo
+from spark_jetstream.admin.models.changes import IMMUTABLE, LEFT_TO_SERVER, RISKS, Difference, differences, update_body
+from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
+from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import CONSUMERS, ORIGIN, STREAMS

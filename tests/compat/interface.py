@@ -13,10 +13,10 @@ import typer
 
 import spark_jetstream
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.cli import app
-from spark_jetstream.commands.framework import FAILED, INTERRUPTED, NOT_REACHED, WRONG_USAGE, exit_code
+from spark_jetstream.cli.app import FAILED, INTERRUPTED, NOT_REACHED, WRONG_USAGE, exit_code
+from spark_jetstream.cli.main import app
 from spark_jetstream.errors import API_ERRORS, ApiError, JetStreamError
-from spark_jetstream.option_specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from spark_jetstream.options.specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 
 MODULES = ("", ".admin", ".admin.event_models", ".testing", ".permissions", ".options", ".errors", ".java")
 

@@ -28,11 +28,11 @@ from pyspark.sql import functions as F
 
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
-from spark_jetstream.sink.checks import check_start
+from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.sink.ledger import BUCKET, STREAM
+from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.source.durable import stand_in
 from spark_jetstream.testing import NatsServer
 from tests.compat.interface import interface
 from tests.support.command import run_command

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jetstream.connection import Connection
-from spark_jetstream.pulling import read_range
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.streams.pull import read_range
 from tests.support.publish import Message
 from tests.support.reading import SETTINGS, part_of
 

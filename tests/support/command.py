@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from spark_jetstream import cli
+from spark_jetstream.cli import main
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def run_command(*arguments: object, url: str | None = None, stdin: bytes = b"") 
     code = 0
     with _replaced(given, _text(stdin), out, err), _built():
         try:
-            cli.main()
+            main.main()
         except SystemExit as ended:
             if isinstance(ended.code, str):  # as the interpreter would do
                 err.write(ended.code + "\n")
@@ -79,16 +79,16 @@ def _text(content: bytes = b"") -> io.TextIOWrapper:
 @functools.cache
 def _command() -> Any:
     """The command line, which takes longer to build from its functions than most commands take to run."""
-    return typer.main.get_command(cli.app)
+    return typer.main.get_command(main.app)
 
 
 @contextlib.contextmanager
 def _built() -> Iterator[None]:
-    before, cli.app = cli.app, _command()
+    before, main.app = main.app, _command()
     try:
         yield
     finally:
-        cli.app = before
+        main.app = before
 
 
 @contextlib.contextmanager

@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from spark_jetstream.streams import subject_pattern
-from spark_jetstream.units import rfc3339
+from spark_jetstream.protocol.stream import subject_pattern
+from spark_jetstream.protocol.units import rfc3339
 
 CREATED = "2023-11-14T00:00:00Z"
 _STORED = 1_700_000_000_000_000_000

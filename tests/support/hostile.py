@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.columns import Messages, record_batch
-from spark_jetstream.connection import Connection
-from spark_jetstream.direct import read_direct
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import ConnectionOptions, SourceOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.pulling import read_range
-from spark_jetstream.source.driver import Driver
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.protocol.columns import Messages, record_batch
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.planner import Driver
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.pull import read_range
 from tests.support.fake_jetstream import CREATED
 from tests.support.reading import SETTINGS
 from tests.support.sinking import Sink, rows

@@ -10,12 +10,12 @@ import pyarrow as pa
 from nats.js.client import JetStreamContext
 from nats.js.errors import NoKeysError
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.sink.checks import check_bucket
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
+from spark_jetstream.sink.preflight import check_bucket
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from tests.support.client import ask

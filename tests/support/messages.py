@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.headers import HEADERS_TYPE
-from spark_jetstream.wire import IntArray
+from spark_jetstream.protocol.headers import HEADERS_TYPE
+from spark_jetstream.protocol.wire import IntArray
 
 
 @dataclass(frozen=True)

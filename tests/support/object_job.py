@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.sink.object_rows import ObjectColumns
-from spark_jetstream.sink.objects import write_objects
+from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from tests.support.publish import Publisher

@@ -17,9 +17,7 @@ import pyarrow as pa
 from nats.js import api as nats_api
 from nats.js.object_store import ObjectStore
 
-from spark_jetstream.connection import Connection
-from spark_jetstream.names import name_pattern
-from spark_jetstream.objects import (
+from spark_jetstream.buckets.objects import (
     DEFAULT_CHUNK_SIZE,
     ObjectMeta,
     chunk_subject,
@@ -28,13 +26,14 @@ from spark_jetstream.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.options.names import name_pattern
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
-from spark_jetstream.source.object_listing import plan_objects
-from spark_jetstream.source.object_reading import read_objects
-from spark_jetstream.source.objects import ObjectGroup
-from spark_jetstream.table import TablePart
+from spark_jetstream.source.object_reader import read_objects
+from spark_jetstream.source.objects import ObjectGroup, plan_objects
+from spark_jetstream.streams.latest import TablePart
+from spark_jetstream.streams.pull import PullSettings
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, options

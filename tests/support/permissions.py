@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied, RequestTimeout, RowRefused
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
-from spark_jetstream.pool import close_all, connect
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import api, options

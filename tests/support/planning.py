@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.source.driver import Driver
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.source.planner import Driver
 from tests.support.reading import QUICK, direct, pulls, sequences
 
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.connection import Connection
-from spark_jetstream.pool import connect
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.protocol.stream import StreamState, stream_state
 from spark_jetstream.source import durable as pure
 from spark_jetstream.source.progress import Progress
-from spark_jetstream.streams import StreamState, stream_state
 from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher, Refused

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from spark_jetstream.columns import Delivered, Messages
-from spark_jetstream.connection import Connection
-from spark_jetstream.direct import read_direct
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.pool import connect
-from spark_jetstream.pulling import PullSettings, read_range
-from spark_jetstream.streams import SequenceRange
+from spark_jetstream.protocol.columns import Delivered, Messages
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing.process import poll
 from tests.support.publish import Message, Publisher
 

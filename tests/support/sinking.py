@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jetstream.columns import headers, payloads
-from spark_jetstream.connection import Connection
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.pool import connect
+from spark_jetstream.protocol.columns import headers, payloads
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-_MAIN = "from spark_jetstream.cli import main; main()"
+_MAIN = "from spark_jetstream.cli.main import main; main()"
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -1,0 +1,183 @@
+"""Events for people, as one line, and for programs, as JSON or as CloudEvents 1.0. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from spark_jetstream.admin.models import events
+from spark_jetstream.admin.models.events import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
+from spark_jetstream.errors import printable
+from spark_jetstream.protocol.units import Bytes, Timestamp
+
+SOURCE = "urn:nats:jetstream"
+"""The source of all CloudEvents of JetStream; the ``nats`` command has the same."""
+
+_LONGEST = 200  # characters of a message that is no event
+
+Words = Callable[[Any], str]
+
+
+def event_line(event: Event) -> str:
+    """One line: when, which kind, and what happened, in words. What cannot be printed is escaped."""
+    words = _WORDS.get(type(event), _plain)
+    return printable(f"{_clock(event.timestamp)} {event.kind} {words(event)}")
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """As the server sent it; a `Gap` and an `UnknownEvent` by their own fields."""
+    if event.raw and not isinstance(event, UnknownEvent):
+        found: dict[str, Any] = json.loads(event.raw)
+        return found
+    return event.model_dump(mode="json", exclude_unset=True)
+
+
+def cloud_event(event: Event) -> dict[str, Any]:
+    """As a CloudEvent 1.0 in its JSON format: ``specversion``, ``id``, ``source`` and ``type``, which are required,
+    ``time``, ``subject`` (where the event was published, if that is known), and the event itself as ``data``.
+
+    An `UnknownEvent` has the message as ``data_base64``.
+    """
+    found: dict[str, Any] = {"specversion": "1.0", "id": event.id, "source": SOURCE, "type": event.type}
+    if event.published_on:
+        found["subject"] = event.published_on
+    if not event.timestamp.never:
+        found["time"] = str(event.timestamp)
+    if isinstance(event, UnknownEvent):
+        encoded = base64.b64encode(event.data).decode()
+        return {**found, "datacontenttype": "application/octet-stream", "data_base64": encoded}
+    return {**found, "datacontenttype": "application/json", "data": event_json(event)}
+
+
+def _clock(time: Timestamp) -> str:
+    """A time to the millisecond, cut, as the sender's clock had it."""
+    if time.never:
+        return "-"
+    second, point, rest = time.partition(".")
+    if not point:
+        return time
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return f"{second}.{digits[:3]:0<3}{rest[len(digits) :]}"
+
+
+def _plain(event: Event) -> str:
+    """All fields of an event of an unknown type."""
+    rest = {name: value for name, value in event_json(event).items() if name not in Event.model_fields}
+    return json.dumps(rest, ensure_ascii=False)
+
+
+def _consumer(event: ConsumerEvent) -> str:
+    return f"consumer {event.consumer} of stream {event.stream}"
+
+
+def _message(event: events.DeliveryEvent | events.MaxDeliver) -> str:
+    times = f"delivery {event.deliveries}" if event.deliveries > 1 else "first delivery"
+    return f"message {event.stream_seq} of stream {event.stream} ({times} to consumer {event.consumer})"
+
+
+def _client(client: ClientInfo | None) -> str:
+    """Who somebody is, as far as the server tells."""
+    if client is None:
+        return "somebody"
+    who = client.user or client.name or client.client_id or f"client {client.id}"
+    at = f" at {client.host}" if client.host else ""
+    return f"{who}{at} (account {client.acc or 'unknown'})"
+
+
+def _audit(event: events.ApiAudit) -> str:
+    error = _error(event.response)
+    return f"{_client(event.client)} asked {event.subject}{f', refused: {error}' if error else ''}"
+
+
+def _error(response: str) -> str:
+    """The error of a reply of the API, or nothing."""
+    try:
+        error = json.loads(response).get("error")
+        return str(error["description"]) if error else ""
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
+def _done(action: str) -> str:
+    return {"create": "was created", "modify": "was changed", "delete": "was deleted"}.get(action, f"saw {action}")
+
+
+def _led(what: str, event: Any) -> str:
+    # A domain's leader is given by its id.
+    named = next((each.name for each in event.replicas if each.peer == event.leader), event.leader)
+    return f"{named or 'nobody'} leads {what} now, {_servers(event)}"
+
+
+def _stalled(what: str, event: Any) -> str:
+    away = {each.name for each in event.replicas if each.offline or not each.current}
+    return f"{what} has no leader, most of its servers are away: {_servers(event, away)}"
+
+
+def _servers(event: Any, away: Collection[str] = ()) -> str:
+    names = [f"{each.name}{' (away)' if each.name in away else ''}" for each in event.replicas]
+    return f"servers {', '.join(names)}" if names else "no other servers"
+
+
+def _pause(event: events.ConsumerPause) -> str:
+    return f"{_consumer(event)} {f'is paused until {event.pause_until}' if event.paused else 'goes on'}"
+
+
+def _ended(event: events.SnapshotComplete) -> str:
+    how = f"failed: {event.error}" if event.error else "ended"
+    return f"the backup of stream {event.stream} that began at {_clock(event.start)} {how}"
+
+
+def _gap(event: Gap) -> str:
+    if event.lost:
+        return f"{event.lost:,} events were lost: {event.reason}"
+    if event.until is None:
+        return f"events may be missing since {_clock(event.since)}: {event.reason}"
+    return f"events may be missing from {_clock(event.since)} to {_clock(event.until)}: {event.reason}"
+
+
+def _unknown(event: UnknownEvent) -> str:
+    text = event.data[:_LONGEST].decode("utf-8", "backslashreplace")
+    more = "..." if len(event.data) > _LONGEST else ""
+    return f"a message on {event.subject} is no event ({event.reason}): {text}{more}"
+
+
+_WORDS: Mapping[type[Event], Words] = {
+    events.ApiAudit: _audit,
+    events.ApiLimitReached: lambda e: f"server {e.server} dropped {e.dropped:,} requests to the JetStream API",
+    events.StreamAction: lambda e: f"stream {e.stream} {_done(e.action)}",
+    events.ConsumerAction: lambda e: f"{_consumer(e)} {_done(e.action)}",
+    events.ConsumerPause: _pause,
+    events.MaxDeliver: lambda e: f"{_message(e)} is given up",
+    events.Nak: lambda e: f"{_message(e)} was refused, and will be delivered again",
+    events.Terminated: lambda e: f"{_message(e)} was refused for good{f': {e.reason}' if e.reason else ''}",
+    events.ConsumerAck: lambda e: f"{_message(e)} was acknowledged after {e.ack_time}",
+    events.ConsumerPinned: lambda e: f"group {e.group} of {_consumer(e)} goes to client {e.pinned_id}",
+    events.ConsumerUnpinned: lambda e: f"group {e.group} of {_consumer(e)} goes to no client any more ({e.reason})",
+    events.SnapshotCreate: lambda e: (
+        f"a backup of stream {e.stream} ({e.state.messages:,} messages) was begun by {_client(e.client)}"
+    ),
+    events.SnapshotComplete: _ended,
+    events.RestoreCreate: lambda e: f"a restore of stream {e.stream} was begun by {_client(e.client)}",
+    events.RestoreComplete: lambda e: f"the restore of stream {e.stream} ended, with {_size(e.bytes)}",
+    events.StreamBatchAbandoned: lambda e: f"batch {e.batch} for stream {e.stream} was not stored ({e.reason})",
+    events.StreamLeaderElected: lambda e: _led(f"stream {e.stream}", e),
+    events.StreamQuorumLost: lambda e: _stalled(f"stream {e.stream}", e),
+    events.ConsumerLeaderElected: lambda e: _led(_consumer(e), e),
+    events.ConsumerQuorumLost: lambda e: _stalled(_consumer(e), e),
+    events.DomainLeaderElected: lambda e: _led(f"the JetStream of cluster {e.cluster or 'unknown'}", e),
+    events.ServerOutOfSpace: lambda e: (
+        f"server {e.server} has no room left on its disk{f' for stream {e.stream}' if e.stream else ''}"
+    ),
+    events.ServerRemoved: lambda e: f"server {e.server} was removed from cluster {e.cluster or 'unknown'}",
+    events.MetaRescue: lambda e: (
+        f"server {e.server} lowered how many servers must agree from {e.prev_quorum} to {e.new_quorum}"
+    ),
+    Gap: _gap,
+    UnknownEvent: _unknown,
+}
+
+
+def _size(size: Bytes) -> str:
+    return f"{int(size):,} bytes"

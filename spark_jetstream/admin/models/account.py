@@ -1,0 +1,79 @@
+"""The account: what it uses of JetStream, and what it may. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from spark_jetstream.admin.models.base import Model, Reply
+from spark_jetstream.admin.models.fields import Boolean, Count, Size, String, Volume, Whole
+from spark_jetstream.protocol.units import Bytes
+
+_UNLIMITED = Bytes(-1)
+Room = Annotated[Bytes, Size(unlimited="no limit")]
+Number = Annotated[int, Whole(unlimited="no limit")]
+
+
+class AccountLimits(Model):
+    """What an account may use; -1 stands for no limit."""
+
+    max_memory: Room = _UNLIMITED
+    """Bytes of all streams in memory, each copy counted."""
+    max_storage: Room = _UNLIMITED
+    """Bytes of all streams on disk, each copy counted."""
+    max_streams: Number = -1
+    """Streams."""
+    max_consumers: Number = -1
+    """Consumers of each stream."""
+    max_ack_pending: Number = -1
+    """Messages of a consumer that may wait for their acknowledgement."""
+    memory_max_stream_bytes: Room = _UNLIMITED
+    """Bytes of one stream in memory."""
+    storage_max_stream_bytes: Room = _UNLIMITED
+    """Bytes of one stream on disk."""
+    max_bytes_required: Boolean = False
+    """Whether every stream must have a ``max_bytes``."""
+
+
+class ApiStats(Model):
+    """How the JetStream API is used."""
+
+    level: Count = 0
+    """Which features there are: 1 for server 2.11, 2 for 2.12, 4 for 2.14, 5 for 2.15; 0 before."""
+    total: Count = 0
+    """Requests so far."""
+    errors: Count = 0
+    """Requests that failed."""
+    inflight: Count = 0
+    """Requests that are being worked on."""
+
+
+class Tier(Model):
+    """What is used, and what may be."""
+
+    memory: Volume = Bytes(0)
+    """Bytes in memory."""
+    storage: Volume = Bytes(0)
+    """Bytes on disk."""
+    reserved_memory: Volume = Bytes(0)
+    """Bytes in memory that streams have reserved with ``max_bytes``."""
+    reserved_storage: Volume = Bytes(0)
+    """Bytes on disk that streams have reserved with ``max_bytes``."""
+    streams: Count = 0
+    """Streams there are."""
+    consumers: Count = 0
+    """Consumers there are."""
+    limits: AccountLimits = AccountLimits()
+    """What may be used."""
+
+
+class AccountInfo(Tier, Reply):
+    """The account of the connection. Where it has tiers, ``limits`` of its own mean nothing: look at ``tiers``."""
+
+    domain: String = ""
+    """The domain that answered."""
+    api: ApiStats = ApiStats()
+    """How the API is used."""
+    tiers: dict[str, Tier] = Field(default_factory=dict)
+    """What is used and allowed by the number of replicas: ``R1``, ``R3``."""

@@ -1,0 +1,149 @@
+"""What Key-Value and Object Store buckets have in common: names, settings, what the server says of one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.fields import Boolean, Choice, Size, Span
+from spark_jetstream.admin.models.streams import Description, Metadata, Placement, Replicas, StreamInfo
+from spark_jetstream.errors import OptionError, StreamNotFound
+from spark_jetstream.options.names import Identifier
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
+
+UNLIMITED = "no limit"
+ZERO = Nanoseconds(0)
+_WINDOW = Nanoseconds.of("2m")
+_LONGEST = 255  # bytes of the name of a stream
+_OTHER_NAMES = {"history": "max_msgs_per_subject", "max_value_size": "max_msg_size", "replicas": "num_replicas"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of buckets: what it is called, and what the names of its streams begin with."""
+
+    title: str
+    prefix: str
+
+    def name(self, bucket: object) -> str:
+        """The name of a bucket, or `OptionError`: with a dot or a wildcard it would be another stream."""
+        names = Identifier(_LONGEST - len(self.prefix))
+        try:
+            return names.parse("bucket", bucket)
+        except OptionError:
+            said = f"the name of a bucket must be {names.expects}, not {shown(bucket)}"
+        raise OptionError(said, option="bucket")
+
+    @contextmanager
+    def naming(self, bucket: str, context: str = "") -> Iterator[None]:
+        """Let a `StreamNotFound` speak of the bucket; ``context`` is what cannot be done without it, an infinitive."""
+        try:
+            yield
+        except StreamNotFound as error:
+            before = f"cannot {context}: " if context else ""
+            raise StreamNotFound(
+                f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})",
+                code=error.code,
+                err_code=error.err_code,
+                description=error.description,
+            ) from None
+
+
+class AnyBucketConfig(Model):
+    """How a bucket of either kind is set up."""
+
+    ttl: Annotated[Nanoseconds, Span("100ms", zero=UNLIMITED)] = ZERO
+    """How long what it holds stays, in nanoseconds; 0 for ever."""
+    max_bytes: Annotated[Bytes, Size(1, unlimited=UNLIMITED)] = Bytes(-1)
+    """How many bytes the bucket may have; 0 or -1 for any number. A full bucket takes nothing more."""
+    storage: Annotated[str, Choice(("file", "memory"))] = "file"
+    """Where it is kept. It can never change."""
+    replicas: Replicas = 1
+    """How many servers keep a copy, 1 to 5."""
+    compression: Boolean = False
+    """Compress what is on the disk (server 2.10)."""
+    description: Description = ""
+    """For people; at most 4,096 bytes."""
+    metadata: Metadata = Field(default_factory=dict)
+    """Names and values for people and programs."""
+    placement: Placement | None = None
+    """Which servers may hold it."""
+
+
+def stream_field(name: str, value: Any) -> dict[str, Any]:
+    """The fields of a stream that stand for one of a bucket."""
+    if name == "ttl":
+        # A server refuses to remember message ids for longer than messages.
+        return {"max_age": value, "duplicate_window": min(value or _WINDOW, _WINDOW)}
+    if name == "compression":
+        return {"compression": "s2" if value else "none"}
+    return {_OTHER_NAMES.get(name, name): value}
+
+
+@dataclass(frozen=True)
+class AnyBucketInfo:
+    """A bucket of either kind: how it is set up, and what it holds. ``stream`` is all that the server says."""
+
+    kind: ClassVar[Kind]
+
+    stream: StreamInfo
+
+    @property
+    def bucket(self) -> str:
+        """Its name."""
+        return self.stream.config.name.removeprefix(self.kind.prefix)
+
+    @property
+    def created(self) -> Timestamp:
+        """When it was created."""
+        return self.stream.created
+
+    @property
+    def ttl(self) -> Nanoseconds:
+        """How long what it holds stays; 0 for ever."""
+        return self.stream.config.max_age
+
+    @property
+    def max_bytes(self) -> Bytes:
+        """How many bytes the bucket may have; -1 for any number."""
+        return self.stream.config.max_bytes
+
+    @property
+    def storage(self) -> str:
+        """``file`` or ``memory``."""
+        return self.stream.config.storage
+
+    @property
+    def replicas(self) -> int:
+        """How many servers keep a copy."""
+        return self.stream.config.num_replicas or 1
+
+    @property
+    def compression(self) -> bool:
+        """Whether what is on the disk is compressed."""
+        return self.stream.config.compression != "none"
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return self.stream.config.description
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Names and values, without those of the server."""
+        return self.stream.config.own_metadata
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which servers may hold it."""
+        return self.stream.config.placement
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.stream.config.sealed

@@ -1,0 +1,318 @@
+"""Consumers: their configuration and what the server says of them, all fields of server 2.15. Pure.
+
+Defaults are those of the server, for a field that is not sent. Durations are nanoseconds and may be given as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from spark_jetstream.admin.models.base import SERVER_METADATA, Model, Page, Reply
+from spark_jetstream.admin.models.fields import (
+    UINT64_MAX,
+    Boolean,
+    Choice,
+    Count,
+    Duration,
+    Name,
+    OptionalSubject,
+    Sequence64,
+    Size,
+    Span,
+    String,
+    Subject,
+    Text,
+    Time,
+    Whole,
+)
+from spark_jetstream.admin.models.streams import (
+    METADATA_BYTES,
+    AnySubject,
+    ClusterInfo,
+    Description,
+    Metadata,
+    Replicas,
+)
+from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
+
+_ZERO = Nanoseconds(0)
+_ANY = "any number"
+_CHOICE = "the server's choice"
+
+ConsumerName = Annotated[str, Name("consumer", optional=True)]
+Group = Annotated[str, Text(pattern=r"[A-Za-z0-9/_=-]{1,16}", words="1 to 16 letters, digits, -, _, / and =")]
+Sampling = Annotated[
+    str, Text(pattern=r"\+?[0-9]{1,18}%?|", words="a percentage of acknowledgements such as 100% or 5, or empty")
+]
+
+ONE_SECOND = Nanoseconds(1_000_000_000)
+
+_PULLING = ("max_waiting", "priority_groups")
+_SHORTEST = Nanoseconds(1_000_000)
+_PUSHING = ("rate_limit_bps", "flow_control", "idle_heartbeat")
+
+#: What each deliver policy needs beside it.
+_NEEDS = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
+
+
+class ConsumerConfig(Model):
+    """How a consumer is set up: what is sent to create or to update it, and what the server says it is."""
+
+    durable_name: ConsumerName = ""
+    """Its name, for one that stays when nobody uses it. An update without it makes the consumer ephemeral."""
+    name: ConsumerName = ""
+    """Its name. It can never change; the server chooses one when there is none."""
+    description: Description = ""
+    """For people; at most 4,096 bytes."""
+    deliver_policy: Annotated[
+        str, Choice(("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"))
+    ] = "all"
+    """Where it begins. It can never change."""
+    opt_start_seq: Sequence64 = 0
+    """Where it begins, with ``by_start_sequence``."""
+    opt_start_time: Time | None = None
+    """When it begins, with ``by_start_time``."""
+    ack_policy: Annotated[str, Choice(("none", "all", "explicit", "flow_control"))] = "none"
+    """What is acknowledged: nothing, everything up to a message, or each. Client libraries ask for ``explicit`` where
+    nothing is said; the server takes none. ``flow_control`` is for consumers that streams are copied through (server
+    2.14), and turns that field and an ``idle_heartbeat`` of one second on. It can never change."""
+    ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
+    """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s. With ``backoff``, its first value."""
+    max_deliver: Annotated[int, Whole(1, unlimited=_ANY)] = -1
+    """How often a message is delivered at most; 0 or -1 for ever again."""
+    backoff: tuple[Annotated[Nanoseconds, Span(zero="at once")], ...] = ()
+    """How long to wait before each further delivery, in nanoseconds; the last value stays. At most ``max_deliver``."""
+    filter_subject: OptionalSubject = ""
+    """Which subjects it delivers; empty for all."""
+    filter_subjects: tuple[AnySubject, ...] = ()
+    """The same, several that do not overlap (server 2.10)."""
+    replay_policy: Annotated[str, Choice(("instant", "original"))] = "instant"
+    """How fast: as fast as possible, or as messages were stored. It can never change."""
+    rate_limit_bps: Annotated[int, Whole(0, UINT64_MAX)] = 0
+    """Bits per second at most, for push consumers; 0 for no limit."""
+    sample_freq: Sampling = ""
+    """How many acknowledgements are reported as a metric, such as ``100%``."""
+    max_waiting: Annotated[int, Whole(1, unlimited=_CHOICE)] = 0
+    """How many pulls may wait; 0 for 512. It can never change."""
+    max_ack_pending: Annotated[int, Whole(-1)] = 0
+    """How many messages may wait for their acknowledgement; 0 for the server's choice (1,000), -1 for any number."""
+    flow_control: Boolean = False
+    """Let the subscriber of a push consumer say when it can take more. It can never change."""
+    headers_only: Boolean = False
+    """Deliver no content, but its size in the header ``Nats-Msg-Size``."""
+    max_batch: Annotated[int, Whole(1, unlimited=_ANY)] = 0
+    """How many messages one pull may ask for; 0 for any number. A push consumer ignores it."""
+    max_expires: Annotated[Nanoseconds, Span(zero="any time")] = _ZERO
+    """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time. A push consumer ignores it."""
+    max_bytes: Annotated[Bytes, Size(1, unlimited=_ANY)] = Bytes(0)
+    """How many bytes one pull may ask for; 0 for any number. A push consumer ignores it."""
+    deliver_subject: Annotated[str, Subject(literal=True, optional=True)] = ""
+    """Where a push consumer delivers to; empty for a pull consumer. One cannot become the other."""
+    deliver_group: String = ""
+    """The queue group that a push consumer delivers to."""
+    idle_heartbeat: Annotated[Nanoseconds, Span("100ms", zero="none")] = _ZERO
+    """How often a push consumer with nothing to deliver says so, in nanoseconds; 0 for never. It can never change."""
+    inactive_threshold: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
+    """How long it stays when nobody uses it, in nanoseconds; 0 for 5 s without and for ever with a durable name,
+    unless the stream has ``consumer_limits``."""
+    num_replicas: Replicas = 0
+    """How many servers keep its state; 0 for as many as keep the stream, or one without a durable name."""
+    mem_storage: Boolean = False
+    """Keep its state in memory, where it does not outlive the server. It can never change."""
+    direct: Boolean = False
+    """The server's own, for mirrors and sources."""
+    sourcing: Boolean = False
+    """The server's own, for mirrors and sources."""
+    metadata: Metadata = Field(default_factory=dict)
+    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.`` are the server's:
+    they are shown, and never sent."""
+    pause_until: Time | None = None
+    """Deliver nothing before this time (server 2.11). Only for a new consumer: an update of it does nothing."""
+    priority_groups: tuple[Group, ...] = ()
+    """The group of those who pull with priorities (server 2.11, ADR-42)."""
+    priority_policy: Annotated[str, Choice(("none", "overflow", "pinned_client", "prioritized"))] = "none"
+    """Who of the group is served."""
+    priority_timeout: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
+    """How long a pinned client may be silent, in nanoseconds; 0 for two minutes."""
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """``filter_subject`` or ``filter_subjects``, whichever is set; empty for all subjects."""
+        return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
+
+    @property
+    def push(self) -> bool:
+        """Whether it delivers to a subject, instead of waiting for pulls."""
+        return bool(self.deliver_subject)
+
+    @property
+    def own_metadata(self) -> dict[str, str]:
+        """``metadata`` without what the server wrote."""
+        return {key: value for key, value in self.metadata.items() if not key.startswith(SERVER_METADATA)}
+
+    def changed(self, **changes: Any) -> ConsumerConfig:
+        """As `Model.changed`; ``ack_wait`` goes along with ``backoff``, whose first value it is."""
+        return super().changed(**({"ack_wait": None, **changes} if "backoff" in changes else changes))
+
+    def body(self) -> dict[str, Any]:
+        """As `Model.body`, without an ``opt_start_time`` of "never", which servers accept only where it counts."""
+        body = super().body()
+        if self.deliver_policy != "by_start_time" and _never(self.opt_start_time):
+            body.pop("opt_start_time", None)
+        return body
+
+    def faults(self) -> list[str]:
+        return [words for wrong, words in self._checks() if wrong]
+
+    def _checks(self) -> Iterator[tuple[Any, str]]:
+        """(whether it is wrong, in which words): what a server refuses in any case, or silently does otherwise."""
+        names = {self.name, self.durable_name} - {""}
+        yield len(names) > 1, f"name and durable_name are different: {' and '.join(sorted(names))}"
+        for policy, needed in _NEEDS.items():
+            chosen, there = self.deliver_policy == policy, getattr(self, needed)
+            yield chosen and not there, f"deliver_policy {policy} needs {needed}"
+            yield there and not chosen and not _never(there), f"{needed} needs deliver_policy: {policy}"
+        per_subject = self.deliver_policy == "last_per_subject"
+        yield per_subject and not self.filters, "deliver_policy last_per_subject needs filter_subject"
+        yield self.filter_subject and self.filter_subjects, "filter_subject and filter_subjects cannot be set together"
+        for at, one in enumerate(self.filter_subjects):
+            for other in self.filter_subjects[:at]:
+                yield subjects_overlap(one, other), f"filter_subjects holds {other} and {one}, which overlap"
+        backoff = self.backoff
+        deliveries = self.max_deliver
+        yield (
+            backoff and 0 < deliveries < len(backoff),
+            f"backoff has {len(backoff)} values, max_deliver is {deliveries}",
+        )
+        wait = self.ack_wait
+        yield backoff and wait and wait != backoff[0], "ack_wait is the first value of backoff: remove it"
+        if self.push:
+            pulling = [name for name in _PULLING if getattr(self, name) and getattr(self, name) != -1]
+            yield pulling, f"{' and '.join(pulling)} cannot be set for a push consumer (deliver_subject)"
+        else:
+            pushing = [name for name in _PUSHING if getattr(self, name)]
+            yield pushing, f"{' and '.join(pushing)} cannot be set for a pull consumer: set deliver_subject"
+            yield 0 < self.max_expires < _SHORTEST, f"max_expires must be at least {_SHORTEST}, or 0 (any time)"
+        if self.ack_policy == "flow_control":
+            yield not self.push, "ack_policy flow_control needs deliver_subject"
+            yield wait or backoff, "ack_policy flow_control cannot have ack_wait or backoff"
+            yield deliveries > 0, "ack_policy flow_control cannot have max_deliver"
+            yield self.max_ack_pending < 0, "ack_policy flow_control needs a limit max_ack_pending"
+            yield self.idle_heartbeat not in (0, ONE_SECOND), "ack_policy flow_control has an idle_heartbeat of 1s"
+        else:
+            yield self.flow_control and not self.idle_heartbeat, "flow_control needs idle_heartbeat"
+        groups, priority = self.priority_groups, self.priority_policy
+        yield groups and priority == "none", "priority_groups needs a priority_policy"
+        yield priority != "none" and not groups, f"priority_policy {priority} needs priority_groups"
+        yield self.priority_timeout and priority == "none", "priority_timeout needs a priority_policy"
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
+        yield size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
+
+
+def _never(value: object) -> bool:
+    """Whether this is the time that stands for none."""
+    return isinstance(value, Timestamp) and value.never
+
+
+class SequenceInfo(Model):
+    """A position of a consumer."""
+
+    consumer_seq: Sequence64 = 0
+    """Deliveries."""
+    stream_seq: Sequence64 = 0
+    """The sequence of the stream."""
+    last_active: Time | None = None
+    """When it was reached; none for never."""
+
+
+class PriorityGroup(Model):
+    """A group of those who pull with priorities."""
+
+    group: String
+    """Its name."""
+    pinned_client_id: String = ""
+    """The client that is served, for ``pinned_client``."""
+    pinned_ts: Time = NEVER
+    """Since when."""
+
+
+class ConsumerInfo(Reply):
+    """A consumer: its configuration and its state."""
+
+    stream_name: String
+    """Its stream."""
+    name: String
+    """Its name."""
+    created: Time
+    """When it was created."""
+    config: ConsumerConfig
+    """How it is set up."""
+    delivered: SequenceInfo = SequenceInfo()
+    """The last message that was delivered."""
+    ack_floor: SequenceInfo = SequenceInfo()
+    """The message up to which all is acknowledged."""
+    num_ack_pending: Count = 0
+    """How many messages were delivered and wait for their acknowledgement."""
+    num_redelivered: Count = 0
+    """How many of those were delivered more than once."""
+    num_waiting: Count = 0
+    """How many pulls wait."""
+    num_pending: Count = 0
+    """How many messages are still to be delivered: the lag of the consumer."""
+    cluster: ClusterInfo | None = None
+    """The servers that keep its state."""
+    push_bound: Boolean = False
+    """Whether somebody listens to a push consumer."""
+    paused: Boolean = False
+    """Whether it is paused."""
+    pause_remaining: Duration = _ZERO
+    """For how long yet, in nanoseconds."""
+    priority_groups: tuple[PriorityGroup, ...] = ()
+    """Who is served of those who pull with priorities."""
+    ts: Time = NEVER
+    """The server's clock."""
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not delivered, or delivered and not acknowledged."""
+        return self.num_pending + self.num_ack_pending
+
+
+class ResetReply(ConsumerInfo):
+    """A consumer that was set back."""
+
+    reset_seq: Sequence64
+    """Where it goes on."""
+
+
+class PauseReply(Reply):
+    """Whether a consumer is paused."""
+
+    paused: Boolean = False
+    """Whether it is."""
+    pause_until: Time = NEVER
+    """Until when."""
+    pause_remaining: Duration = _ZERO
+    """For how long yet, in nanoseconds."""
+
+
+class ConsumerNamesPage(Page):
+    """Names of consumers, 1,024 at a time."""
+
+    consumers: tuple[String, ...] = ()
+    """The names."""
+
+
+class ConsumerPage(Page):
+    """Consumers, 256 at a time."""
+
+    consumers: tuple[ConsumerInfo, ...] = ()
+    """The consumers."""
+    missing: tuple[String, ...] = ()
+    """Consumers whose servers did not answer."""
+    offline: dict[str, String] = Field(default_factory=dict)
+    """Consumers that this server cannot run, and why."""

@@ -1,0 +1,516 @@
+"""What events of JetStream have in common, and those that no server sends. Pure.
+
+Events of JetStream: advisories, which tell what happened, and metrics, which tell how long it took. Pure.
+
+Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, behind the
+prefix ``$JS.EVENT``. What a server always sends is required, the rest has a default. `parse_event` reads one.
+
+Events are published by core NATS: nobody keeps them, unless a stream captures ``$JS.EVENT.>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.fields import Boolean, Content, Count, Duration, Sequence64, String, Time, Volume
+from spark_jetstream.admin.models.streams import PeerInfo, StreamState
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
+
+
+class Event(Model):
+    """Any event. One of a type that this version does not know has its further fields in ``model_extra``."""
+
+    TYPE: ClassVar[str] = ""
+    SUBJECTS: ClassVar[tuple[str, ...]] = ()
+
+    type: String
+    """Which kind of event this is: ``io.nats.jetstream.advisory.v1.`` (or ``metric``) and its name."""
+    id: String
+    """Its id, which no other event has."""
+    timestamp: Time
+    """When it happened, by the server's clock."""
+
+    _raw: bytes = PrivateAttr(b"")
+    _published_on: str = PrivateAttr("")
+
+    @property
+    def kind(self) -> str:
+        """The last part of the type: ``max_deliver``."""
+        return self.type.rpartition(".")[2]
+
+    @property
+    def metric(self) -> bool:
+        """Whether this is a metric; else it is an advisory."""
+        return ".metric." in self.type
+
+    @property
+    def published_on(self) -> str:
+        """The subject it was published on; empty when that is not known."""
+        return self._published_on
+
+    @property
+    def raw(self) -> bytes:
+        """The message as it was published; empty for what did not come from a server (`Gap`)."""
+        return self._raw
+
+
+class Gap(Event):
+    """Events may be missing here: while the connection was lost nobody told of them.
+
+    Made by `Events.watch`, once when the connection is lost, and again with ``until`` when events are heard again. No
+    server sends it.
+    """
+
+    TYPE: ClassVar[str] = "spark_jetstream.event.v1.gap"
+
+    since: Time
+    """The last moment at which the connection is known to have worked, by the clock of this machine."""
+    until: Time | None = None
+    """When events were heard again, by the clock of this machine; None while they are not."""
+    reason: String
+    """What happened to the connection, in words."""
+    lost: Count = 0
+    """How many events were thrown away because this program did not take them in time; 0 for a lost connection, where
+    nobody knows."""
+
+
+class UnknownEvent(Event):
+    """A message that is no event: no JSON, or without the fields that its type has. Anybody can publish one."""
+
+    TYPE: ClassVar[str] = "spark_jetstream.event.v1.unknown"
+
+    subject: String
+    """The subject it was published on."""
+    data: Content
+    """The message, byte for byte (base64 in JSON)."""
+    reason: String
+    """Why it is no event."""
+
+
+class ClientInfo(Model):
+    """Who sent a request. What the server does not say of somebody is empty."""
+
+    start: Time = NEVER
+    """When the connection was made."""
+    stop: Time = NEVER
+    """When it ended."""
+    host: String = ""
+    """Address it comes from."""
+    id: Sequence64 = 0
+    """Number of the connection on its server."""
+    acc: String = ""
+    """The account."""
+    svc: String = ""
+    """The account that offers the service, when the request came from another one."""
+    user: String = ""
+    """The user."""
+    name: String = ""
+    """What the client calls itself."""
+    lang: String = ""
+    """The client library's language."""
+    ver: String = ""
+    """The client library's version."""
+    rtt: Duration = Nanoseconds(0)
+    """How long a message takes to it and back, in nanoseconds."""
+    server: String = ""
+    """The server it is connected to."""
+    cluster: String = ""
+    """The cluster of that server."""
+    alts: tuple[String, ...] = ()
+    """Other clusters, the nearest first."""
+    jwt: String = ""
+    """The user's JWT."""
+    issuer_key: String = ""
+    """Who signed it."""
+    name_tag: String = ""
+    """The name in it."""
+    tags: tuple[String, ...] = ()
+    """The tags in it."""
+    kind: String = ""
+    """Client, Leafnode, Router, Gateway, JetStream, Account or System."""
+    client_type: String = ""
+    """nats, mqtt or websocket."""
+    client_id: String = ""
+    """The id of an MQTT client."""
+    nonce: String = ""
+    """What the client had to sign."""
+
+
+class DomainEvent(Event):
+    """One of a server."""
+
+    domain: String = ""
+    """The JetStream domain, if there is one."""
+
+
+class StreamEvent(DomainEvent):
+    """One of a stream."""
+
+    stream: String
+    """The stream."""
+
+
+class ConsumerEvent(StreamEvent):
+    """One of a consumer."""
+
+    consumer: String
+    """The consumer of that stream."""
+
+
+class ServerEvent(DomainEvent):
+    """One that names the server."""
+
+    server: String
+    """The server's name, or its id."""
+
+
+class ApiAudit(ServerEvent):
+    """Somebody asked the JetStream API. Requests for messages are not told of."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.api_audit"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.API",)
+
+    client: ClientInfo | None = None
+    """Who asked."""
+    subject: String
+    """The subject of the request."""
+    request: String = ""
+    """Its body, as text."""
+    response: String
+    """The server's reply, as text."""
+
+
+class ApiLimitReached(ServerEvent):
+    """A server had more requests to its API than it takes, and dropped some without a word."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.api_limit_reached"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.API.LIMIT_REACHED",)
+
+    dropped: Count
+    """How many requests were dropped."""
+
+
+class StreamAction(StreamEvent):
+    """A stream was created, changed or deleted."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_action"
+    SUBJECTS: ClassVar[tuple[str, ...]] = tuple(
+        f"ADVISORY.STREAM.{done}.{{stream}}" for done in ("CREATED", "UPDATED", "DELETED")
+    )
+
+    action: String
+    """create, modify or delete."""
+
+
+class ConsumerAction(ConsumerEvent):
+    """A consumer was created or deleted."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_action"
+    SUBJECTS: ClassVar[tuple[str, ...]] = tuple(
+        f"ADVISORY.CONSUMER.{done}.{{stream}}.{{consumer}}" for done in ("CREATED", "DELETED")
+    )
+
+    action: String
+    """create or delete."""
+
+
+class ConsumerPause(ConsumerEvent):
+    """A consumer was paused, or goes on."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_pause"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.PAUSE.{stream}.{consumer}",)
+
+    paused: Boolean
+    """Whether it is paused now."""
+    pause_until: Time = NEVER
+    """Until when."""
+
+
+class MaxDeliver(ConsumerEvent):
+    """A message was delivered as often as the consumer allows, without an acknowledgement, and is given up."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.max_deliver"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}",)
+
+    stream_seq: Sequence64
+    """The message's sequence in the stream."""
+    deliveries: Sequence64
+    """How often it was delivered."""
+
+
+class DeliveryEvent(ConsumerEvent):
+    """One of a message that was delivered."""
+
+    consumer_seq: Sequence64
+    """Which delivery of the consumer this was, counted from 1."""
+    stream_seq: Sequence64
+    """The message's sequence in the stream."""
+    deliveries: Sequence64
+    """How often the message was delivered."""
+
+
+class Nak(DeliveryEvent):
+    """A message was refused, and will be delivered again."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.nak"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.MSG_NAKED.{stream}.{consumer}",)
+
+
+class Terminated(DeliveryEvent):
+    """A message was refused for good."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.terminated"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{consumer}",)
+
+    reason: String = ""
+    """Why, in the words of whoever refused it."""
+
+
+class ConsumerAck(DeliveryEvent):
+    """A message was acknowledged. Only told of by consumers with a ``sample_freq``, for that part of them."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.metric.v1.consumer_ack"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("METRIC.CONSUMER.ACK.{stream}.{consumer}",)
+
+    ack_time: Duration
+    """How long after its delivery, in nanoseconds."""
+
+
+class GroupEvent(ConsumerEvent):
+    """One of a priority group."""
+
+    account: String = ""
+    """The account."""
+    group: String
+    """The priority group of the consumer."""
+
+
+class ConsumerPinned(GroupEvent):
+    """A client of a consumer was chosen to get all messages of its group."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_group_pinned"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.PINNED.{stream}.{consumer}",)
+
+    pinned_id: String
+    """The client's id for that time, as messages carry it in ``Nats-Pin-Id``."""
+
+
+class ConsumerUnpinned(GroupEvent):
+    """A client of a consumer does not get all messages of its group any more."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_group_unpinned"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.UNPINNED.{stream}.{consumer}",)
+
+    reason: String
+    """admin (somebody asked for it) or timeout (the client did not pull for too long)."""
+
+
+class SnapshotCreate(StreamEvent):
+    """A backup of a stream began."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.snapshot_create"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.SNAPSHOT_CREATE.{stream}",)
+
+    state: StreamState
+    """What the stream held."""
+    client: ClientInfo | None = None
+    """Who asked for it."""
+
+
+class SnapshotComplete(StreamEvent):
+    """A backup of a stream ended."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.snapshot_complete"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.SNAPSHOT_COMPLETE.{stream}",)
+
+    start: Time
+    """When it began."""
+    end: Time
+    """When it ended."""
+    client: ClientInfo | None = None
+    """Who asked for it."""
+    error: String = ""
+    """Why it failed; empty when it did not."""
+
+
+class RestoreCreate(StreamEvent):
+    """A stream began to be restored from a backup."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.restore_create"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.RESTORE_CREATE.{stream}",)
+
+    client: ClientInfo | None = None
+    """Who restores it."""
+
+
+class RestoreComplete(StreamEvent):
+    """A stream was restored from a backup, or that failed: the server does not tell which."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.restore_complete"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.RESTORE_COMPLETE.{stream}",)
+
+    start: Time
+    """When it began."""
+    end: Time
+    """When it ended."""
+    bytes: Volume = Bytes(0)
+    """How many bytes came."""
+    client: ClientInfo | None = None
+    """Who restored it."""
+
+
+class StreamBatchAbandoned(StreamEvent):
+    """An atomic batch was not stored, and none of its messages is."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_batch_abandoned"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.BATCH_ABANDONED.{stream}",)
+
+    account: String = ""
+    """The account."""
+    batch: String
+    """The id of the batch."""
+    reason: String
+    """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
+
+
+class StreamLeaderElected(StreamEvent):
+    """The servers that keep a stream have chosen a leader. Told in the system account as well, with the same id."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_leader_elected"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.LEADER_ELECTED.{stream}",)
+
+    account: String = ""
+    """The account; empty where only that account hears it."""
+    leader: String
+    """The server that leads."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The servers that keep it."""
+
+
+class StreamQuorumLost(StreamEvent):
+    """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored. Told in the
+    system account as well, with the same id."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_quorum_lost"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.QUORUM_LOST.{stream}",)
+
+    account: String = ""
+    """The account; empty where only that account hears it."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The servers that keep it."""
+
+
+class ConsumerLeaderElected(ConsumerEvent):
+    """The servers that keep a consumer have chosen a leader. Told in the system account as well."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_leader_elected"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.LEADER_ELECTED.{stream}.{consumer}",)
+
+    account: String = ""
+    """The account; empty where only that account hears it."""
+    leader: String
+    """The server that leads."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The servers that keep it."""
+
+
+class ConsumerQuorumLost(ConsumerEvent):
+    """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered. Told in the
+    system account as well."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_quorum_lost"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.QUORUM_LOST.{stream}.{consumer}",)
+
+    account: String = ""
+    """The account; empty where only that account hears it."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The servers that keep it."""
+
+
+class DomainLeaderElected(DomainEvent):
+    """A cluster has chosen a leader for its JetStream. Told in the system account."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.domain_leader_elected"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.DOMAIN.LEADER_ELECTED",)
+
+    leader: String
+    """The id (``peer``) of the server that leads."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The servers of the cluster."""
+    cluster: String = ""
+    """The cluster."""
+
+
+class ClusterEvent(ServerEvent):
+    """One of a server of a cluster."""
+
+    server_id: String
+    """The server's id."""
+    cluster: String = ""
+    """Its cluster."""
+
+
+class ServerOutOfSpace(ClusterEvent):
+    """A server has no room left on its disk, and ends its JetStream. Told in the system account."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.server_out_of_space"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.OUT_OF_STORAGE",)
+
+    stream: String = ""
+    """The stream that wanted the room."""
+
+
+class ServerRemoved(ClusterEvent):
+    """A server was removed from its cluster, and has no JetStream any more. Told in the system account."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.server_removed"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.REMOVED",)
+
+
+class MetaRescue(ClusterEvent):
+    """A server lets fewer servers decide than it should, to rescue a cluster that has lost most of them. Told in the
+    system account (server 2.15)."""
+
+    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.meta_rescue"
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.META_RESCUE",)
+
+    prev_quorum: Count
+    """How many servers had to agree."""
+    new_quorum: Count
+    """How many have to now."""
+
+
+EVENT_TYPES: Mapping[str, type[Event]] = {
+    cls.TYPE: cls
+    for cls in (
+        ApiAudit,
+        ApiLimitReached,
+        ConsumerAck,
+        ConsumerAction,
+        ConsumerLeaderElected,
+        ConsumerPause,
+        ConsumerPinned,
+        ConsumerQuorumLost,
+        ConsumerUnpinned,
+        DomainLeaderElected,
+        MaxDeliver,
+        MetaRescue,
+        Nak,
+        RestoreComplete,
+        RestoreCreate,
+        ServerOutOfSpace,
+        ServerRemoved,
+        SnapshotComplete,
+        SnapshotCreate,
+        StreamAction,
+        StreamBatchAbandoned,
+        StreamLeaderElected,
+        StreamQuorumLost,
+        Terminated,
+    )
+}
+"""The id of each type that a server sends -> its model."""

@@ -1,0 +1,207 @@
+"""Key-Value buckets: how one is set up, and what the server says of one (ADR-8, ADR-48). Pure.
+
+A bucket is a stream with certain settings, those that the clients of NATS give it.
+
+Revisions of the keys of a Key-Value bucket, from the messages of its stream. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from spark_jetstream.admin.models.buckets import UNLIMITED, ZERO, AnyBucketConfig, AnyBucketInfo, Kind, stream_field
+from spark_jetstream.admin.models.changes import asked_for
+from spark_jetstream.admin.models.fields import Size, Span, Whole
+from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.streams import INT32_MAX, RePublish, StreamConfig, StreamSource, SubjectTransform
+from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations, stream_name
+from spark_jetstream.errors import OptionError
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
+
+KEY_VALUE = Kind("Key-Value", STREAM_PREFIX)
+MOST_HISTORY = 64
+
+
+class BucketConfig(AnyBucketConfig):
+    """How a Key-Value bucket is set up."""
+
+    history: Annotated[int, Whole(1, MOST_HISTORY)] = 1
+    """How many revisions of each key are kept, 1 to 64."""
+    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=UNLIMITED)] = Bytes(-1)
+    """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
+    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
+    """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
+    (server 2.11, ADR-48)."""
+    republish: RePublish | None = None
+    """Publish again, on other subjects, what was stored."""
+    mirror: StreamSource | None = None
+    """The bucket of which this is a copy. What is written to the copy goes to that bucket."""
+    sources: tuple[StreamSource, ...] = ()
+    """Buckets whose keys are copied into this one."""
+
+    def faults(self) -> list[str]:
+        alone = [name for name in ("sources", "limit_marker_ttl") if self.mirror and getattr(self, name)]
+        return [f"a mirror cannot have {name}: remove that or mirror" for name in alone]
+
+
+def stream_fields(
+    bucket: str, config: BucketConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The configuration of a bucket's stream, as Go's client makes it. `OptionError` when it cannot be one.
+
+    ``given`` is single fields, which win over ``config``. Of a mirror it says nothing about ``mirror_direct``.
+    """
+    wanted = asked_for(BucketConfig, config, given, f"bucket {bucket}")
+    fields: dict[str, Any] = {}
+    for name in BucketConfig.model_fields:
+        fields |= _stream_field(bucket, name, wanted)
+    mirrored = wanted.mirror is not None
+    return {
+        **{name: value for name, value in fields.items() if value is not None},
+        "name": stream_name(bucket),
+        **({} if mirrored else {"subjects": (f"$KV.{bucket}.>",)}),
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+    }
+
+
+def stream_changes(bucket: str, actual: StreamConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes of a bucket's fields change of its stream's. None takes a field back to its default. `OptionError`.
+
+    Whether the server can do it is not looked at.
+    """
+    what = f"bucket {bucket}"
+    wanted = BucketConfig.parse(given, what)
+    if actual.mirror is not None and "mirror" in given:
+        raise OptionError(
+            f"{what}: mirror cannot change: the keys of a mirror have the subjects that they have in its origin"
+        )
+    changes: dict[str, Any] = {}
+    for name in given:
+        changes |= _stream_field(bucket, name, wanted)
+    if changes.get("subject_delete_marker_ttl", 1) == 0:
+        del changes["allow_msg_ttl"]  # which cannot be taken back
+    return changes
+
+
+def _stream_field(bucket: str, name: str, config: BucketConfig) -> dict[str, Any]:
+    """The fields of a stream that stand for one of a bucket."""
+    value = getattr(config, name)
+    if name == "limit_marker_ttl":
+        return {"subject_delete_marker_ttl": value, "allow_msg_ttl": value > 0}
+    if name == "mirror":
+        return {"mirror": None if value is None else value.changed(name=_stream(value.name))}
+    if name == "sources":
+        return {"sources": tuple(_source(bucket, each) for each in value)}
+    return stream_field(name, value)
+
+
+def _stream(name: str) -> str:
+    return name if name.startswith(STREAM_PREFIX) else stream_name(name)
+
+
+def _source(bucket: str, source: StreamSource) -> StreamSource:
+    """A source by its stream, whose keys become keys of this bucket, unless it says itself what becomes of them."""
+    origin = _stream(source.name).removeprefix(STREAM_PREFIX)
+    found = source.changed(name=stream_name(origin))
+    # A bucket of the same name in another domain has the right subjects.
+    if source.subject_transforms or source.filter_subject or (source.external is not None and origin == bucket):
+        return found
+    return found.changed(subject_transforms=(SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>"),))
+
+
+@dataclass(frozen=True)
+class BucketInfo(AnyBucketInfo):
+    """A Key-Value bucket: how it is set up, and what it holds. ``stream`` is all that the server says."""
+
+    kind: ClassVar[Kind] = KEY_VALUE
+
+    @property
+    def values(self) -> int:
+        """How many revisions it holds, of all keys together, deletions included."""
+        return self.stream.state.messages
+
+    @property
+    def bytes(self) -> Bytes:
+        """How many bytes it has."""
+        return self.stream.state.bytes
+
+    @property
+    def history(self) -> int:
+        """How many revisions of each key are kept; -1 for any number."""
+        return self.stream.config.max_msgs_per_subject
+
+    @property
+    def max_value_size(self) -> Bytes:
+        """How many bytes a value may have; -1 for what the server allows."""
+        return self.stream.config.max_msg_size
+
+    @property
+    def limit_marker_ttl(self) -> Nanoseconds:
+        """How long a marker stays where a key expired; 0 for no markers."""
+        return self.stream.config.subject_delete_marker_ttl
+
+    @property
+    def republish(self) -> RePublish | None:
+        """What is published again."""
+        return self.stream.config.republish
+
+    @property
+    def mirror(self) -> StreamSource | None:
+        """The bucket's stream of which this is a copy."""
+        return self.stream.config.mirror
+
+    @property
+    def sources(self) -> tuple[StreamSource, ...]:
+        """The buckets' streams that are copied into this one."""
+        return self.stream.config.sources
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A revision of a key. ``operation`` is ``PUT``, ``DELETE`` or ``PURGE``; only with PUT there is a value."""
+
+    bucket: str
+    key: str
+    value: bytes
+    revision: int
+    created: Timestamp
+    operation: str
+
+    @property
+    def live(self) -> bool:
+        """Whether the key has a value here."""
+        return self.operation == OPERATIONS[PUT]
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8 text; `UnicodeDecodeError` when it is none."""
+        return self.value.decode()
+
+
+def entry_of(bucket: str, message: StoredMessage) -> Entry:
+    """The revision that a message is. `ProtocolError` when its subject is not that of a key."""
+    done = operation(message.headers)
+    value = message.data if done == OPERATIONS[PUT] else b""
+    return Entry(bucket, key_of(message.subject, message.seq), value, message.seq, message.time, done)
+
+
+def entries_of(bucket: str, messages: Messages) -> Iterator[Entry]:
+    """The revisions that a run of messages is. `ProtocolError` when the subject of one is not that of a key."""
+    codes = operations(messages.headers())
+    done = [PUT] * len(messages) if codes is None else codes.tolist()
+    columns = (
+        keys(messages).to_pylist(),
+        messages.payloads().to_pylist(),
+        messages.sequences.tolist(),
+        messages.timestamps().tolist(),
+        done,
+    )
+    for key, value, revision, nanoseconds, code in zip(*columns, strict=True):
+        kept = value if code == PUT else b""
+        yield Entry(bucket, key, kept, revision, Timestamp.of(nanoseconds), OPERATIONS[code])

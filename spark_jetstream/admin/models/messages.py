@@ -1,0 +1,147 @@
+"""Messages, and what is asked for and answered about them. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_jetstream.admin.models.base import Model, Reply
+from spark_jetstream.admin.models.fields import (
+    Boolean,
+    Content,
+    Count,
+    OptionalSubject,
+    Sequence64,
+    String,
+    Time,
+    Volume,
+)
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.headers import decode_headers
+from spark_jetstream.protocol.units import NEVER, Bytes
+
+ADDED = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
+"""What a server appends, in this order, to the headers of a message that it hands out by a direct get (ADR-31). The
+last two are there in batches only."""
+
+
+class StoredMessage(Model):
+    """A message of a stream."""
+
+    subject: String
+    """Its subject."""
+    seq: Sequence64
+    """Its sequence in the stream."""
+    time: Time = NEVER
+    """When it was stored."""
+    data: Content = b""
+    """Its content."""
+    hdrs: Content = b""
+    """Its header block, as it is; empty without one."""
+    stream: String = ""
+    """The stream, or the mirror, that answered; only known from a direct get."""
+
+    @property
+    def headers(self) -> dict[str, list[str]]:
+        """The headers: every value of every name, in their order. Bytes that are not UTF-8 become U+FFFD."""
+        return _headers(self.hdrs)
+
+    @classmethod
+    def from_direct(cls, block: bytes, data: bytes, context: str = "read a direct get") -> StoredMessage:
+        """From the header block and the content of an answer to a direct get, one of a batch included.
+
+        The server appends its own headers, `ADDED`, to those of the message, which may have the same names.
+        `ProtocolError` when one is missing or malformed.
+        """
+        lines = block.rstrip(b"\r\n").split(b"\r\n")
+        added: dict[str, str] = {}
+        while len(lines) > 1 and ADDED[0] not in added:
+            name, _, value = lines[-1].decode("utf-8", "replace").partition(":")
+            if name not in ADDED or name in added:
+                break
+            added[name] = value.strip()
+            lines.pop()
+        stream, subject, sequence, stored = (added.get(name, "") for name in ADDED[:4])
+        if not (stream and subject and sequence.isascii() and sequence.isdigit()):
+            raise ProtocolError(f"cannot {context}: the answer has no usable headers {', '.join(ADDED[:4])}")
+        own = b"\r\n".join([*lines, b"", b""]) if len(lines) > 1 else b""
+        body = {"subject": subject, "seq": int(sequence), "time": stored, "data": data, "hdrs": own, "stream": stream}
+        return cls.from_server(body, context)
+
+
+def _headers(block: bytes) -> dict[str, list[str]]:
+    if not block:
+        return {}
+    octets = np.frombuffer(block, np.uint8)
+    found = decode_headers(octets, np.array([0], np.int64), np.array([len(block)], np.int64))
+    return dict(found.to_pylist()[0])
+
+
+class MessageReply(Reply):
+    """The answer to a request for one message."""
+
+    message: StoredMessage
+    """The message."""
+
+
+class PubAck(Model):
+    """What confirms a message that was published."""
+
+    stream: String
+    """The stream that stored it."""
+    seq: Sequence64
+    """Its sequence; that of the first one, when ``duplicate``."""
+    domain: String = ""
+    """The domain of the stream."""
+    duplicate: Boolean = False
+    """Whether a message with this id was there already, and nothing was stored."""
+    val: String = ""
+    """The value of the counter that this changed, in decimal digits."""
+    batch: String = ""
+    """The batch that this confirms."""
+    count: Count = 0
+    """How many messages it had."""
+
+
+class PurgeRequest(Model):
+    """Which messages to remove; all, when nothing is set."""
+
+    filter: OptionalSubject = ""
+    """Only those on these subjects."""
+    seq: Sequence64 = 0
+    """Only those before this sequence. Not together with ``keep``."""
+    keep: Count = 0
+    """All but so many of the last. Not together with ``seq``."""
+
+    def faults(self) -> list[str]:
+        return ["seq and keep cannot be set together"] if self.seq and self.keep else []
+
+
+class PurgeReply(Reply):
+    """What was removed."""
+
+    success: Boolean = False
+    """Whether it was done."""
+    purged: Count = 0
+    """How many messages went."""
+
+
+class DoneReply(Reply):
+    """Something was done, or not: a deletion, a leader that stepped down, a server that was removed."""
+
+    success: Boolean = False
+    """Whether it was done."""
+
+
+class SnapshotConfig(Model):
+    """How a backup is to be sent."""
+
+    deliver_subject: OptionalSubject
+    """Where to."""
+    no_consumers: Boolean = False
+    """Leave the consumers out."""
+    chunk_size: Volume = Bytes(0)
+    """Bytes of a chunk, 1 KiB to 1 MiB; 0 for 128 KiB."""
+    window_size: Volume = Bytes(0)
+    """Bytes that may be on their way, 1 KiB to 32 MiB; 0 for 8 MiB."""
+    jsck: Boolean = False
+    """Check all messages first."""

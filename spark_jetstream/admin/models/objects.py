@@ -1,0 +1,144 @@
+"""Object Store buckets: how one is set up, and what the server says of one (JETSTREAM ADR-20). Pure.
+
+A bucket is a stream with certain settings, those that the clients of NATS give it.
+
+What administration says of an object (JETSTREAM ADR-20). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, Kind, stream_field
+from spark_jetstream.admin.models.changes import asked_for
+from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
+from spark_jetstream.errors import OptionError
+from spark_jetstream.protocol.units import NEVER, Bytes, Timestamp, shown
+
+OBJECT_STORE = Kind("Object Store", stream_name(""))
+
+
+class ObjectBucketConfig(AnyBucketConfig):
+    """How an Object Store bucket is set up."""
+
+
+def stream_fields(
+    bucket: str, config: ObjectBucketConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The configuration of a bucket's stream, as Go's client makes it. `OptionError` when it cannot be one.
+
+    ``given`` is single fields, which win over ``config``.
+    """
+    wanted = asked_for(ObjectBucketConfig, config, given, f"bucket {bucket}")
+    return {
+        **_stream_fields(wanted, wanted.model_fields_set),
+        "name": stream_name(bucket),
+        "subjects": (chunk_filter(bucket), meta_filter(bucket)),
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+    }
+
+
+def stream_changes(bucket: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes of a bucket's fields change of its stream's. None takes a field back to its default. `OptionError`.
+
+    Whether the server can do it is not looked at.
+    """
+    return _stream_fields(ObjectBucketConfig.parse(given, f"bucket {bucket}"), given)
+
+
+def _stream_fields(wanted: ObjectBucketConfig, names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a stream that stand for these of a bucket."""
+    fields: dict[str, Any] = {}
+    for name in names:
+        fields |= stream_field(name, getattr(wanted, name))
+    return fields
+
+
+@dataclass(frozen=True)
+class ObjectBucketInfo(AnyBucketInfo):
+    """A bucket: how it is set up, and what it holds. ``stream`` is all that the server says.
+
+    How many objects it has only a list of them says.
+    """
+
+    kind: ClassVar[Kind] = OBJECT_STORE
+
+    @property
+    def size(self) -> Bytes:
+        """How many bytes it has, chunks, meta messages and headers together."""
+        return self.stream.state.bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectInfo:
+    """An object, a link, or what is left of an object that was deleted.
+
+    ``size`` in bytes, ``chunks`` is the number of messages that hold it, ``digest`` its SHA-256 as the bucket has it
+    (``SHA-256=`` and URL-safe base64). ``modified`` is when the server stored its meta message, and ``sequence`` where
+    that lies in the bucket's stream. ``link`` is (bucket, name) of what this is a link to, with an empty name for a
+    whole bucket; a link has no size of its own. ``nuid`` names its chunks: ``$O.<bucket>.C.<nuid>``.
+    """
+
+    bucket: str
+    name: str
+    size: Bytes
+    chunks: int
+    digest: str
+    modified: Timestamp
+    headers: Mapping[str, tuple[str, ...]]
+    metadata: Mapping[str, str]
+    description: str
+    link: tuple[str, str] | None
+    deleted: bool
+    nuid: str
+    max_chunk_size: int | None
+    sequence: int
+
+    @classmethod
+    def of(cls, stored: StoredObject) -> ObjectInfo:
+        """From a meta message; a time of 0 is not known, and becomes `NEVER`."""
+        meta = stored.meta
+        return cls(
+            bucket=meta.bucket,
+            name=meta.name,
+            size=Bytes(meta.size),
+            chunks=meta.chunks,
+            digest=meta.digest,
+            modified=Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
+            headers={name: tuple(values) for name, values in meta.headers.items()},
+            metadata=dict(meta.metadata),
+            description=meta.description or "",
+            link=meta.link,
+            deleted=meta.deleted,
+            nuid=meta.nuid,
+            max_chunk_size=meta.max_chunk_size,
+            sequence=stored.sequence,
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The same for JSON; without what is not there."""
+        link = None if self.link is None else {"bucket": self.link[0], "name": self.link[1]}
+        values = {
+            **asdict(self),
+            "headers": {name: list(values) for name, values in self.headers.items()},
+            "link": link,
+        }
+        kept = {"name", "size", "chunks", "bucket", "deleted"}
+        return {name: value for name, value in values.items() if name in kept or value not in (None, "", {})}
+
+
+def object_name(name: object) -> str:
+    """The name of an object: any text but the empty one, of at most 2,048 bytes in UTF-8. Else `OptionError`."""
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"the name of an object must be text that is not empty, not {shown(name)}", option="name")
+    try:
+        fault = name_fault(name)
+    except UnicodeEncodeError:
+        fault = "its name is no text that UTF-8 can hold"
+    if fault:
+        raise OptionError(f"object {name[:80]!r} cannot be: {fault}", option="name")
+    return name

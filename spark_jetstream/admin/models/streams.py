@@ -1,0 +1,549 @@
+"""Streams: their configuration, all fields of server 2.15. Pure.
+
+Defaults are those of the server, for a field that is not sent. Durations are nanoseconds, sizes bytes, and both may be
+given as text. ADR numbers are those of the NATS architecture decision records.
+
+Streams: what the server says of them. Pure.
+
+Read with `from_server`. Times are `Timestamp`, which the server writes in UTC with nanoseconds; the year 1 stands for
+"never". Durations are nanoseconds, and -1 stands for "never" there. What a server leaves out has the default.
+
+Where the replicas of a stream or a consumer are, and how they do. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from spark_jetstream.admin.models.base import SERVER_METADATA, Model, Page, Reply
+from spark_jetstream.admin.models.fields import (
+    Boolean,
+    Choice,
+    Count,
+    Duration,
+    Name,
+    OptionalSubject,
+    Sequence64,
+    Size,
+    Span,
+    String,
+    Subject,
+    Text,
+    Time,
+    Volume,
+    Whole,
+)
+from spark_jetstream.admin.models.messages import DoneReply, PurgeReply
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
+
+INT32_MAX = 2**31 - 1
+INT64_MIN = -(2**63)
+DESCRIPTION_BYTES = 4096
+METADATA_BYTES = 128 * 1024
+_ZERO = Nanoseconds(0)
+_UNLIMITED = "no limit"
+
+#: What belongs to streams that store what is published.
+_NOT_IN_MIRRORS = (
+    "subjects",
+    "sources",
+    "first_seq",
+    "subject_delete_marker_ttl",
+    "allow_msg_counter",
+    "allow_atomic",
+    "allow_batched",
+    "allow_msg_schedules",
+)
+
+Description = Annotated[str, Text(most=DESCRIPTION_BYTES)]
+StreamName = Annotated[str, Name("stream")]
+AnySubject = Annotated[str, Subject()]
+Metadata = dict[Annotated[str, Text()], Annotated[str, Text()]]
+Limit = Annotated[int, Whole(1, unlimited=_UNLIMITED)]
+Replicas = Annotated[int, Whole(0, 5)]
+
+
+class SubjectTransform(Model):
+    """How subjects are rewritten (ADR-30)."""
+
+    shorthand: ClassVar[str] = "dest"
+    src: OptionalSubject = ""
+    """Which subjects are rewritten; empty for all."""
+    dest: String
+    """What becomes of them, such as ``orders.{{wildcard(1)}}`` or ``orders.{{partition(8,1)}}``."""
+
+
+class External(Model):
+    """How to reach a stream in another account or domain."""
+
+    shorthand: ClassVar[str] = "api"
+    api: Annotated[str, Subject(literal=True, optional=True)]
+    """What the subjects of its JetStream API begin with, such as ``$JS.hub.API``. A server takes an empty one, and
+    copies nothing then."""
+    deliver: OptionalSubject = ""
+    """What the subjects begin with on which messages come; empty for the server's choice."""
+
+
+class SourceConsumer(Model):
+    """A push consumer, made before, through which a stream is copied that is a work queue (server 2.14, ADR-60)."""
+
+    name: Annotated[str, Name("consumer")]
+    """Its name on the origin."""
+    deliver_subject: Annotated[str, Subject(literal=True)]
+    """The subject that it delivers to."""
+
+
+class StreamSource(Model):
+    """A stream that is copied from: a mirror's origin, or one of several sources."""
+
+    shorthand: ClassVar[str] = "name"
+    name: StreamName
+    """The origin."""
+    opt_start_seq: Sequence64 = 0
+    """The first sequence to copy; 0 for the beginning."""
+    opt_start_time: Time | None = None
+    """Copy from this time on."""
+    filter_subject: OptionalSubject = ""
+    """Copy only these subjects; empty for all. Not together with ``subject_transforms``."""
+    subject_transforms: tuple[SubjectTransform, ...] = ()
+    """Copy what matches one of these, and rewrite its subject; the first that matches counts (server 2.10)."""
+    external: External | None = None
+    """Where the origin is, when it is in another account or domain."""
+    consumer: SourceConsumer | None = None
+    """Copy through this consumer instead of one that the server makes (server 2.14). It knows where to begin and what
+    to deliver: ``subject_transforms`` and ``external`` alone can stand beside it."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if self.filter_subject and self.subject_transforms:
+            found.append("filter_subject and subject_transforms cannot be set together")
+        if self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject):
+            found.append("consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject")
+        return found
+
+
+class Placement(Model):
+    """Which servers may hold the replicas."""
+
+    cluster: String = ""
+    """The name of the cluster; empty for any."""
+    tags: tuple[Annotated[str, Text()], ...] = ()
+    """Tags that a server must have, all of them."""
+    preferred: String = ""
+    """The server that shall lead. Only for requests that let a leader step down: in a stream it is refused."""
+
+
+class RePublish(Model):
+    """Publish again, on other subjects, what was stored (ADR-28)."""
+
+    shorthand: ClassVar[str] = "dest"
+    src: OptionalSubject = ""
+    """Which subjects; empty for all."""
+    dest: String
+    """Where to, such as ``copies.>``; not into the stream itself. Empty: nothing is published again."""
+    headers_only: Boolean = False
+    """Publish no content, but its size."""
+
+
+class ConsumerLimits(Model):
+    """Defaults, and upper limits, of the consumers of a stream (server 2.10). They hold for durable ones too."""
+
+    inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = _ZERO
+    """How long, in nanoseconds, a consumer that nobody uses stays; 0 for the server's defaults."""
+    max_ack_pending: Annotated[int, Whole(INT64_MIN)] = 0
+    """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
+
+
+class StreamConfig(Model):
+    """How a stream is set up: what is sent to create or to update it, and what the server says it is."""
+
+    name: StreamName
+    """What it is called. It can never change."""
+    description: Description = ""
+    """For people; at most 4,096 bytes."""
+    subjects: tuple[AnySubject, ...] = ()
+    """What it stores. Without any, and without mirror and sources, the server takes the stream's name."""
+    retention: Annotated[str, Choice(("limits", "interest", "workqueue"))] = "limits"
+    """Until when messages stay: up to the limits, until all consumers had them, or until one had each."""
+    max_consumers: Limit = -1
+    """How many consumers it may have; 0 or -1 for the server's limit, 1,000 by default since 2.15."""
+    max_msgs: Limit = -1
+    """How many messages stay at most; 0 or -1 for any number."""
+    max_bytes: Annotated[Bytes, Size(1, unlimited=_UNLIMITED)] = Bytes(-1)
+    """How many bytes stay at most, headers included; 0 or -1 for any number."""
+    max_age: Annotated[Nanoseconds, Span("100ms", zero="no limit")] = _ZERO
+    """How long messages stay, in nanoseconds; 0 for ever."""
+    max_msgs_per_subject: Limit = -1
+    """How many messages stay on each subject; 0 or -1 for any number."""
+    max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=_UNLIMITED)] = Bytes(-1)
+    """How many bytes, headers included, a message may have; 0 or -1 for what the server allows."""
+    discard: Annotated[str, Choice(("old", "new"))] = "old"
+    """What goes when a limit is reached: the oldest messages, or the one that comes."""
+    storage: Annotated[str, Choice(("file", "memory"))] = "file"
+    """Where messages are kept. It can never change."""
+    num_replicas: Replicas = 1
+    """How many servers keep a copy, 1 to 5; 0 stands for 1."""
+    no_ack: Boolean = False
+    """Confirm nothing that is published. Its publishers never know whether anything was stored."""
+    duplicate_window: Annotated[Nanoseconds, Span("100ms", zero="the server's choice")] = _ZERO
+    """How long message ids are remembered, in nanoseconds; 0 for two minutes, or ``max_age`` if that is less."""
+    placement: Placement | None = None
+    """Which servers may hold it; none for any."""
+    mirror: StreamSource | None = None
+    """The stream of which this is a copy, with its sequences. Only removing it is possible later (server 2.12)."""
+    sources: tuple[StreamSource, ...] = ()
+    """Streams that are copied into this one, with sequences of its own."""
+    compression: Annotated[str, Choice(("none", "s2"))] = "none"
+    """How blocks on the disk are compressed (server 2.10)."""
+    first_seq: Sequence64 = 0
+    """The sequence of the first message, for a new stream; 0 for 1 (server 2.10)."""
+    subject_transform: SubjectTransform | None = None
+    """How the subjects of what is published are rewritten before it is stored (server 2.10)."""
+    republish: RePublish | None = None
+    """What is published again after it was stored."""
+    allow_direct: Boolean = False
+    """Let any replica answer direct reads (ADR-31)."""
+    mirror_direct: Boolean = False
+    """Let this mirror answer direct reads for its origin. The server sets it like ``allow_direct`` of an origin that
+    it can see, whatever is asked for."""
+    discard_new_per_subject: Boolean = False
+    """Refuse a message when its subject is full. Needs ``discard`` new and ``max_msgs_per_subject``."""
+    sealed: Boolean = False
+    """Let nothing in and nothing out, for ever. A new stream cannot be sealed."""
+    deny_delete: Boolean = False
+    """Let nobody delete messages. It cannot be taken back."""
+    deny_purge: Boolean = False
+    """Let nobody purge. It cannot be taken back."""
+    allow_rollup_hdrs: Boolean = False
+    """Let a message with the header ``Nats-Rollup`` replace all before it."""
+    consumer_limits: ConsumerLimits = ConsumerLimits()
+    """Defaults and limits of its consumers."""
+    allow_msg_ttl: Boolean = False
+    """Let messages have a time to live of their own (server 2.11, ADR-43). It cannot be taken back."""
+    subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = _ZERO
+    """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for no markers. It
+    turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
+    allow_msg_counter: Boolean = False
+    """Make every subject a counter (server 2.12, ADR-49). It can never change."""
+    allow_atomic: Boolean = False
+    """Allow batches of which all or nothing is stored (server 2.12, ADR-50)."""
+    allow_msg_schedules: Boolean = False
+    """Allow messages that are published later, or again and again (server 2.12, ADR-51). It cannot be taken back, and
+    turns ``allow_rollup_hdrs`` on."""
+    persist_mode: Annotated[str, Choice(("default", "async"), empty=True)] = "default"
+    """When what was published is confirmed: stored, or, with async, before (server 2.12). It can never change."""
+    allow_batched: Boolean = False
+    """Allow fast batches, confirmed now and then (server 2.14)."""
+    metadata: Metadata = Field(default_factory=dict)
+    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.`` are the server's:
+    they are shown, and never sent."""
+
+    @property
+    def own_metadata(self) -> dict[str, str]:
+        """``metadata`` without what the server wrote."""
+        return {key: value for key, value in self.metadata.items() if not key.startswith(SERVER_METADATA)}
+
+    def faults(self) -> list[str]:
+        return [words for wrong, words in self._checks() if wrong]
+
+    def _checks(self) -> Iterator[tuple[Any, str]]:
+        """(whether it is wrong, in which words): what a server refuses in any case."""
+        if self.mirror:
+            for name in _NOT_IN_MIRRORS:
+                yield getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
+        yield self.mirror_direct and not self.mirror, "mirror_direct needs a mirror"
+        for at, one in enumerate(self.subjects):
+            for other in self.subjects[:at]:
+                yield subjects_overlap(one, other), f"subjects holds {other} and {one}, which overlap"
+        yield ">" in self.subjects and not self.no_ack, "subjects that hold > need no_ack: true"
+        window, age = self.duplicate_window, self.max_age
+        yield age and window > age, f"duplicate_window ({window}) is longer than max_age ({age})"
+        per_subject = self.discard_new_per_subject
+        yield per_subject and self.discard != "new", "discard_new_per_subject needs discard: new"
+        yield per_subject and self.max_msgs_per_subject < 1, "discard_new_per_subject needs max_msgs_per_subject"
+        yield self.deny_purge and self.allow_rollup_hdrs, "allow_rollup_hdrs purges, which deny_purge forbids"
+        # The server takes these two, and turns deny_purge off.
+        for name in ("subject_delete_marker_ttl", "allow_msg_schedules"):
+            denied = self.deny_purge and not self.sealed
+            yield denied and getattr(self, name), f"{name} needs rollups, which deny_purge forbids: remove one of them"
+        if self.allow_msg_counter:
+            yield self.allow_msg_ttl, "allow_msg_counter and allow_msg_ttl cannot be set together"
+            # The server takes this one, and then refuses every update of the stream.
+            marked = self.subject_delete_marker_ttl
+            yield marked, "allow_msg_counter and subject_delete_marker_ttl cannot be set together"
+            yield self.allow_msg_schedules, "allow_msg_counter and allow_msg_schedules cannot be set together"
+            yield self.discard == "new", "allow_msg_counter needs discard: old"
+            yield self.retention != "limits", "allow_msg_counter needs retention: limits"
+        if self.allow_msg_schedules:
+            yield self.discard == "new", "allow_msg_schedules needs discard: old"
+            yield self.sources, "a stream with sources cannot have allow_msg_schedules"
+        if self.persist_mode == "async":
+            yield self.storage != "file", "persist_mode async needs storage: file"
+            yield self.allow_atomic, "persist_mode async and allow_atomic cannot be set together"
+            yield self.num_replicas > 1, "persist_mode async needs num_replicas: 1"
+        yield self.placement and self.placement.preferred, "placement.preferred cannot be set in a stream"
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
+        yield size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
+
+
+_NONE = Nanoseconds(0)
+
+
+class ApiErrorBody(Model):
+    """What is wrong, as the API says it; `errors.api_error` makes an exception of it."""
+
+    code: Count = 0
+    """Its class, like those of HTTP."""
+    err_code: Count = 0
+    """The exact reason."""
+    description: String = ""
+    """The reason in the server's words."""
+
+
+class LostData(Model):
+    """Messages that the server found damaged."""
+
+    msgs: tuple[Sequence64, ...] = ()
+    """Their sequences."""
+    bytes: Volume = Bytes(0)
+    """How many bytes they had."""
+
+
+class StreamState(Model):
+    """What a stream holds."""
+
+    messages: Count
+    """How many messages."""
+    bytes: Volume
+    """How many bytes, headers and bookkeeping included."""
+    first_seq: Sequence64
+    """The first sequence: 0 or 1 when nothing was ever stored, ``last_seq + 1`` when all is gone."""
+    first_ts: Time = NEVER
+    """When the first message was stored."""
+    last_seq: Sequence64
+    """The last sequence that was given, 0 for none."""
+    last_ts: Time = NEVER
+    """When the last message was stored."""
+    num_subjects: Count = 0
+    """How many subjects have messages."""
+    subjects: dict[str, Count] = Field(default_factory=dict)
+    """How many messages each subject has, when that was asked for with ``subjects_filter``."""
+    num_deleted: Count = 0
+    """How many messages are missing between the first and the last."""
+    deleted: tuple[Sequence64, ...] = ()
+    """Their sequences, when that was asked for with ``deleted_details``."""
+    lost: LostData | None = None
+    """Messages that are damaged."""
+    consumer_count: Count = 0
+    """How many consumers there are."""
+
+
+class PeerInfo(Model):
+    """One server of a group that keeps replicas."""
+
+    name: String = ""
+    """The server's name."""
+    current: Boolean = False
+    """Whether it was seen recently and has all there is."""
+    offline: Boolean = False
+    """Whether it is known to be away."""
+    active: Duration = _NONE
+    """How long ago it was seen, in nanoseconds."""
+    lag: Count = 0
+    """How many operations it is behind."""
+    peer: String = ""
+    """Its id in the group."""
+    pending: Boolean = False
+    """Whether it is about to join or to leave the group (server 2.15)."""
+
+
+class DesiredOrigin(Model):
+    """What a group was before a move or a change of its size (server 2.15)."""
+
+    replicas: Count = 0
+    """How many replicas there were."""
+    placement: Placement | None = None
+    """Where they were."""
+    retention: String = ""
+    """The retention that holds until the change is complete."""
+
+
+class DesiredStatus(Model):
+    """How far a change of a group is (server 2.15)."""
+
+    description: String = ""
+    """What the leader does, or waits for."""
+    type: String = ""
+    """The same as one word: meta, membership, snapshot, catchup, quorum, blocked or unavailable."""
+    err: String = ""
+    """What failed, and goes on failing."""
+
+
+class DesiredCluster(Model):
+    """What a group is changing into; only there while it does (server 2.15)."""
+
+    created: Time = NEVER
+    """Since when."""
+    name: String = ""
+    """The cluster it will be in."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The servers it will have; empty while they are not chosen."""
+    origin: DesiredOrigin | None = None
+    """What it was before."""
+    status: DesiredStatus | None = None
+    """How far it is."""
+
+
+class ClusterInfo(Model):
+    """The servers that keep a stream or a consumer."""
+
+    name: String = ""
+    """The cluster; empty without one."""
+    raft_group: String = ""
+    """The group that agrees on the order of messages; empty with one replica."""
+    leader: String = ""
+    """The server that leads; empty while there is none, which means that nothing can be stored."""
+    leader_since: Time | None = None
+    """Since when."""
+    system_account: Boolean = False
+    """Whether the replicas talk in the system account."""
+    traffic_account: String = ""
+    """The account that they talk in."""
+    replicas: tuple[PeerInfo, ...] = ()
+    """The other servers."""
+    desired: DesiredCluster | None = None
+    """What this is changing into (server 2.15)."""
+
+
+class StreamSourceInfo(Model):
+    """How a mirror or a source gets on."""
+
+    name: String
+    """The origin."""
+    external: External | None = None
+    """Where it is."""
+    lag: Count = 0
+    """How many messages are still to come."""
+    seq: Sequence64 = 0
+    """The last sequence of the origin that was copied (server 2.15)."""
+    active: Duration = _NONE
+    """How long ago something came, in nanoseconds; -1 for never."""
+    error: ApiErrorBody | None = None
+    """Why nothing comes."""
+    filter_subject: String = ""
+    """Which subjects are copied."""
+    subject_transforms: tuple[SubjectTransform, ...] = ()
+    """How subjects are rewritten."""
+
+
+class StreamAlternate(Model):
+    """A stream with the same messages: a mirror, or the origin."""
+
+    name: String
+    """The stream."""
+    domain: String = ""
+    """Its domain."""
+    cluster: String = ""
+    """Its cluster."""
+
+
+class StreamInfo(Page):
+    """A stream: its configuration and its state. As a page, it is one of the subjects in ``state.subjects``."""
+
+    config: StreamConfig
+    """How it is set up."""
+    created: Time
+    """When it was created: another time means another stream of the same name."""
+    state: StreamState
+    """What it holds."""
+    domain: String = ""
+    """The domain that answered."""
+    cluster: ClusterInfo | None = None
+    """The servers that keep it."""
+    mirror: StreamSourceInfo | None = None
+    """How the mirror gets on."""
+    sources: tuple[StreamSourceInfo, ...] = ()
+    """How the sources get on, in no order."""
+    alternates: tuple[StreamAlternate, ...] = ()
+    """Streams with the same messages, the nearest first; this one is among them."""
+    ts: Time = NEVER
+    """The server's clock."""
+    did_create: Boolean = False
+    """Whether this answers a request to create it; true also when it existed already, just so."""
+
+    @property
+    def origins(self) -> tuple[StreamSourceInfo, ...]:
+        """``mirror`` or ``sources``, whichever there are, sorted by name."""
+        found = (self.mirror,) if self.mirror else self.sources
+        return tuple(sorted(found, key=lambda each: each.name))
+
+
+class StreamNamesPage(Page):
+    """Names of streams, 1,024 at a time."""
+
+    streams: tuple[String, ...] = ()
+    """The names."""
+
+
+class StreamPage(Page):
+    """Streams, 256 at a time."""
+
+    streams: tuple[StreamInfo, ...] = ()
+    """The streams."""
+    missing: tuple[String, ...] = ()
+    """Streams whose servers did not answer."""
+    offline: dict[str, String] = Field(default_factory=dict)
+    """Streams that this server cannot run, and why."""
+
+
+class SnapshotReply(Reply):
+    """A backup begins: what is in it."""
+
+    config: StreamConfig
+    """How the stream is set up."""
+    state: StreamState
+    """What it holds."""
+
+
+class RestoreReply(Reply):
+    """A restore begins."""
+
+    deliver_subject: String
+    """Where to send the chunks."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One server that keeps a stream or a consumer. ``lag`` counts operations that it is behind the leader, and
+    ``active`` how long ago the leader heard of it; both are 0 for the leader."""
+
+    server: str
+    leader: bool
+    current: bool
+    offline: bool
+    lag: int
+    active: Nanoseconds
+
+
+def replicas(cluster: ClusterInfo | None) -> tuple[Replica, ...]:
+    """The servers of a group, the leader first, then by name. When no leader is among them there is none now."""
+    if cluster is None:
+        return ()
+    leader = [Replica(cluster.leader, True, True, False, 0, Nanoseconds(0))] if cluster.leader else []
+    others = (
+        Replica(each.name, False, each.current, each.offline, each.lag, each.active)
+        for each in sorted(cluster.replicas, key=lambda each: each.name)
+    )
+    return (*leader, *others)
+
+
+def confirm_done(reply: DoneReply | PurgeReply, context: str) -> None:
+    """Raise `JetStreamError` when a reply does not say that it was done."""
+    if not reply.success:
+        raise JetStreamError(f"cannot {context}: the server does not say that it was done")

@@ -1,0 +1,1 @@
+"""Key-Value and Object Store buckets as they lie in their streams."""

@@ -1,0 +1,186 @@
+"""A Key-Value bucket as it lies in its stream (JETSTREAM ADR-8, ADR-48): names, subjects, operations, revisions. Pure.
+
+A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Each message is a revision of its
+key, and its sequence the number of that; headers say whether the key was put, deleted or purged. A message that expects
+a revision (`EXPECTED`) is stored only when that is the latest one of its key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.columns import Messages
+
+STREAM_PREFIX = "KV_"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+"""The header with the revision that a key must have (0: none) for a message to be stored."""
+WRONG_REVISION = (10071, 10164)
+"""Error codes of a message whose expected revision is not the latest one."""
+
+OPERATIONS: tuple[str, ...] = ("PUT", "DELETE", "PURGE")
+"""What is done to a key, as people read it."""
+OPERATION_HEADERS: Mapping[str, Mapping[str, str]] = {
+    "PUT": {},
+    "DELETE": {"KV-Operation": "DEL"},
+    "PURGE": {"KV-Operation": "PURGE", "Nats-Rollup": "sub"},
+}
+"""The headers by which each is done."""
+
+PUT, _DELETE, _PURGE = range(3)
+
+#: Header -> its values that mean a purge. Any other value deletes: an operation that is not known leaves no value.
+#: The first header is what clients write; the server marks with the second what it removed itself.
+_PURGES = {"KV-Operation": ("PURGE",), "Nats-Marker-Reason": ("MaxAge", "Purge")}
+
+# Some bucket: a mirror has the subjects of its origin, and of a stream with sources there may be several.
+_SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
+_LAST = re.compile(r": (\d+)$")
+
+Codes = npt.NDArray[np.int8]
+
+
+def stream_name(bucket: str) -> str:
+    """The stream that a bucket is."""
+    return f"{STREAM_PREFIX}{bucket}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where what is written to a bucket is stored: in the bucket of which it is a mirror, or in itself.
+
+    ``api_prefix`` is where the API of that stream answers, None where the connection's does. ``write_prefix`` is what a
+    key's subject begins with when it is published; behind a JetStream domain, and with another account's JetStream,
+    that is not how it begins where it is stored.
+    """
+
+    bucket: str
+    api_prefix: str | None
+    write_prefix: str
+
+    @classmethod
+    def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> Origin:
+        """The origin of a bucket behind the API prefix of a connection.
+
+        ``mirror`` is that of its stream's configuration. `OptionError` for a mirror of something that is no bucket.
+        """
+        bucket, api = name, None
+        if mirror:
+            stream = str(mirror.get("name", ""))
+            if not stream.startswith(STREAM_PREFIX):
+                raise OptionError(
+                    f"option bucket: {name} is a mirror of stream {stream}, which is no Key-Value bucket, so nobody "
+                    "can write to it",
+                    option="bucket",
+                )
+            bucket = stream.removeprefix(STREAM_PREFIX)
+            external = mirror.get("external")
+            api = str(external.get("api") or "") if isinstance(external, dict) else ""
+        through = api or prefix
+        before = "" if through == jsapi.DEFAULT_PREFIX else f"{through}."
+        return cls(bucket, api or None, f"{before}$KV.{bucket}.")
+
+    @property
+    def stream(self) -> str:
+        """The stream that stores what is written."""
+        return stream_name(self.bucket)
+
+    def subject(self, key: str) -> str:
+        """The subject under which that stream keeps a key."""
+        return f"$KV.{self.bucket}.{key}"
+
+
+def last_revision(description: str) -> int | None:
+    """The revision that a key has, as the server says it when another one was expected; None when it does not."""
+    found = _LAST.search(description)
+    return int(found[1]) if found else None
+
+
+def operation(headers: Mapping[str, Sequence[str]]) -> str:
+    """What a message with these headers does: one of `OPERATIONS`."""
+    for name, purges in _PURGES.items():
+        # Of a header that is there several times the first value counts, as for the clients.
+        said = next(iter(headers.get(name, ())), "")
+        if said:
+            return OPERATIONS[_PURGE if said in purges else _DELETE]
+    return OPERATIONS[PUT]
+
+
+def operations(headers: pa.MapArray) -> Codes | None:
+    """The places in `OPERATIONS` of what each message does, by its headers; None when all are PUT."""
+    count = len(headers)
+    if headers.null_count == count:
+        return None
+    codes = np.zeros(count, np.int8)
+    bounds = headers.offsets.to_numpy(zero_copy_only=False)
+    values = headers.items
+    firsts = values.offsets.to_numpy(zero_copy_only=False)
+    # The operation of a client wins: what it wrote last stands.
+    for name, purges in reversed(_PURGES.items()):
+        # `keys` and `items` are those behind the first offset as well as before it, if the array is a slice.
+        places = np.flatnonzero(pc.equal(headers.keys, name).to_numpy(zero_copy_only=False))
+        places = places[(places >= bounds[0]) & (places < bounds[-1])]
+        if not len(places):
+            continue
+        # Of a header that is there several times the first value counts, as for the clients.
+        said = values.values.take(pa.array(firsts[places]))
+        rows = np.searchsorted(bounds, places, side="right") - 1
+        purged = pc.is_in(said, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
+        given = pc.not_equal(said, "").to_numpy(zero_copy_only=False)
+        codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
+    return codes if codes.any() else None
+
+
+def key_of(subject: str, revision: int) -> str:
+    """The key of a message: its subject behind ``$KV.<some bucket>.``. `ProtocolError` for another subject."""
+    found = re.match(_SUBJECT, subject)
+    if found is None:
+        raise _no_key(subject, revision)
+    return found["key"]
+
+
+def keys(messages: Messages) -> pa.StringArray:
+    """The key of each message: its subject behind `$KV.<some bucket>.`. `ProtocolError` for another subject."""
+    subjects = messages.subjects()
+    first = str(subjects[0])
+    prefix = ".".join(first.split(".", 2)[:2]) + "."
+    if prefix.startswith("$KV.") and len(first) > len(prefix) > len("$KV.."):
+        alike = pc.starts_with(subjects, prefix)
+        if pc.all(alike).as_py() and pc.min(pc.utf8_length(subjects)).as_py() > len(prefix):
+            return pc.utf8_slice_codeunits(subjects, len(prefix))
+    found = pc.struct_field(pc.extract_regex(subjects, _SUBJECT), [0])
+    if found.null_count:
+        odd = pc.index(pc.is_null(found), True).as_py()
+        raise _no_key(str(subjects[odd]), int(messages.sequences[odd]))
+    return found
+
+
+def _no_key(subject: str, revision: int) -> ProtocolError:
+    return ProtocolError(f"message {revision} of a bucket has subject {subject}, which is not that of a key")
+
+
+__all__ = [
+    "EXPECTED",
+    "OPERATIONS",
+    "OPERATION_HEADERS",
+    "PUT",
+    "STREAM_PREFIX",
+    "WRONG_REVISION",
+    "Codes",
+    "Origin",
+    "key_of",
+    "keys",
+    "last_revision",
+    "operation",
+    "operations",
+    "stream_name",
+]

@@ -1,0 +1,147 @@
+"""The content of an object: cut into chunks, and checked against its meta message as the chunks come. Pure.
+
+The content of several objects, put together from their chunks as they come. Pure.
+
+Each object has its place in one buffer from the start, by the size that its meta message gives: a chunk is copied there
+once, and the buffer becomes the column as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, ObjectMeta, chunk_subject, digest_bytes
+from spark_jetstream.protocol.columns import Delivered, Messages
+
+
+def chunk_size(max_payload: int, max_msg_size: int, head: int, wanted: int = DEFAULT_CHUNK_SIZE) -> int:
+    """Bytes of a chunk that a server, and a stream with its own limit (negative: none), take beside ``head`` bytes.
+
+    Not more than ``wanted``. 0 or less when there is no room for any.
+    """
+    limit = max_payload if max_msg_size < 0 else min(max_payload, max_msg_size)
+    return min(wanted, limit - head)
+
+
+def chunks(content: memoryview, size: int) -> Iterator[memoryview]:
+    """The content in pieces of ``size`` bytes, the last one with what is left; none at all of an empty one."""
+    for at in range(0, len(content), size):
+        yield content[at : at + size]
+
+
+def chunk_views(messages: Messages) -> Iterator[memoryview]:
+    """The payloads, not copied where that can be."""
+    if isinstance(messages, Delivered):
+        frames = messages.frames
+        data = memoryview(frames.data)
+        starts, ends = frames.line_end + frames.head, frames.line_end + frames.size
+    else:
+        payloads = messages.payloads()
+        _, offsets, values = payloads.buffers()
+        bounds = np.frombuffer(offsets, np.int32, len(payloads) + 1, 4 * payloads.offset)
+        data = memoryview(b"" if values is None else values).cast("B")
+        starts, ends = bounds[:-1], bounds[1:]
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield data[start:end]
+
+
+class ContentCheck:
+    """What has come of the content of one object. ``size`` counts its bytes, ``chunks`` its messages."""
+
+    def __init__(self, meta: ObjectMeta) -> None:
+        self.meta = meta
+        self.size = 0
+        self.chunks = 0
+        self._hash = hashlib.sha256()
+
+    def add(self, chunk: bytes | memoryview) -> None:
+        """The next chunk."""
+        self.size += len(chunk)
+        self.chunks += 1
+        if self.size <= self.meta.size:
+            self._hash.update(chunk)
+
+    def fault(self) -> str | None:
+        """What is wrong with the content, None where chunks, bytes and digest are what the meta message says."""
+        meta = self.meta
+        if meta.size and not meta.nuid:
+            return "its meta message does not say where its chunks are"
+        if self.chunks != meta.chunks:
+            return f"its meta message speaks of {meta.chunks} chunks, and there are {self.chunks}"
+        if self.size != meta.size:
+            return f"its meta message speaks of {meta.size} bytes, and its chunks hold {self.size}"
+        if not (meta.size or meta.digest):
+            return None  # there is nothing to check
+        try:
+            expected = digest_bytes(meta.digest)
+        except ValueError as error:
+            return str(error)
+        return None if self._hash.digest() == expected else "its content has another digest than its meta message says"
+
+
+class Assembly:
+    """Made for objects by their meta messages, each with the bucket that its chunks' subjects name.
+
+    The sizes must have room in one Arrow column: 2**31 - 1 bytes together.
+    """
+
+    def __init__(self, objects: Sequence[tuple[ObjectMeta, str]]) -> None:
+        bounds = [0, *accumulate(meta.size for meta, _ in objects)]
+        self._offsets = np.array(bounds, np.int32)
+        self._buffer = np.empty(bounds[-1], np.uint8)
+        view = self._buffer.data
+        self._parts = [_Part(meta, view[bounds[at] : bounds[at + 1]]) for at, (meta, _) in enumerate(objects)]
+        # Two names may share their chunks, for a moment, while an object is given a new name.
+        self._by_subject: dict[str, list[_Part]] = {}
+        for part, (meta, bucket) in zip(self._parts, objects, strict=True):
+            if meta.nuid and (meta.size or meta.chunks):
+                self._by_subject.setdefault(chunk_subject(bucket, meta.nuid), []).append(part)
+
+    def wanted(self, together: int) -> Iterator[tuple[tuple[str, ...], int]]:
+        """The subjects of all chunks that are wanted, up to `together` at a time, and how many messages these are."""
+        each = [(subject, max(part.meta.chunks for part in parts)) for subject, parts in self._by_subject.items()]
+        for at in range(0, len(each), together):
+            some = each[at : at + together]
+            yield tuple(subject for subject, _ in some), sum(count for _, count in some)
+
+    def add(self, messages: Messages) -> None:
+        """Put chunks, each behind those of its object that came before."""
+        if len(self._by_subject) == 1:
+            (parts,) = self._by_subject.values()
+            for chunk in chunk_views(messages):
+                for part in parts:
+                    part.add(chunk)
+            return
+        for subject, chunk in zip(messages.subjects().to_pylist(), chunk_views(messages), strict=True):
+            for part in self._by_subject.get(subject, ()):
+                part.add(chunk)
+
+    def faults(self) -> list[str | None]:
+        """For each object what is wrong with its content, None where chunks, bytes and digest are as they should be."""
+        return [part.check.fault() for part in self._parts]
+
+    def column(self) -> pa.BinaryArray:
+        """The contents, in the order of the objects; without a fault they are what they should be."""
+        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._buffer)]
+        return pa.Array.from_buffers(pa.binary(), len(self._parts), buffers)
+
+
+class _Part:
+    """What has come of one object."""
+
+    def __init__(self, meta: ObjectMeta, place: memoryview) -> None:
+        self.meta = meta
+        self.check = ContentCheck(meta)
+        self._place = place
+
+    def add(self, chunk: memoryview) -> None:
+        """The next chunk; one that has no room is only counted."""
+        end = self.check.size + len(chunk)
+        if end <= len(self._place):
+            self._place[self.check.size : end] = chunk
+        self.check.add(chunk)

@@ -1,0 +1,270 @@
+"""Messages of one subject out, acknowledgements in: the chunks of an object, its note, or its meta message.
+
+All of them are stored, one behind the other, or the upload has failed: a message that is sent again would come to lie
+behind its successors.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full, reason
+from spark_jetstream.protocol.wire import Frames
+
+MAX_BYTES_IN_FLIGHT = 8 * 1024 * 1024
+WRONG_SEQUENCE = frozenset({10071, 10164})
+_SIGN_OF_LIFE = 2.0
+
+
+class Hope(enum.Enum):
+    """What may come of trying again."""
+
+    NONE = "nothing"
+    RETRY = "it may be stored the next time"
+    OUTAGE = "it will be stored when something is back: the connection, a leader"
+
+
+class NotStored(Exception):
+    """Something was not stored. Does not leave this package: `object_uploads` makes another error of it.
+
+    ``settled`` is true when nothing of it can come to be stored any more. ``cut`` is the connection's error where it
+    was lost, ``silent`` says that an answer did not come in time, ``denied`` is the account's missing permission.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        hope: Hope,
+        *,
+        settled: bool = False,
+        err_code: int = 0,
+        cut: ConnectionFailed | None = None,
+        silent: bool = False,
+        denied: PermissionDenied | None = None,
+    ) -> None:
+        super().__init__(why)
+        self.why = why
+        self.hope = hope
+        self.settled = settled
+        self.err_code = err_code
+        self.cut = cut
+        self.silent = silent
+        self.denied = denied
+
+
+class Uploads:
+    """Publishes to one subject after the other, over one connection, from one thread; use it as a context manager.
+
+    With ``domain`` only answers of that JetStream domain count. Times in seconds; ``ack_option`` is what errors call
+    the option that ``ack_timeout`` comes from.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[float], Connection],
+        stream: str,
+        *,
+        max_in_flight: int,
+        ack_timeout: float,
+        retry_timeout: float,
+        domain: str | None = None,
+        ack_option: str = "ackTimeout",
+    ) -> None:
+        self.stream = stream
+        self._subject = ""
+        self._ack_option = ack_option
+        self._domain = None if domain is None else f'"domain":"{domain}"'.encode()
+        self._own = f"NATS/1.0\r\nNats-Expected-Stream: {stream}\r\n".encode()
+        self._max_in_flight = max_in_flight
+        self._ack_timeout = ack_timeout
+        self._retry_timeout = retry_timeout
+        self._connection = connect(retry_timeout)
+        self._inbox = self._connection.inbox(replies=True, paced=False)
+        self._acks = AckReader(self._inbox.subject)
+        self._next = 1
+        self._waiting: dict[int, int] = {}
+        self._sequences: dict[int, int] = {}
+        self._bytes = 0
+        self._refusals: list[Refusal] = []
+        self._heard = 0.0
+
+    def __enter__(self) -> Uploads:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._inbox.close()
+
+    @property
+    def max_payload(self) -> int:
+        """Largest message the server takes, header and payload, in bytes."""
+        return self._connection.max_payload
+
+    def head(self, lines: bytes = b"") -> bytes:
+        """The header block of a message with these lines of its own."""
+        return self._own + lines + b"\r\n"
+
+    def store(self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b"") -> list[int]:
+        """Publish the payloads in order; the sequences at which the stream has stored them, ascending.
+
+        At most `maxInFlight` of them and `MAX_BYTES_IN_FLIGHT` bytes are under way. Raises `NotStored` when one is
+        refused, or has no answer, and what `Inbox.get` raises for the whole connection.
+        """
+        head = self.head(lines)
+        first = self._next
+        self._subject = subject
+        self._waiting, self._sequences, self._bytes, self._refusals = {}, {}, 0, []
+        for payload in payloads:
+            size = len(head) + len(payload)
+            if size > self.max_payload:
+                self._settle(subject)
+                raise NotStored(
+                    f"header and payload have {size} bytes, and the server takes {self.max_payload} (max_payload)",
+                    Hope.NONE,
+                    settled=True,
+                )
+            while self._waiting and not self._has_room(size):
+                self._pump(subject, wait=True)
+            self._pump(subject, wait=False)
+            if self._refusals:
+                break
+            self._send(subject, head, payload, size)
+        self._settle(subject)
+        if self._refusals:
+            raise _refused(self._refusals[0])
+        found = [self._sequences[number] for number in range(first, self._next)]
+        if any(later <= earlier for earlier, later in pairwise(found)):
+            # A stream that came back without its end, or two that hold the same subjects.
+            raise NotStored(f"stream {self.stream} has stored its parts out of order", Hope.RETRY, settled=True)
+        return found
+
+    def settle(self) -> bool:
+        """After `store` was left by an exception that is not its own: wait for the answers that are missing.
+
+        Returns whether nothing of it can come to be stored any more.
+        """
+        try:
+            self._settle(self._subject)
+        except NotStored as failure:
+            return failure.settled
+        except JetStreamError:
+            return False
+        return True
+
+    def resume(self, failure: NotStored) -> None:
+        """After a failure: go on over a connection that works.
+
+        Raises `ConnectionFailed` when there is none within `retryTimeout`, or ever again.
+        """
+        cut = failure.cut
+        if failure.silent:
+            try:
+                self._connection.check(_SIGN_OF_LIFE)
+            except ConnectionFailed as error:
+                cut = error
+        if cut is not None:
+            self._inbox.resume(self._retry_timeout)
+
+    def _has_room(self, size: int) -> bool:
+        return len(self._waiting) < self._max_in_flight and self._bytes + size <= MAX_BYTES_IN_FLIGHT
+
+    def _send(self, subject: str, head: bytes, payload: bytes | memoryview, size: int) -> None:
+        number = self._next
+        self._next += 1
+        if not self._waiting:
+            self._heard = time.monotonic()
+        self._waiting[number] = size
+        self._bytes += size
+        line = f"HPUB {subject} {self._inbox.subject}.{number} {len(head)} {size}\r\n".encode()
+        self._inbox.send([line, head, payload, b"\r\n"])
+
+    def _settle(self, subject: str) -> None:
+        """Wait for all answers."""
+        while self._waiting:
+            self._pump(subject, wait=True)
+
+    def _pump(self, subject: str, *, wait: bool) -> None:
+        """Take what has come; with ``wait``, wait for something to come, or for the time that it may take to pass."""
+        left = self._heard + self._ack_timeout - time.monotonic()
+        try:
+            event = self._inbox.get(max(left, 0.001) if wait else 0.0)
+            while event is not None:
+                if isinstance(event, Frames):
+                    self._take(event)
+                event = self._inbox.get(0.0)
+        except PermissionDenied as denied:
+            self._on_denied(denied, subject)
+        except ConnectionFailed as cut:
+            raise NotStored(str(cut), Hope.OUTAGE, cut=cut) from None
+        if self._waiting and time.monotonic() - self._heard > self._ack_timeout:
+            why = f"no acknowledgement within {self._ack_timeout:g} s (option {self._ack_option})"
+            raise NotStored(why, Hope.RETRY, silent=True)
+
+    def _take(self, frames: Frames) -> None:
+        if self._domain is None:
+            self._read(frames)
+            return
+        # Subjects know no domain: on the way there a bucket of the same name stores what is published as well.
+        for index in range(len(frames)):
+            one = frames[index : index + 1]
+            answer = one.data[int(one.line_end[0] + one.head[0]) : int(one.line_end[0] + one.size[0])]
+            if b'"domain":"' not in answer or self._domain in answer:
+                self._read(one)
+
+    def _read(self, frames: Frames) -> None:
+        answers = self._acks.read(frames)
+        for stored in answers.stored:
+            for number, sequence in zip(stored.numbers.tolist(), stored.sequences.tolist(), strict=True):
+                if self._land(number):
+                    self._sequences[number] = sequence
+        for refusal in answers.refused:
+            if self._land(refusal.number):
+                self._refusals.append(refusal)
+
+    def _land(self, number: int) -> bool:
+        """Whether this is the answer to something that has none yet: others come too late."""
+        size = self._waiting.pop(number, None)
+        if size is None:
+            return False
+        self._bytes -= size
+        self._heard = time.monotonic()
+        return True
+
+    def _on_denied(self, denied: PermissionDenied, subject: str) -> None:
+        # In lower case, and perhaps about what somebody else has sent over this connection.
+        if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
+            raise denied
+        if self._waiting and denied.subject.lower() == subject.lower():
+            said = f"the account may not publish to {subject}"
+            raise NotStored(said, Hope.NONE, settled=True, denied=PermissionDenied(said, subject=subject))
+
+
+#: What to change, where that is another thing for a bucket than for a stream.
+_ADVICE = {
+    10060: "the subjects of the bucket belong to another stream",
+    10071: "another writer has stored an object of this name meanwhile",
+    10077: "the bucket is full: raise its max_bytes, or remove objects",
+    10111: "the stream is no Object Store bucket: it does not allow rollup headers",
+    10164: "another writer has stored an object of this name meanwhile",
+}
+
+
+def _refused(refusal: Refusal) -> NotStored:
+    """The failure that a refusal is, once everything else has its answer."""
+    advice = _ADVICE.get(refusal.err_code)
+    said = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
+    meaning = outcome(refusal)
+    no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
+    hope = Hope.NONE
+    if refusal.err_code in WRONG_SEQUENCE:
+        hope = Hope.RETRY
+    elif meaning is Outcome.RETRY:
+        hope = Hope.OUTAGE if no_leader or queue_is_full(refusal) else Hope.RETRY
+    return NotStored(said, hope, settled=True, err_code=refusal.err_code)
+
+
+__all__ = ["MAX_BYTES_IN_FLIGHT", "WRONG_SEQUENCE", "Hope", "NotStored", "Uploads"]

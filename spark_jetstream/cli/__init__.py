@@ -1,0 +1,1 @@
+"""The command line `spark-jetstream`: one module for each group of commands."""

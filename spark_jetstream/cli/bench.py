@@ -1,0 +1,211 @@
+"""``spark-jetstream bench``: what source and sink reach with a server."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.models.streams import StreamInfo
+from spark_jetstream.cli.app import Run, alone, command
+from spark_jetstream.cli.arguments import complete_stream
+from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
+
+if TYPE_CHECKING:
+    from spark_jetstream.bench import Latencies, Rate
+
+bench = alone()
+
+_LEFT_FOR = "1h"  # messages of a run that was killed with no chance to tidy up
+_PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+
+
+@command(bench, "bench", example="bench --messages 500000 --size 1000 --replicas 3")
+def measure(
+    run: Run,
+    messages: Annotated[int, typer.Option(min=1, help="How many messages are written, and read.")] = 200_000,
+    size: Annotated[int, typer.Option(min=0, help="Bytes of each payload.")] = 128,
+    subjects: Annotated[int, typer.Option(min=1, help="How many subjects they are spread over.")] = 1,
+    storage: Annotated[Literal["file", "memory"], typer.Option(help="Where the stream is kept.")] = "file",
+    replicas: Annotated[int, typer.Option(min=1, max=5, help="How many servers keep it.")] = 1,
+    delivery: Annotated[
+        Literal["deduplicated", "at-least-once"], typer.Option(help="Option delivery of the sink.")
+    ] = "deduplicated",
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Option fetchBatch of the source.", show_default=False)
+    ] = None,
+    direct: Annotated[bool, typer.Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
+    single: Annotated[int, typer.Option(min=0, help="How many messages are published one at a time.")] = 1000,
+    stream: Annotated[
+        str | None,
+        typer.Option(help="Only read, from this stream, which stays as it is.", autocompletion=complete_stream),
+    ] = None,
+) -> None:
+    """Measure, without Spark, what one task of the sink writes and one task of the source reads.
+
+    It writes to a stream of its own, which is deleted at the end, whatever happens. No other stream is written to; with
+    --stream one is read. What a job reaches also depends on Spark, on its tasks side by side, and on who else uses the
+    servers.
+    """
+    admin = run.admin
+    latencies: Latencies | None = None
+    if stream is not None:
+        settings: dict[str, Any] = {"stream": stream, "messages": messages}
+        run.out.text(f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark", "bold")
+        rates = _read(run, admin, admin.streams.load(stream), messages, batch, direct)
+    else:
+        settings = {"messages": messages, "size": size, "subjects": subjects, "storage": storage}
+        settings |= {"replicas": replicas, "delivery": delivery}
+        said = f"{messages:,} messages of {size:,} bytes on {subjects:,} subject(s), {storage}, {replicas} replica(s)"
+        run.out.text(f"{said}; one task at a time, without Spark", "bold")
+        with _stream_of_its_own(run, admin, storage, replicas) as info:
+            name = info.config.name
+            rates = [_write(run, admin, name, messages, size, subjects, delivery)]
+            rates += _read(run, admin, admin.streams.load(name), messages, batch, direct)
+            if single:
+                latencies = _publish_singly(run, admin, name, size, single)
+    _show(run, settings, rates, latencies)
+
+
+@contextlib.contextmanager
+def _stream_of_its_own(run: Run, admin: JetStreamAdmin, storage: str, replicas: int) -> Iterator[StreamInfo]:
+    """A stream with a name that no other has; gone at the end, also when somebody ends the process with SIGTERM."""
+    name = f"SPARK_JETSTREAM_BENCH_{uuid.uuid4().hex[:12]}"
+    with _ending_in_order():
+        never_made = False
+        try:
+            try:
+                info = admin.streams.create(
+                    name=name,
+                    subjects=[f"{name}.*"],
+                    storage=storage,
+                    num_replicas=replicas,
+                    allow_direct=True,
+                    max_age=_LEFT_FOR,
+                    description="made by spark-jetstream bench, to be deleted",
+                )
+            except (NoResponders, PermissionDenied):
+                never_made = True
+                raise
+            yield info
+        finally:
+            try:
+                if not never_made:
+                    admin.streams.delete(name, missing_ok=True)
+            except JetStreamError as error:
+                run.out.note(f"stream {name} is still there, delete it: {error}")
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _write(
+    run: Run, admin: JetStreamAdmin, stream: str, messages: int, size: int, subjects: int, delivery: str
+) -> Rate:
+    from spark_jetstream.bench import payload, write
+    from spark_jetstream.client.pool import connect
+    from spark_jetstream.options import SinkOptions
+
+    options = SinkOptions.from_spark({"stream": stream, "delivery": delivery}, streaming=False)
+    options = options.model_copy(update={"connection": admin.options})
+    names = [f"{stream}.{number}" for number in range(subjects)]
+    with run.out.progress("writing", in_bytes=False) as tell:
+        return write(lambda _: connect(admin.options), options, names, messages, payload(size), tell)
+
+
+def _read(
+    run: Run, admin: JetStreamAdmin, info: StreamInfo, messages: int, batch: int | None, direct: bool
+) -> list[Rate]:
+    from spark_jetstream.bench import by_consumer, by_direct_gets, read
+    from spark_jetstream.client.pool import connect
+    from spark_jetstream.options import SourceOptions
+    from spark_jetstream.protocol.stream import SequenceRange
+    from spark_jetstream.streams.direct import OLDEST_SERVER
+    from spark_jetstream.streams.pull import PullSettings
+
+    name, state = info.config.name, info.state
+    given = {"stream": name} | ({"fetchBatch": str(batch)} if batch is not None else {})
+    options = SourceOptions.from_spark(given, streaming=True)
+    patience = admin.options.retry_timeout
+    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, patience, True)
+    first = max(1, state.first_seq)
+    end = min(first + messages, state.last_seq + 1)
+    if end <= first:
+        run.out.note(f"stream {name} is empty: there is nothing to read")
+        return []
+    whole = state.num_deleted == 0 and info.config.mirror is None
+    part = SequenceRange(name, first, end, end - first if whole else None, info.created)
+    found = []
+    readers = {"source, readWith=consumer": by_consumer, "source, readWith=direct": by_direct_gets}
+    connection = connect(admin.options)
+    if info.config.retention != "limits":
+        # There a consumer is part of what decides which messages stay.
+        run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
+        del readers["source, readWith=consumer"]
+    if not direct or not info.config.allow_direct or connection.server_version < OLDEST_SERVER:
+        if direct:
+            run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
+        del readers["source, readWith=direct"]
+    for what, reader in readers.items():
+        with run.out.progress(what, in_bytes=False) as tell:
+            found.append(read(what, reader(lambda _: connect(admin.options), settings), part, tell))
+    return found
+
+
+def _publish_singly(run: Run, admin: JetStreamAdmin, stream: str, size: int, count: int) -> Latencies:
+    from spark_jetstream.bench import latencies, payload
+    from spark_jetstream.client.pool import connect
+
+    with run.out.progress("one at a time", in_bytes=False) as tell:
+        return latencies(connect(admin.options), f"{stream}.0", count, payload(size), tell)
+
+
+def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Latencies | None) -> None:
+    taken: dict[str, float] = {}
+    if latencies is not None:
+        taken = {name: latencies.percentile(percent) for name, percent in _PERCENTILES.items()}
+    if run.out.as_json:
+        data: dict[str, Any] = {"settings": settings, "rates": [_rate_data(rate) for rate in rates]}
+        if latencies is not None:
+            data["latency_seconds"] = {"count": len(latencies.seconds), **taken}
+        run.out.record({}, data=data)
+        return
+    columns: dict[str, Callable[[Rate], object]] = {
+        "measured": lambda rate: rate.what,
+        "messages": lambda rate: rate.messages,
+        "messages/s": lambda rate: round(rate.messages_per_second),
+        "MB/s": lambda rate: rate.megabytes_per_second,
+        "seconds": lambda rate: rate.seconds,
+    }
+    run.out.table(rates, columns, data=_rate_data, empty="nothing was measured")
+    if latencies is not None:
+        words = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
+        run.out.text(f"one at a time, {len(latencies.seconds):,} acknowledged publishes, ms: {words}")
+
+
+def _rate_data(rate: Rate) -> dict[str, Any]:
+    return {
+        "what": rate.what,
+        "messages": rate.messages,
+        "bytes": rate.size,
+        "seconds": rate.seconds,
+        "messages_per_second": rate.messages_per_second,
+        "megabytes_per_second": rate.megabytes_per_second,
+    }

@@ -1,0 +1,89 @@
+"""``spark-jetstream events``: what happens in JetStream, as it happens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from spark_jetstream.admin.event_parsing import KINDS, PREFIX
+from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
+from spark_jetstream.admin.events import Watch
+from spark_jetstream.admin.models.events import Event, Gap
+from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, alone, command
+from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream
+from spark_jetstream.cli.output import Output
+from spark_jetstream.protocol.units import Nanoseconds
+
+events = alone()
+
+
+def _complete_kind(incomplete: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+@command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")
+def watch(
+    run: Run,
+    advisories: Annotated[bool, typer.Option("--advisories", help="What happens.", show_default=False)] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="How long acknowledgements take.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Both, as without any of the three.")] = False,
+    stream: Annotated[
+        str | None, typer.Option(help="Only those of this stream.", autocompletion=complete_stream)
+    ] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="Only those of consumers of this name.", autocompletion=complete_consumer)
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    duration: Annotated[
+        Nanoseconds | None, typer.Option("--for", help="End after this time, such as 30s.", **DURATION)
+    ] = None,
+    cloudevents: Annotated[
+        bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.", show_default=False)
+    ] = False,
+    prefix: Annotated[
+        str | None,
+        typer.Option(help=f"What the subjects of events begin with, where they are imported; else {PREFIX}."),
+    ] = None,
+) -> None:
+    """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
+
+    Nobody keeps events. When the connection was lost, and some may be missing, a line says so (in JSON with the type
+    spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
+    """
+    if duration is not None and not duration:
+        raise typer.BadParameter("it must be longer than 0", param_hint="--for")
+    both = everything or not (advisories or metrics)
+    out = Output(as_json=True) if cloudevents else run.out
+    data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
+    try:
+        with run.admin.events.watch(
+            *(kinds or ()),
+            advisories=advisories or both,
+            metrics=metrics or both,
+            stream=stream,
+            consumer=consumer,
+            timeout=None if duration is None else duration / 1e9,
+            count=count,
+            prefix=prefix,
+        ) as found:
+            run.out.note(f"Listening on {', '.join(found.subjects)}")
+            out.lines(_noted(found, run.out), event_line, data=data)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if found.gaps:
+        raise typer.Exit(FAILED)
+
+
+def _noted(found: Watch, out: Output) -> Iterator[Event]:
+    """The events; gaps are noted on standard error, too, where a person does not see them anyway."""
+    for event in found:
+        if isinstance(event, Gap) and not sys.stdout.isatty():
+            out.note(event_line(event))
+        yield event

@@ -1,0 +1,272 @@
+"""Options made from a configuration: one for each field of a model, with the field's docstring as its help.
+
+What is written on the line is only taken apart here; what a field may hold is checked by the model, as everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from spark_jetstream.admin.descriptions import json_document
+from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.fields import Choice, Kind, Name, Size, Span, Subject, When, Whole, closest
+from spark_jetstream.errors import OptionError
+from spark_jetstream.protocol.units import shown
+
+Command = Callable[..., None]
+
+PANEL = "Configuration"
+"""The help panel of these options."""
+
+_BEFORE = "field_"  # the parameters of fields begin so: a command has others of its own
+_UNSET = f"{_BEFORE}unset"
+_METAVARS: Mapping[type[Kind], str] = {
+    Whole: "NUMBER",
+    Span: "DURATION",
+    Size: "SIZE",
+    When: "TIME",
+    Subject: "SUBJECT",
+    Name: "NAME",
+}
+_WORDS = {"true": True, "false": False}
+
+
+def with_fields(
+    model: type[Model], *, without: Collection[str] = (), unset: bool = False
+) -> Callable[[Command], Command]:
+    """Give a command an option for each field of a model but those in ``without``; to stand below `command`.
+
+    The function has a parameter ``fields`` in their place: what was given, by the names of the fields, to go to
+    `Model.parse`, `Streams.create` and the like. With ``unset`` there is an option ``--unset FIELD`` too, and None
+    stands for a field that it names. `OptionError` for what cannot be taken apart.
+    """
+    options = {name: _Field(name, info) for name, info in model.model_fields.items() if name not in without}
+
+    def wrap(function: Command) -> Command:
+        own = inspect.signature(function, eval_str=True)
+        added = [each.parameter(tuple(options)) for each in options.values()]
+        if unset:
+            added.append(_unset_parameter(tuple(options)))
+
+        @functools.wraps(function)
+        def call(run: Any, **given: Any) -> None:
+            fields: dict[str, Any] = {}
+            for name, field in options.items():
+                value = given.pop(f"{_BEFORE}{name}")
+                if value not in (None, []):
+                    fields[name] = field.read(value)
+            for name in _unset(given.pop(_UNSET, None) or (), options):
+                if name in fields:
+                    raise OptionError(f"{flag(name)} and --unset {name} cannot be given together")
+                fields[name] = None
+            function(run, **given, fields=fields)
+
+        kept = [each for each in own.parameters.values() if each.name != "fields"]
+        whole = [kept[0], *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept[1:]), *added]
+        call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # what `command` looks at
+        return call
+
+    return wrap
+
+
+def flag(name: str) -> str:
+    """The option of a field: ``--max-age``."""
+    return f"--{name.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One field of a model, as an option."""
+
+    name: str
+    info: FieldInfo
+
+    def parameter(self, names: tuple[str, ...]) -> inspect.Parameter:
+        """The option, as a parameter of a function; ``names`` are the fields that are options."""
+        flags, type_ = [flag(self.name)], _bare(self.info.annotation)
+        if type_ is bool:
+            bare = self.name.removeprefix("no_")
+            other = flag(bare) if bare != self.name else f"--no-{self.name.replace('_', '-')}"
+            flags = [f"{flags[0]}/{other}"]
+        kinds = [each for each in self.info.metadata if isinstance(each, Choice)]
+        how = typer.Option(
+            *flags,
+            help=_help(self.info, names),
+            metavar=None if type_ is bool else _metavar(self.info.annotation, self.info.metadata),
+            rich_help_panel=PANEL,
+            show_default=False,
+            autocompletion=_completion(kinds[0].words) if kinds else None,
+        )
+        annotation: Any = Annotated[str | None, how]
+        if type_ is bool:
+            annotation = Annotated[bool | None, how]
+        elif get_origin(type_) in (tuple, dict):
+            annotation = Annotated[list[str] | None, how]
+        return _parameter(self.name, annotation)
+
+    def read(self, value: Any) -> Any:
+        """What an option's value stands for, for `Model.parse`."""
+        return _value(self.info.annotation, value, flag(self.name))
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(f"{_BEFORE}{name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
+    how = typer.Option(
+        "--unset",
+        metavar="FIELD",
+        help="Take a field back to its default.",
+        rich_help_panel=PANEL,
+        show_default=False,
+        autocompletion=_completion(tuple(flag(name).removeprefix("--") for name in names)),
+    )
+    return _parameter("unset", Annotated[list[str] | None, how])
+
+
+def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
+    """The fields that ``--unset`` names, written with ``_`` or ``-``."""
+    found = []
+    for name in (each.strip().replace("-", "_") for some in given for each in some.split(",")):
+        if name not in options:
+            raise OptionError(f"--unset: there is no field {shown(name)}{closest(name, tuple(options))}")
+        if options[name].info.is_required():
+            raise OptionError(f"--unset: {name} has no default")
+        found.append(name)
+    return found
+
+
+def _completion(words: tuple[str, ...]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def _help(info: FieldInfo, names: tuple[str, ...]) -> str:
+    """The docstring for the line, where other fields are options, and nobody counts nanoseconds."""
+    text = " ".join((info.description or "").split()).replace(", in nanoseconds", "")
+    words = [word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words]
+    others = {*names} - {*words}
+    text = re.sub(r"``([^`]*)``", lambda found: flag(found[1]) if found[1] in others else found[1], text)
+    part = _part(info.annotation)
+    return f"{text} Fields: {', '.join(part.model_fields)}." if part else text
+
+
+def _metavar(annotation: Any, metadata: Collection[Any] = ()) -> str:
+    """What stands for the value in the help."""
+    type_ = _bare(annotation)
+    if get_origin(type_) is tuple:
+        inner = _metavar(get_args(type_)[0])
+        return inner if _part(annotation) else f"{inner},..."
+    if get_origin(type_) is dict:
+        return "NAME=VALUE"
+    if _part(annotation):
+        return "JSON|FIELD=VALUE,..."
+    kinds = [each for each in (*metadata, *_metadata(annotation)) if isinstance(each, Kind)]
+    if kinds and isinstance(kinds[0], Choice):
+        return "|".join(kinds[0].words)
+    return next((_METAVARS[type(kind)] for kind in kinds if type(kind) in _METAVARS), "TEXT")
+
+
+def _value(annotation: Any, value: Any, what: str) -> Any:
+    """What somebody wrote (a text, or the texts of an option that was repeated), for a field of this type."""
+    type_ = _bare(annotation)
+    texts = value if isinstance(value, list) else [value]
+    if get_origin(type_) is tuple:
+        return [each for text in texts for each in _items(get_args(type_)[0], text, what)]
+    if get_origin(type_) is dict:
+        pairs = [pair for text in texts for pair in _pairs(text, what).items()]
+        if len(dict(pairs)) != len(pairs):
+            raise OptionError(f"{what}: a name is there twice")
+        return dict(pairs)
+    part = _part(annotation)
+    if part is not None:
+        return _fields(part, value, what)
+    return _WORDS.get(value, value) if type_ is bool else value
+
+
+def _items(inner: Any, text: str, what: str) -> list[Any]:
+    """The items of a list: as JSON, or separated by commas."""
+    if text.lstrip().startswith("["):
+        found = json_document(text, what)
+        return found if isinstance(found, list) else [found]
+    part = _part(inner)
+    if part is not None and (text.lstrip().startswith("{") or _key(part).match(text)):
+        return [_fields(part, text, what)]
+    items = [each.strip() for each in text.split(",")]
+    if "" in items:  # of a variable that is not set, say
+        raise OptionError(f"{what}: {shown(text)} has an empty item")
+    return [_value(inner, each, what) for each in items]
+
+
+def _pairs(text: str, what: str) -> dict[str, Any]:
+    if text.lstrip().startswith("{"):
+        found: dict[str, Any] = json_document(text, what)
+        return found
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"{what}: {shown(text)} is no name=value")
+    return {name.strip(): value}
+
+
+def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
+    """The fields of a part: as JSON, as ``name=ORDERS,filter_subject=orders.>``, or just the one that is required."""
+    if text.lstrip().startswith("{"):
+        read: dict[str, Any] = json_document(text, what)
+        return read
+    key = _key(part)
+    if not key.match(text):
+        required = [name for name, info in part.model_fields.items() if info.is_required()]
+        if len(required) != 1 or not text or "=" in text:
+            words = f"field=value,... with the fields {', '.join(part.model_fields)}"
+            raise OptionError(f"{what} must be JSON, or {words}, not {shown(text)}")
+        return {required[0]: text}
+    found: dict[str, Any] = {}
+    keys = list(key.finditer(text))
+    for match, end in zip(keys, [*(each.start() for each in keys[1:]), len(text)], strict=True):
+        value = text[match.end() : end].strip()
+        first, dot, rest = match[1].partition(".")
+        annotation = part.model_fields[first].annotation
+        inner = _part(annotation)
+        if dot and inner is not None:
+            found.setdefault(first, {}).update(_fields(inner, f"{rest}={value}", f"{what} {first}"))
+        elif first in found:
+            raise OptionError(f"{what}: {first} is there twice")
+        else:
+            found[first] = _value(annotation, value, f"{what} {first}")
+    return found
+
+
+def _key(part: type[Model]) -> re.Pattern[str]:
+    """Where a field of a part begins: at the start, or behind a comma. Other commas belong to values."""
+    return re.compile(rf"(?:^|,)\s*((?:{'|'.join(part.model_fields)})(?:\.\w+)*)\s*=")
+
+
+def _bare(annotation: Any) -> Any:
+    """A type without "or None", and without what is noted about it."""
+    arguments = [each for each in get_args(annotation) if each is not type(None)]
+    if len(arguments) == 1 and len(get_args(annotation)) == 2 and get_origin(annotation) not in (tuple, dict):
+        return _bare(arguments[0])
+    return arguments[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _metadata(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        return tuple(annotation.__metadata__)
+    inner = [each for each in get_args(annotation) if get_origin(each) is Annotated]
+    return tuple(inner[0].__metadata__) if inner else ()
+
+
+def _part(annotation: Any) -> type[Model] | None:
+    """The model that a field, or each item of it, is; None when it is something else."""
+    type_ = _bare(annotation)
+    if get_origin(type_) is tuple:
+        type_ = _bare(get_args(type_)[0])
+    return type_ if isinstance(type_, type) and issubclass(type_, Model) else None

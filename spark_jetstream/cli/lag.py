@@ -1,0 +1,227 @@
+"""``spark-jetstream lag``: how far consumers are behind, and whether that is too far."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.lag import ConsumerLag, OriginLag
+from spark_jetstream.cli.app import FAILED, Run, alone, command
+from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream
+from spark_jetstream.cli.text import ago, rounded
+from spark_jetstream.errors import ConsumerNotFound
+from spark_jetstream.protocol.units import Nanoseconds
+
+lag = alone()
+
+_SECOND = 1_000_000_000
+_EVERY = Nanoseconds(2 * _SECOND)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How far behind is too far; None for any."""
+
+    pending: int | None
+    unacknowledged: int | None
+    age: Nanoseconds | None
+
+    def exceeded(self, found: ConsumerLag) -> Iterator[str]:
+        """Which of these a consumer exceeds, in words. An age that cannot be told is too old."""
+        yield from self._too_many(found.pending, self.pending, "pending")
+        yield from self._too_many(found.ack_pending, self.unacknowledged, "waiting for their acknowledgement")
+        if self.age is not None and found.total:
+            if found.age is None:
+                yield "the age of its oldest message cannot be told"
+            elif found.age > self.age:
+                yield f"its oldest message is {rounded(found.age)} old, more than {self.age}"
+
+    def exceeded_by_origin(self, found: OriginLag) -> Iterator[str]:
+        """The same of a mirror or a source, whose age is how long nothing came. An error is always too much."""
+        yield from self._too_many(found.lag, self.pending, "pending")
+        if self.age is not None and not found.error:
+            if found.active is None:
+                yield "nothing ever came"
+            elif found.active > self.age:
+                yield f"nothing came for {rounded(found.active)}, more than {self.age}"
+        if found.error and (self.age, self.pending) != (None, None):
+            yield found.error
+
+    @staticmethod
+    def _too_many(count: int, most: int | None, what: str) -> Iterator[str]:
+        if most is not None and count > most:
+            yield f"{count:,} {what}, more than {most:,}"
+
+
+@dataclass(frozen=True)
+class _Report:
+    """How it is now: consumers and origins, each with what is wrong with it."""
+
+    consumers: list[tuple[ConsumerLag, list[str]]]
+    origins: list[tuple[OriginLag, list[str]]] | None
+
+    @property
+    def complaints(self) -> list[str]:
+        """All that is wrong, a line each."""
+        consumers = [(f"consumer {each.consumer} of stream {each.stream}", wrong) for each, wrong in self.consumers]
+        origins = [(f"stream {each.stream}, copying {each.origin}", wrong) for each, wrong in self.origins or []]
+        return [f"{what}: {'; '.join(wrong)}" for what, wrong in consumers + origins if wrong]
+
+    def data(self) -> dict[str, Any]:
+        """As JSON: durations in seconds."""
+        data: dict[str, Any] = {
+            "consumers": [
+                {**asdict(each), "age": _seconds(each.age), "exceeded": wrong} for each, wrong in self.consumers
+            ]
+        }
+        if self.origins is not None:
+            data["origins"] = [
+                {**asdict(each), "active": _seconds(each.active), "exceeded": wrong} for each, wrong in self.origins
+            ]
+        return data
+
+
+@command(lag, "lag", example="lag ORDERS --max-pending 1000 --max-age 5m")
+def show(
+    run: Run,
+    stream: Annotated[
+        str | None, typer.Argument(help="The stream; all, if none is given.", autocompletion=complete_stream)
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(
+            "--consumer", metavar="NAME", help="Only this one of the stream.", autocompletion=complete_consumer
+        ),
+    ] = None,
+    max_pending: Annotated[
+        int | None, typer.Option(min=0, metavar="NUMBER", help="End with 1 when more messages are yet to be delivered.")
+    ] = None,
+    max_ack_pending: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="NUMBER", help="End with 1 when more messages wait for their acknowledgement."),
+    ] = None,
+    max_age: Annotated[
+        Nanoseconds | None,
+        typer.Option(**DURATION, help="End with 1 when the oldest message that is not processed is older, such as 5m."),
+    ] = None,
+    origins: Annotated[bool, typer.Option("--origins", help="Also what mirrors and sources are behind.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again and again, until Ctrl-C or a limit is exceeded.")
+    ] = False,
+    every: Annotated[Nanoseconds, typer.Option(**DURATION, help="How often with --watch.")] = _EVERY,
+) -> None:
+    """How far consumers are behind, and whether that is too far.
+
+    For each there are the messages yet to be delivered, those that wait for their acknowledgement, those of them that
+    were delivered again, and how old the oldest of all is that is not processed, by the server's clock.
+
+    A durable by which a Spark query keeps its position is shown with the time since when it does; what is pending there
+    is what the query has not committed.
+
+    An age that cannot be told (deliver policy last_per_subject) exceeds --max-age. With --origins the limits hold for
+    mirrors and sources as well: what they have yet to copy, and for how long nothing came; an error exceeds any limit.
+
+    JSON has ages in seconds. With --watch it is an object a line.
+    """
+    if consumer is not None and stream is None:
+        raise typer.BadParameter(f"which stream has {consumer}? Name it: lag STREAM --consumer {consumer}")
+    if every < _SECOND // 10:
+        raise typer.BadParameter(f"{every} is less than 100ms", param_hint="--every")
+    limits = _Limits(max_pending, max_ack_pending, max_age)
+
+    def reports() -> Iterator[_Report]:
+        while True:
+            found = _look(run.admin, stream, consumer, limits, origins)
+            yield found
+            if found.complaints or not watch:
+                return
+            time.sleep(every / _SECOND)
+
+    for report in reports():
+        if run.out.as_json and watch:
+            run.out.lines([report], str, data=_Report.data)
+        else:
+            if watch:
+                run.out.clear()
+                run.out.text(f"{dt.datetime.now():%H:%M:%S}", style="dim")
+            _print(run, report)
+        for complaint in report.complaints:
+            run.out.note(complaint)
+        if report.complaints:
+            raise typer.Exit(FAILED)
+
+
+def _look(admin: JetStreamAdmin, stream: str | None, consumer: str | None, limits: _Limits, origins: bool) -> _Report:
+    found = admin.lag(stream, consumer)
+    if limits.age is not None:
+        found = _told(admin, found)
+    copies = [(each, list(limits.exceeded_by_origin(each))) for each in admin.origin_lag(stream)] if origins else None
+    return _Report([(each, list(limits.exceeded(each))) for each in found], copies)
+
+
+def _told(admin: JetStreamAdmin, found: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
+    """The same, looked at once more where the oldest message was gone before it could be looked at."""
+    for each in found:
+        if not each.total or each.age is not None:
+            yield each
+            continue
+        try:
+            yield from admin.lag(each.stream, each.consumer)
+        except ConsumerNotFound:
+            continue
+
+
+def _print(run: Run, report: _Report) -> None:
+    if run.out.as_json:
+        run.out.record({}, data=report.data())
+        return
+    run.out.table(
+        report.consumers,
+        {
+            "stream": lambda row: row[0].stream,
+            "consumer": lambda row: row[0].consumer,
+            "pending": lambda row: row[0].pending,
+            "waiting for ack": lambda row: row[0].ack_pending,
+            "redelivered": lambda row: row[0].redelivered,
+            "oldest": lambda row: _age(row[0]),
+            "": lambda row: _remarks(row[0]),
+        },
+        data=vars,
+        empty="there are no consumers",
+    )
+    if report.origins is None:
+        return
+    run.out.text("")
+    run.out.table(
+        report.origins,
+        {
+            "stream": lambda row: row[0].stream,
+            "copies": lambda row: row[0].origin,
+            "pending": lambda row: row[0].lag,
+            "last sign": lambda row: ago(row[0].active),
+            "": lambda row: row[0].error,
+        },
+        data=vars,
+        empty="there are no mirrors and sources",
+    )
+
+
+def _seconds(span: Nanoseconds | None) -> float | None:
+    return None if span is None else int(span) / _SECOND
+
+
+def _age(found: ConsumerLag) -> str:
+    if found.age is None:
+        return "unknown" if found.total else ""
+    return str(rounded(found.age))
+
+
+def _remarks(found: ConsumerLag) -> str:
+    spark = [f"Spark query since {found.spark_since}"] if found.spark_since else []
+    return ", ".join([*spark, *(["paused"] if found.paused else [])])

@@ -1,0 +1,135 @@
+"""The entry point of the command line ``spark-jetstream``. Help lists the groups in the order of this module."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from typing import Annotated, Any
+
+import spark_jetstream
+from spark_jetstream.errors import JetStreamError, printable
+
+try:
+    import typer
+
+    from spark_jetstream.cli import app as framework
+    from spark_jetstream.cli.account import account
+    from spark_jetstream.cli.bench import bench
+    from spark_jetstream.cli.consumer import consumer
+    from spark_jetstream.cli.doctor import doctor
+    from spark_jetstream.cli.events import events
+    from spark_jetstream.cli.kv import kv
+    from spark_jetstream.cli.lag import lag
+    from spark_jetstream.cli.object import objects
+    from spark_jetstream.cli.stream import stream
+except ModuleNotFoundError as error:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in ("typer", "rich"):
+        raise
+    raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
+except KeyboardInterrupt:  # it takes most of a second until there is a command to be interrupted
+    raise SystemExit(130) from None
+
+#: What typer raises for a command line that it does not understand; only this subclass has a public name.
+_WrongUsage = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(name="spark-jetstream", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spark-jetstream {spark_jetstream.__version__}")
+        raise typer.Exit
+
+
+def _root(ctx: typer.Context, **given: Any) -> None:
+    """Read and write NATS JetStream with Apache Spark, and administer it.
+
+    Options that come before the command count for it as well, as with the nats CLI.
+    """
+    ctx.obj = {"options": framework.connection_options(given), "as_json": given["as_json"]}
+
+
+_VERSION = inspect.Parameter(
+    "version",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ],
+)
+app.callback(epilog="Example: spark-jetstream demo --messages 50000")(framework.signed(_root, [_VERSION]))
+
+
+@app.command(epilog="Example: spark-jetstream demo --messages 50000 --json")
+def demo(
+    messages: Annotated[
+        int | None, typer.Option(min=1, help="Load only the first so many of the 336,776 flights.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Stream a year of flights through an embedded server and Spark, and check the sums with pandas.
+
+    Needs no server and no Java. Ends with 1 when Spark and pandas differ.
+    """
+    try:
+        from spark_jetstream.demo.run import run
+
+        code = run(messages, as_json=as_json)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "spark_jetstream"):
+            raise
+        raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[demo]'") from error
+    raise typer.Exit(code)
+
+
+for group in (account, stream, consumer, kv, objects, lag, events, doctor, bench):
+    app.add_typer(group)
+
+
+def main() -> None:
+    """Entry point of the console script.
+
+    An error is one line on standard error, and an exit code of `framework`.
+    """
+    try:
+        code = app(prog_name="spark-jetstream", standalone_mode=False)
+    except JetStreamError as error:
+        _complain(str(error))
+        raise SystemExit(framework.exit_code(error)) from error
+    except BrokenPipeError as error:  # whoever read this has seen enough
+        _no_more_output()
+        raise SystemExit(framework.FAILED) from error
+    except OSError as error:
+        _no_more_output()
+        _complain(str(error))
+        raise SystemExit(framework.FAILED) from error
+    except Exception as error:
+        if not isinstance(error, _WrongUsage):
+            raise
+        said = _usage_words(error)
+        if said:
+            _complain(said)
+        raise SystemExit(framework.WRONG_USAGE) from error
+    raise SystemExit(code or 0)
+
+
+def _complain(said: str) -> None:
+    """A line on standard error, and not more than one."""
+    typer.echo(f"spark-jetstream: {printable(said)}", err=True)
+
+
+def _no_more_output() -> None:
+    """Standard output takes nothing more. Python would say so once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage_words(error: Any) -> str:
+    """What is wrong with the command line, in one line; nothing where the help was shown instead."""
+    said = " ".join(error.format_message().removeprefix("Invalid value: ").split())
+    if not said or (type(error) is typer.BadParameter and error.param is None and error.param_hint is None):
+        return said  # of a command itself, which says what to do
+    where = error.ctx.command_path if error.ctx else "spark-jetstream"
+    return f"{said.removesuffix('.')} (see {where} --help)"

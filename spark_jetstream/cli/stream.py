@@ -1,0 +1,617 @@
+"""``spark-jetstream stream``: the commands about streams, each group of them in its module.
+
+``spark-jetstream stream``: which streams there are, how they are set up, and what they hold.
+
+``spark-jetstream stream``: creating, changing and copying streams, with an option for each field.
+
+``spark-jetstream stream``: streams and consumers as files describe them.
+
+``spark-jetstream stream``: reading and removing single messages.
+
+``spark-jetstream stream``: which servers of a cluster keep a stream.
+
+``spark-jetstream stream``: what removes messages, or all of a stream.
+
+``spark-jetstream stream``: backup and restore.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from spark_jetstream.admin.descriptions import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template, yaml_text
+from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, replicas
+from spark_jetstream.admin.models.text import readable
+from spark_jetstream.admin.plan import Action, Plan
+from spark_jetstream.cli.app import FAILED, Run, alone, command, group
+from spark_jetstream.cli.arguments import CREATED, DryRun, Force, Preferred, StreamName, change, create
+from spark_jetstream.cli.fields import with_fields
+from spark_jetstream.cli.output import as_data
+from spark_jetstream.cli.text import ago, listed, message_data, print_message, print_names, server_words, to_the_second
+from spark_jetstream.errors import ServerBusy, printable
+
+looking = alone()
+
+OfSubject = Annotated[
+    str | None,
+    typer.Option("--subject", help="Only streams that store this subject, or a part of it.", show_default=False),
+]
+
+
+@command(looking, "ls", example="stream ls --subject 'orders.>'")
+def show_all(run: Run, subject: OfSubject = None) -> None:
+    """The streams of the account, and what they hold.
+
+    Where a server of a cluster does not answer for its streams it shows the others, says so, and ends with 1.
+    """
+    found: list[StreamInfo] = []
+    absent: ServerBusy | None = None
+    try:
+        for each in run.admin.streams.infos(subject):
+            found.append(each)
+    except ServerBusy as error:
+        if not found:
+            raise
+        absent = error
+    run.out.table(
+        found,
+        {
+            "name": lambda info: info.config.name,
+            "storage": lambda info: info.config.storage,
+            "retention": lambda info: info.config.retention,
+            "messages": lambda info: info.state.messages,
+            "bytes": lambda info: int(info.state.bytes),
+            "consumers": lambda info: info.state.consumer_count,
+            "last message": lambda info: to_the_second(info.state.last_ts),
+        },
+        data=as_data,
+        empty="there are no streams" if subject is None else f"no stream stores {subject}",
+    )
+    if absent is not None:
+        raise absent
+
+
+@command(looking, "names", example="stream names")
+def show_names(run: Run, subject: OfSubject = None) -> None:
+    """The names of the streams, a line each; takes less permissions than ls."""
+    print_names(run, run.admin.streams.names(subject))
+
+
+@command(looking, "info", example="stream info ORDERS")
+def info(run: Run, stream: StreamName) -> None:
+    """How a stream is set up, where that is not the default, and how it does. JSON is the server's whole answer."""
+    found = run.admin.streams.load(stream)
+    run.out.record(_configuration(found), data=as_data(found), title=f"Stream {found.config.name}")
+    if run.out.as_json:
+        return
+    run.out.text("")
+    run.out.record(_state(found), data=None, title="State")
+    if found.origins:
+        run.out.text("")
+        run.out.table(
+            found.origins,
+            {
+                "mirror of" if found.mirror else "source": lambda each: each.name,
+                "lag": lambda each: each.lag,
+                "last sign": lambda each: ago(each.active),
+                "": lambda each: each.error.description if each.error else "",
+            },
+            data=as_data,
+            empty="",
+        )
+
+
+@dataclass(frozen=True)
+class _Count:
+    subject: str
+    messages: int
+
+
+@command(looking, "subjects", example="stream subjects ORDERS 'orders.eu.>'")
+def show_subjects(
+    run: Run,
+    stream: StreamName,
+    subject: Annotated[str, typer.Argument(metavar="FILTER", help="Only these; wildcards allowed.")] = ">",
+) -> None:
+    """The subjects that have messages, and how many each has; sorted."""
+    run.out.table(
+        (_Count(*each) for each in run.admin.streams.subjects(stream, subject)),
+        {"subject": lambda each: printable(each.subject), "messages": lambda each: each.messages},
+        data=asdict,
+        empty=f"stream {stream} has no messages" if subject == ">" else f"stream {stream} has no messages on {subject}",
+    )
+
+
+def _configuration(info: StreamInfo) -> dict[str, object]:
+    """What is not the default, and when it was created."""
+    config, fields = info.config, type(info.config).model_fields
+    found: dict[str, object] = {"created": info.created}
+    for name in config.field_names:
+        value = config.own_metadata if name == "metadata" else getattr(config, name)
+        default = fields[name].get_default(call_default_factory=True) if name in fields else None
+        if name != "name" and value != default:
+            shown = listed(value)
+            found[name] = shown if isinstance(shown, str) else readable(shown)
+    return found
+
+
+def _state(info: StreamInfo) -> dict[str, object]:
+    state = info.state
+    cluster, desired = info.cluster, info.cluster.desired if info.cluster else None
+    return {
+        "messages": f"{state.messages:,}",
+        "bytes": f"{int(state.bytes):,}",
+        "first": _position(state.first_seq, to_the_second(state.first_ts)),
+        "last": _position(state.last_seq, to_the_second(state.last_ts)),
+        "deleted between": f"{state.num_deleted:,}" if state.num_deleted else "",
+        "damaged": f"{len(state.lost.msgs):,} messages" if state.lost else "",
+        "subjects": f"{state.num_subjects:,}",
+        "consumers": f"{state.consumer_count:,}",
+        "domain": info.domain,
+        "cluster": cluster.name if cluster else "",
+        "servers": ", ".join(map(server_words, replicas(cluster))),
+        "no leader": "nothing can be stored" if cluster and not cluster.leader else "",
+        "changing": (desired.status.description or "yes") if desired and desired.status else "",
+        "also in": ", ".join(each.name for each in info.alternates if each.name != info.config.name),
+    }
+
+
+def _position(sequence: int, time: str) -> str:
+    return f"sequence {sequence:,}{f', {time}' if time else ''}"
+
+
+changing = alone()
+
+_TEMPLATES: Mapping[str, Mapping[str, Any]] = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
+
+NewName = Annotated[str, typer.Argument(help="Name of the new stream.")]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Fields from a JSON or YAML file; options win over it.",
+        show_default=False,
+    ),
+]
+
+
+@command(changing, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
+@with_fields(StreamConfig, without=("name",))
+def add(
+    run: Run,
+    name: NewName,
+    fields: dict[str, Any],
+    config: ConfigFile = None,
+    begin_with: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            metavar="stream|work-queue|FILE",
+            help="What to begin with: stream, unless there is a --config; a work queue; or a file of your own.",
+            show_default=False,
+            autocompletion=lambda incomplete: [each for each in _TEMPLATES if each.startswith(incomplete)],
+        ),
+    ] = None,
+) -> None:
+    """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
+    wanted = StreamConfig.parse({**_template(begin_with, config), **fields, "name": name}, f"stream {name}")
+    streams = run.admin.streams
+    _created(run, *create(lambda: streams.load(name), lambda: streams.create(wanted)))
+
+
+@command(changing, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
+@with_fields(StreamConfig, without=("name",), unset=True)
+def edit(
+    run: Run,
+    stream: StreamName,
+    fields: dict[str, Any],
+    config: ConfigFile = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+) -> None:
+    """Change a stream: shows what changes, and what cannot be undone, and asks.
+
+    An option replaces its field as a whole: all subjects, all metadata. What is not given stays as it is.
+    """
+    changes = {**_file(config), **fields}
+    if not changes:
+        raise typer.BadParameter("nothing to change was given: name a field, such as --max-age 30d")
+    streams = run.admin.streams
+    change(
+        run,
+        f"stream {stream}",
+        streams.plan(stream, changes),
+        lambda: streams.update(stream, changes),
+        data={"stream": stream},
+        force=force,
+        dry_run=dry_run,
+    )
+
+
+@command(changing, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
+@with_fields(StreamConfig, without=("name",), unset=True)
+def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
+    """Create a stream with the configuration of another one; its messages stay behind.
+
+    Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset subjects.
+    """
+    streams = run.admin.streams
+    _created(run, *create(lambda: streams.load(name), lambda: streams.copy(stream, name, **fields)))
+
+
+@command(changing, "seal", example="stream seal ORDERS_2025")
+def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = False) -> None:
+    """Let nothing in and nothing out, for ever. Age limits end with it."""
+    streams = run.admin.streams
+    change(
+        run,
+        f"stream {stream}",
+        streams.plan(stream, sealed=True),
+        lambda: streams.seal(stream),
+        data={"stream": stream},
+        force=force,
+        dry_run=dry_run,
+    )
+
+
+def _template(begin_with: str | None, config: str | None) -> dict[str, Any]:
+    """The fields that a new stream begins with."""
+    if begin_with is None:
+        begun: Mapping[str, Any] = {} if config else DEFAULT_STREAM
+    else:
+        begun = _TEMPLATES[begin_with] if begin_with in _TEMPLATES else template(begin_with)
+    return {**begun, **_file(config)}
+
+
+def _file(config: str | None) -> dict[str, Any]:
+    return {} if config is None else template(config, "configuration")
+
+
+def _created(run: Run, info: StreamInfo, done: str) -> None:
+    stores = ", ".join(info.config.subjects) or "what it copies"
+    data = {**as_data(info), "did_create": done == CREATED}
+    run.out.done(f"stream {info.config.name} {done}; it stores {stores}", **data)
+
+
+applying = alone()
+
+_STYLES: dict[Action, str | None] = {"create": "green", "update": "yellow", "unchanged": None, "refused": "red"}
+
+
+@command(applying, "apply", example="stream apply streams.yaml --check")
+def apply(
+    run: Run,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; end with 1 where something differs.", show_default=False)
+    ] = False,
+    given_only: Annotated[
+        bool,
+        typer.Option(
+            "--given-only",
+            help="Leave fields alone that the files do not set; else they get their defaults.",
+            show_default=False,
+        ),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Have streams and their consumers as files describe them: shows the plan, asks, and carries it out.
+
+    A description is the configuration of a stream, with a list consumers beside its fields; "stream export" writes one.
+    What "stream info --json" prints, here or by the nats command, is one too.
+    Run again, there is nothing to change. What no file names is left alone. Where a single field cannot be changed
+    nothing is, and it ends with 1.
+    """
+    plan = run.admin.plan(*files, given_only=given_only)
+    for step in plan.steps:
+        for line in step.lines():
+            run.out.text(line, style=_STYLES[step.action])
+    if plan.refused:
+        _report(run, plan, "nothing was changed: not all of this is possible", applied=False)
+        raise typer.Exit(FAILED)
+    if not plan.changes:
+        _report(run, plan, "nothing to change", applied=False)
+    elif check:
+        _report(run, plan, f"{_counted(plan)} would be changed", applied=False)
+        raise typer.Exit(FAILED)
+    else:
+        run.out.confirm("Change this?", force=force)
+        run.admin.apply(plan)
+        _report(run, plan, f"{_counted(plan)} changed", applied=True)
+
+
+@command(applying, "export", example="stream export ORDERS --yaml > orders.yaml")
+def export(
+    run: Run,
+    stream: StreamName,
+    yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON.", show_default=False)] = False,
+) -> None:
+    """Describe a stream and its durable consumers in the form that "stream apply" reads.
+
+    JSON has every field as the server has it, with integers of nanoseconds and bytes: "nats stream add --config" reads
+    it too. YAML has what is not the default, with durations and sizes as text.
+    """
+    if yaml and run.out.as_json:
+        raise typer.BadParameter("--yaml and --json contradict each other")
+    found = run.admin.describe(stream, readable=yaml)
+    said = yaml_text(found) if yaml else json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    run.out.raw(said.encode())
+
+
+def _report(run: Run, plan: Plan, said: str, *, applied: bool) -> None:
+    run.out.done(said, **plan.to_json(), applied=applied)
+
+
+def _counted(plan: Plan) -> str:
+    changed = [step for step in plan.steps if step.action != "unchanged"]
+    consumers = sum(bool(step.consumer) for step in changed)
+    counts = ((len(changed) - consumers, "stream"), (consumers, "consumer"))
+    return " and ".join(f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in counts if count)
+
+
+messages = alone()
+
+_SOME = 10
+
+
+@command(messages, "get", example="stream get ORDERS --last orders.eu.42")
+def get(
+    run: Run,
+    stream: StreamName,
+    sequence: Annotated[int | None, typer.Argument(metavar="SEQUENCE", help="The message with this sequence.")] = None,
+    last: Annotated[str | None, typer.Option(metavar="SUBJECT", help="The last message on a subject.")] = None,
+    following: Annotated[
+        str | None, typer.Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on.")
+    ] = None,
+    first: Annotated[int | None, typer.Option("--from", metavar="SEQUENCE", help="From this sequence on.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")
+    ] = None,
+    subject: Annotated[str | None, typer.Option(help="Only messages on this subject.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help=f"How many messages; {_SOME} if nothing is said.")] = None,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Whichever replica or mirror answers first.", show_default=False)
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.", show_default=False)] = False,
+) -> None:
+    """One message, by its sequence, or the last or the next on a subject; or several, --from a sequence or --since a
+    time on. Subjects may have wildcards.
+
+    JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several messages are a list.
+    """
+    if raw and run.out.as_json:
+        raise typer.BadParameter("--raw and --json contradict each other")
+    several = [
+        name for name, value in (("--since", since), ("--subject", subject), ("--count", count)) if value is not None
+    ]
+    single = [
+        name for name, value in (("SEQUENCE", sequence), ("--last", last), ("--next", following)) if value is not None
+    ]
+    if first is not None and following is None:
+        several.append("--from")
+    if not single and not several:
+        raise typer.BadParameter(
+            "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"
+        )
+    if len(single) > 1 or (single and several) or (since is not None and first is not None):
+        chosen = [*single, *several]
+        raise typer.BadParameter(f"{' and '.join(chosen)} contradict each other")
+    start = 1 if first is None else first
+    if single:
+        _show(run, [_one(run, stream, sequence, last, following, start, direct)], raw=raw, single=True)
+        return
+    found = run.admin.messages.read(
+        stream, subject, sequence=start, since=since, count=count or _SOME + 1, direct=direct or None
+    )
+    more = _show(run, found, raw=raw, most=count or _SOME)
+    if more:
+        run.out.note(f"these are the first {_SOME}: --count N for more")
+
+
+@command(messages, "delete-msg", example="stream delete-msg ORDERS 4711")
+def delete(
+    run: Run,
+    stream: StreamName,
+    sequence: Annotated[int, typer.Argument(help="The message with this sequence.")],
+    no_erase: Annotated[
+        bool, typer.Option("--no-erase", help="Quicker: what is on the disk stays a while.", show_default=False)
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Delete a message, and overwrite what is on the disk."""
+    run.out.confirm(f"Delete message {sequence:,} of stream {stream}?", force=force)
+    (run.admin.messages.delete if no_erase else run.admin.messages.erase)(stream, sequence)
+    done = "deleted" if no_erase else "erased"
+    run.out.done(
+        f"message {sequence:,} of stream {stream} was {done}", stream=stream, seq=sequence, erased=not no_erase
+    )
+
+
+def _one(
+    run: Run,
+    stream: str,
+    sequence: int | None,
+    last: str | None,
+    following: str | None,
+    start: int,
+    direct: bool,
+) -> StoredMessage:
+    if sequence is not None:
+        return run.admin.messages.get(stream, sequence, direct=direct)
+    if last is not None:
+        return run.admin.messages.last(stream, last, direct=direct)
+    assert following is not None  # one of the three is given
+    return run.admin.messages.next(stream, following, start, direct=direct)
+
+
+def _show(
+    run: Run, found: Iterator[StoredMessage] | list[StoredMessage], *, raw: bool, most: int = 1, single: bool = False
+) -> bool:
+    """Print up to ``most`` messages; whether there are more."""
+    remaining = iter(found)
+    some = islice(remaining, most)
+    if run.out.as_json:
+        data = [message_data(each) for each in some]
+        run.out.record({}, data=data[0] if single else data)
+        return next(remaining, None) is not None
+    nothing = True
+    for each in some:
+        nothing = False
+        if raw:
+            run.out.raw(each.data)
+        else:
+            print_message(run, each)
+    if nothing:
+        run.out.note("there are no such messages")
+    return next(remaining, None) is not None
+
+
+placing = alone()
+
+
+@command(placing, "step-down", example="stream step-down ORDERS --preferred n2")
+def step_down(
+    run: Run,
+    stream: StreamName,
+    preferred: Preferred = None,
+) -> None:
+    """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
+    leader = next((each.server for each in run.admin.streams.replicas(stream) if each.leader), None)
+    run.admin.streams.step_down(stream, preferred=preferred)
+    run.out.done(
+        f"{leader or 'the leader'} steps down from stream {stream}",
+        stream=stream,
+        leader_before=leader,
+        preferred=preferred,
+    )
+
+
+@command(placing, "peer-remove", example="stream peer-remove ORDERS n3")
+def remove_peer(
+    run: Run,
+    stream: StreamName,
+    server: Annotated[str, typer.Argument(help="Name of the server.")],
+    force: Force = False,
+) -> None:
+    """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
+    run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
+    run.admin.streams.remove_peer(stream, server)
+    run.out.done(f"server {server} no longer keeps stream {stream}", stream=stream, removed=server)
+
+
+removing = alone()
+
+
+@command(removing, "purge", example="stream purge ORDERS --subject 'orders.eu.>' --keep 10")
+def purge(
+    run: Run,
+    stream: StreamName,
+    subject: Annotated[str | None, typer.Option(help="Only messages on this subject; wildcards allowed.")] = None,
+    sequence: Annotated[int | None, typer.Option(min=0, help="Only messages before this sequence.")] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="All but so many of the last.")] = None,
+    force: Force = False,
+) -> None:
+    """Remove messages of a stream; all of them, if nothing else is said."""
+    which = [f" on {subject}" if subject is not None else ""]
+    which += [f" before sequence {sequence:,}"] if sequence is not None else []
+    which += [f" but the last {keep:,}"] if keep is not None else []
+    run.out.confirm(f"Remove all messages{''.join(which)} of stream {stream}?", force=force)
+    purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
+    run.out.done(f"{purged:,} messages of stream {stream} were removed", stream=stream, purged=purged)
+
+
+@command(removing, "rm", example="stream rm ORDERS_TEST --force")
+def remove(run: Run, stream: StreamName, force: Force = False) -> None:
+    """Delete a stream with its messages and its consumers."""
+    if not force:
+        state = run.admin.streams.load(stream).state
+        held = f"{state.messages:,} messages and {state.consumer_count:,} consumers"
+        run.out.confirm(f"Delete stream {stream} with {held}?", force=force)
+    run.admin.streams.delete(stream)
+    run.out.done(f"stream {stream} was deleted", stream=stream, deleted=True)
+
+
+saving = alone()
+
+
+@command(saving, "backup", example="stream backup ORDERS /backups/orders-2026-03-01")
+def backup(
+    run: Run,
+    stream: StreamName,
+    target: Annotated[
+        str, typer.Argument(help="Where to: a single file when it ends with .tar, else a directory that is made.")
+    ],
+    consumers: Annotated[bool, typer.Option("--consumers/--no-consumers", help="With its consumers.")] = True,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Let a server before 2.15 check all messages first.", show_default=False),
+    ] = False,
+) -> None:
+    """Save a stream with its messages and consumers. The target is there when it is complete, and not before.
+
+    It has a checksum, and is what "nats stream restore" reads, too.
+    """
+    with run.out.progress(f"Saving {stream}") as progress:
+        made = run.admin.streams.backup(stream, target, consumers=consumers, check=check, progress=progress)
+    state, manifest = made.reply.state, made.manifest
+    run.out.done(
+        f"stream {stream} was saved at {made.path}: {state.messages:,} messages in {int(manifest.data_bytes):,} bytes, "
+        f"SHA-256 {manifest.data_sha256}",
+        stream=stream,
+        path=str(made.path),
+        messages=state.messages,
+        bytes=int(state.bytes),
+        consumers=consumers,
+        data_bytes=int(manifest.data_bytes),
+        sha256=manifest.data_sha256,
+    )
+
+
+@command(saving, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
+@with_fields(StreamConfig, without=("name",), unset=True)
+def restore(
+    run: Run,
+    source: Annotated[str, typer.Argument(help="The directory or the .tar file of the backup.")],
+    fields: dict[str, Any],
+    name: Annotated[str | None, typer.Option(help="Another name for the stream.", show_default=False)] = None,
+) -> None:
+    """Make a stream again from a backup, with its messages and consumers.
+
+    The backup is checked before anything is sent. Ends with 1, and says so, when the stream is not what it was. Options
+    change its configuration: other subjects, where those of the backup belong to a stream that exists.
+    """
+    # Once until it is checked, and once more until it is sent.
+    with run.out.progress(f"Restoring {name or source}") as progress:
+        found = run.admin.streams.restore(source, name, checking=progress, progress=progress, **fields)
+    state, stream = found.info.state, found.info.config.name
+    checked = f"its checksum was right, SHA-256 {found.sha256}" if found.sha256 else "it had no checksum"
+    for note in found.notes:
+        run.out.note(f"note: {note}")
+    for difference in found.differences:
+        run.out.note(f"not as it was: {difference}")
+    run.out.done(
+        f"stream {stream} was restored from {source}: {state.messages:,} messages; {checked}",
+        stream=stream,
+        messages=state.messages,
+        bytes=int(state.bytes),
+        consumers=state.consumer_count,
+        sha256=found.sha256 or None,
+        differences=list(found.differences),
+        notes=list(found.notes),
+    )
+    if found.differences:
+        raise typer.Exit(FAILED)
+
+
+stream = group("stream", "Streams: list, create, change, look into, apply descriptions, save, remove.")
+
+for part in (looking, changing, applying, messages, saving, removing, placing):
+    stream.add_typer(part)

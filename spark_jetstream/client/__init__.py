@@ -1,0 +1,1 @@
+"""Connections to a server. The only package that imports nats."""

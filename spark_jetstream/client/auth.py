@@ -1,0 +1,244 @@
+"""From connection options to what nats-py's ``connect`` wants: authentication, TLS, the inbox prefix.
+
+Everything is checked here first, because nats-py does not: on credentials without a JWT it loops for ever,
+on a seed with a typo it fails on the event loop, and the text of its errors may hold what it read. Nothing
+here imports nats or pyspark, and no error shows the content of a file or of a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import ssl
+import tempfile
+from collections import UserString
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from pydantic import SecretStr
+
+from spark_jetstream.errors import OptionError
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options.values import unseen
+
+_JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
+_SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED-{3,}")
+_MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smaller
+
+
+class InlineCredentials(UserString):
+    """The content of a ``.creds`` file. nats-py takes any `UserString` for that, and a str for a path."""
+
+    def __repr__(self) -> str:
+        return "InlineCredentials('**********')"
+
+
+def _as_given(name: str) -> str:
+    """A file that is not here under its own path is nowhere."""
+    return name
+
+
+@unseen
+def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] = _as_given) -> dict[str, Any]:
+    """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
+
+    Keys, each only when needed: ``user``, ``password``, ``token``, ``user_credentials`` (a path or
+    `InlineCredentials`), ``nkeys_seed`` (a path), ``nkeys_seed_str``, ``tls`` (`ssl.SSLContext`),
+    ``tls_hostname``, ``tls_handshake_first``; and always ``inbox_prefix``. Servers and timeouts are left to the
+    caller.
+
+    A file is used under the path given if it exists, else under ``resolve(base name)``, which says where a
+    file that was sent along with the job would be. Raises `OptionError` naming the option for a file that
+    is missing or unreadable and for content that is not what it should be. Blocking, and short: it reads a
+    few small files.
+    """
+    files = _Files(resolve)
+    arguments: dict[str, Any] = {"inbox_prefix": options.inbox_prefix}
+    if options.user is not None and options.password is not None:
+        arguments |= {"user": options.user, "password": options.password.get_secret_value()}
+    if options.token is not None:
+        arguments["token"] = options.token.get_secret_value()
+    if options.credentials_file is not None:
+        path, content = files.text("credentialsFile", options.credentials_file)
+        clean = _credentials("credentialsFile", content)
+        # Given a path, nats-py reads the file again at each reconnect, and takes renewed credentials up. But
+        # its reader trips over carriage returns and unfinished lines, so it gets only the usual form.
+        usual = all(line in content.split("\n")[:-1] for line in clean.split("\n") if line)
+        arguments["user_credentials"] = path if usual else InlineCredentials(clean)
+    if options.credentials_secret is not None:
+        content = options.credentials_secret.get_secret_value()
+        arguments["user_credentials"] = InlineCredentials(_credentials("credentialsSecret", content))
+    if options.nkey_seed_file is not None:
+        path, content = files.text("nkeySeedFile", options.nkey_seed_file)
+        seed = _seed("nkeySeedFile", content)
+        arguments |= {"nkeys_seed": path} if content.strip() == seed else {"nkeys_seed_str": seed}
+    if options.nkey_seed_secret is not None:
+        arguments["nkeys_seed_str"] = _seed("nkeySeedSecret", options.nkey_seed_secret.get_secret_value())
+    context = _tls(options, files)
+    if context is not None:
+        arguments["tls"] = context
+    if options.tls_hostname is not None:
+        arguments["tls_hostname"] = options.tls_hostname
+    if options.tls_handshake_first:
+        arguments["tls_handshake_first"] = True
+    return arguments
+
+
+def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
+    """Why a certificate is not trusted. OpenSSL's text ends with the name that option tlsHostname asked for."""
+    return error.verify_message if options.tls_hostname is None else error.verify_message.partition(",")[0]
+
+
+class _Files:
+    def __init__(self, resolve: Callable[[str], str]) -> None:
+        self._resolve = resolve
+
+    def path(self, option: str, given: str) -> str:
+        if os.path.isfile(given):
+            return given
+        elsewhere = self._resolve(os.path.basename(given))
+        if os.path.isfile(elsewhere):
+            return elsewhere
+        raise OptionError(
+            f"option {option} names a file that is not here and was not sent with the job",
+            option=option,
+        )
+
+    def text(self, option: str, given: str) -> tuple[str, str]:
+        """Where the file is, and what is in it."""
+        path = self.path(option, given)
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                content = file.read(_MOST + 1)
+        except OSError as error:
+            fault = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
+        except UnicodeDecodeError:
+            fault = "is not a text file"
+        else:
+            if len(content) <= _MOST:
+                return path, content
+            fault = "is too large for what it should be"
+        # Outside of the except blocks: a decoding error carries along what was read.
+        raise OptionError(f"option {option} names the file {path}, which {fault}", option=option)
+
+
+def _credentials(option: str, content: str) -> str:
+    """The content of a ``.creds`` file in the form that nats-py reads."""
+    jwt, seed = _JWT.search(content), _SEED.search(content)
+    if jwt is None or seed is None:
+        missing = "user JWT" if jwt is None else "user NKey seed"
+        raise OptionError(f"option {option} holds no {missing} between its BEGIN and END lines", option=option)
+    _check_seed(option, seed[1])
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt[1]}\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed[1]}\n------END USER NKEY SEED------\n"
+    )
+
+
+def _seed(option: str, content: str) -> str:
+    """A bare seed, or the one between BEGIN and END lines."""
+    decorated = _SEED.search(content)
+    seed = decorated[1] if decorated else content.strip()
+    _check_seed(option, seed)
+    return seed
+
+
+def _check_seed(option: str, seed: str) -> None:
+    """A user seed is base32 of 2 bytes of prefix, 32 of key and 2 of CRC-16, the last little-endian (nkeys)."""
+    if not re.fullmatch(r"S[A-Z2-7]{57}", seed):
+        raise OptionError(f"option {option} holds something else than an NKey seed", option=option)
+    if not seed.startswith("SU"):
+        raise OptionError(
+            f"option {option} holds an NKey seed that is not a user's (those begin with SU)", option=option
+        )
+    raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+        raise OptionError(f"option {option} holds an NKey seed with a wrong checksum", option=option)
+
+
+def _tls(options: ConnectionOptions, files: _Files) -> ssl.SSLContext | None:
+    """The TLS settings; None when no option asks for any, and the system's authorities are trusted."""
+    ca = _pem(files, ("tlsCaFile", options.tls_ca_file), ("tlsCaPem", options.tls_ca_pem), "CERTIFICATE")
+    cert = _pem(files, ("tlsCertFile", options.tls_cert_file), ("tlsCertPem", options.tls_cert_pem), "CERTIFICATE")
+    key = _pem(files, ("tlsKeyFile", options.tls_key_file), ("tlsKeySecret", options.tls_key_secret), "PRIVATE KEY")
+    if ca is None and cert is None:
+        return None
+    if ca is None:
+        context = ssl.create_default_context()
+    elif (trusting := _trusting(ca.content)) is not None:
+        context = trusting
+    else:
+        raise OptionError(f"option {ca.option} holds a certificate that cannot be read", option=ca.option)
+    if cert is not None and key is not None:
+        _load_chain(context, cert, key)
+    return context
+
+
+class _Pem:
+    def __init__(self, option: str, content: str, path: str | None) -> None:
+        self.option, self.content, self.path = option, content, path
+
+
+def _pem(
+    files: _Files, file: tuple[str, str | None], inline: tuple[str, str | SecretStr | None], label: str
+) -> _Pem | None:
+    path: str | None = None
+    if file[1] is not None:
+        option = file[0]
+        path, content = files.text(option, file[1])
+    elif inline[1] is not None:
+        option = inline[0]
+        content = inline[1].get_secret_value() if isinstance(inline[1], SecretStr) else inline[1]
+    else:
+        return None
+    if "ENCRYPTED" in content and label == "PRIVATE KEY":
+        raise OptionError(f"option {option} holds an encrypted key, which is not supported", option=option)
+    if not re.search(rf"-----BEGIN [A-Z ]*{label}-----", content):
+        raise OptionError(f"option {option} holds no {label.lower()} in PEM form", option=option)
+    return _Pem(option, content, path)
+
+
+def _trusting(certificates: str) -> ssl.SSLContext | None:
+    """A context that trusts these authorities and no others; None when they cannot be read."""
+    try:
+        return ssl.create_default_context(cadata=certificates)
+    except (ssl.SSLError, ValueError):
+        return None
+
+
+def _load_chain(context: ssl.SSLContext, cert: _Pem, key: _Pem) -> None:
+    option, fault = key.option, "holds a key that cannot be read"
+    with ExitStack() as stack:
+        cert_path = cert.path or stack.enter_context(_PrivateFile(cert.content))
+        key_path = key.path or stack.enter_context(_PrivateFile(key.content))
+        try:
+            # A password, though none is needed, so that OpenSSL never asks for one on the terminal.
+            context.load_cert_chain(cert_path, key_path, password="")
+            return
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                fault = f"holds a key that does not belong to the certificate of option {cert.option}"
+            elif _trusting(cert.content) is None:
+                option, fault = cert.option, "holds a certificate that cannot be read"
+        except (OSError, ValueError):
+            fault = "holds a key that cannot be used"
+    raise OptionError(f"option {option} {fault}", option=option)
+
+
+class _PrivateFile:
+    """A file that only this user can read and that is gone at the end: OpenSSL takes keys from files only."""
+
+    def __init__(self, content: str) -> None:
+        self._content = content
+
+    def __enter__(self) -> str:
+        descriptor, self._path = tempfile.mkstemp(prefix="spark-jetstream-", suffix=".pem")
+        with open(descriptor, "w", encoding="utf-8") as file:  # mkstemp gives mode 0600
+            file.write(self._content)
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        os.unlink(self._path)

@@ -1,0 +1,501 @@
+"""A connection to NATS for code that does not use asyncio.
+
+nats-py opens the connection and keeps it open: TLS, WebSocket, NKeys, JWTs, server discovery, reconnects. It runs in
+an event loop in a background thread (`pool.py`); here is the blocking face of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from spark_jetstream.client import nats_py
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.nats_py import words
+from spark_jetstream.client.subscription import Listener
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    ConsumerLost,
+    JetStreamError,
+    PermissionDenied,
+    ProtocolError,
+    RequestTimeout,
+)
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.wire import Frames, Scanner, Status
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
+_LOOK_AGAIN = 0.01  # seconds
+_ASK_AGAIN = 2.0  # seconds until a question that nobody answered is asked again
+_REFUSED_FOR = 5.0  # seconds: a server that restarts, or reloads its configuration later than others, refuses for less
+
+
+class Connection:
+    """One connection, shared by everything in this process that has the same connection options.
+
+    Made by `pool.connect`, on the loop's thread. All methods block, and may be called from any thread but that one.
+    `reconnects` says how often the connection was lost and made again.
+    """
+
+    def __init__(self, options: ConnectionOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.prefix = options.api_prefix_resolved
+        self.reconnects = 0
+        self._loop = loop
+        self._thread = threading.current_thread()
+        self._client = nats_py.LastingClient()
+        self._scanner = Scanner()
+        self._inboxes: dict[int, Inbox] = {}
+        self._subscriptions: dict[int, Subscription] = {}
+        self._waiting: dict[asyncio.Future[JetStreamError], str] = {}
+        self._connected = asyncio.Event()
+        self._refused: asyncio.Future[JetStreamError] = loop.create_future()
+        self._refusals: list[float] = []
+        self._tolerance = 0.0
+        self._last_error: Exception | None = None
+        self._deaf: PermissionDenied | None = None
+        self._background: set[asyncio.Future[Any]] = set()
+        check = InfoCheck()
+        self._in_bulk = nats_py.replace_parser(self._client, self._scanner, self._deliver, check, self._complain)
+        self._transport = nats_py.replace_transport(self._client, options, check) if self._in_bulk else None
+
+    # What callers use
+
+    @property
+    def server_version(self) -> tuple[int, int, int]:
+        """Version of the server this connection leads to."""
+        version = self._client.connected_server_version
+        return version.major, version.minor, version.patch
+
+    @property
+    def max_payload(self) -> int:
+        """Largest message the server takes, header and payload, in bytes."""
+        return int(self._client.max_payload)
+
+    @property
+    def usable(self) -> bool:
+        """False once the client library has given the connection up."""
+        return not self._client.is_closed
+
+    def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        context: str,
+        timeout: float | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        """Publish a request and return the payload of its reply.
+
+        `context` says what is asked, as an infinitive without "to". Raises `RequestTimeout`, `NoResponders`,
+        `PermissionDenied`, `ConnectionFailed`.
+        """
+        return self._reply(subject, payload, context, timeout, headers)
+
+    def _reply(
+        self,
+        subject: str,
+        payload: bytes,
+        context: str,
+        timeout: float | None,
+        headers: dict[str, str] | None = None,
+        every: float | None = None,
+    ) -> bytes:
+        seconds = self.options.request_timeout if timeout is None else timeout
+        try:
+            return self._run(self._request(subject, payload, context, seconds, headers, every), seconds + 5)
+        except RequestTimeout:
+            # A connection that has died without a word looks like a server that does not answer.
+            self.check(_SIGN_OF_LIFE)
+            raise
+
+    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        """A request to the JetStream API; the JSON object of its reply.
+
+        Raises the `ApiError` of the server's answer, and what `request` raises.
+        """
+        return jsapi.reply(self.request(subject, body, context=context), context)
+
+    def ask(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:
+        """As `api`, for a request that changes nothing on the server.
+
+        A stream that has no leader gives no reply at all, and a request that was sent meanwhile is lost. So the request
+        is sent again every 2 seconds within `timeout` (option requestTimeout if None), and the first reply counts.
+        """
+        return jsapi.reply(self._reply(subject, body, context, timeout, every=_ASK_AGAIN), context)
+
+    def send(self, subject: str, payload: bytes, context: str) -> None:
+        """Send a request whose outcome does not matter much; a failure is logged.
+
+        If the connection is cut it is sent once more when it is back, if that does not take long.
+        """
+
+        async def carry_out(again: bool = True) -> None:
+            try:
+                await self._request(subject, payload, context, self.options.request_timeout)
+            except ConnectionFailed as error:
+                log.info("%s", error)
+                if again:
+                    await carry_out(again=False)
+            except JetStreamError as error:
+                log.info("%s", error)
+
+        self._loop.call_soon_threadsafe(self._spawn, carry_out())
+
+    def inbox(self, replies: bool = False, *, whole: bool = False, paced: bool = True, token: str = "*") -> Inbox:
+        """A new inbox. `replies`: for answers to what it sends (`paced`: many, a few ms late); `whole`: for Direct Get.
+
+        With a `token` only what comes to ``<subject>.<token>``: a server that looks for somebody who listens there does
+        not see a wildcard (snapshots begin two seconds later).
+
+        Raises `JetStreamError` when `replies` is asked for and this version of nats-py does not allow it.
+        """
+        if replies:
+            nats_py.transport_of(self._client)
+        inbox = Inbox(self, self._client.new_inbox(), replies, whole, paced)
+        self._run(self._subscribe(inbox, f"{inbox.subject}.{token}"), self.options.request_timeout)
+        return inbox
+
+    def listen(self, subjects: Sequence[str]) -> Listener:
+        """Hear what is published on these subjects, wildcards allowed, from the moment on when this returns.
+
+        A message that matches two of them comes twice. Raises `PermissionDenied` with the subject, `ConnectionFailed`.
+        """
+        listener = Listener(self, subjects)
+        try:
+            for subject in listener.subjects:
+                self._run(self._subscribe(listener, subject), self.options.request_timeout)
+            self.check(self.options.request_timeout)
+            if listener.denied is not None:
+                raise listener.denied
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def check(self, timeout: float) -> None:
+        """Ask the server for a sign of life; without one the connection is opened again.
+
+        Raises `ConnectionFailed` when there was none.
+        """
+
+        async def ping() -> None:
+            try:
+                await self._client.flush(timeout=max(1, round(timeout)))
+            except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:
+                if self._client.is_connected:
+                    self._connected.clear()
+                    if self._transport is not None:
+                        self._transport.abort()
+                    await self._client.force_reconnect()
+                raise ConnectionFailed(
+                    f"the NATS server at {self.options.display_servers} gives no sign of life"
+                ) from error
+
+        self._run(ping(), timeout + 5)
+
+    def wait(self, patience: float) -> None:
+        """Wait until the connection is up. Raises `ConnectionFailed` when that takes longer than `patience` seconds."""
+        self._run(self._wait_connected(patience), patience + 5)
+
+    def close(self) -> None:
+        """Close the connection; readers that still use it see it cut."""
+
+        async def finish() -> None:
+            if self._background and self._connected.is_set():
+                await asyncio.wait(set(self._background), timeout=1)
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.close()
+
+        with contextlib.suppress(JetStreamError):
+            self._run(finish(), 4)
+
+    # What inboxes use
+
+    def publish_for(self, inbox: Inbox, subject: str, payload: bytes, reply: str) -> None:
+        """`Inbox.publish`."""
+
+        async def publish() -> None:
+            try:
+                await self._client.publish(subject, payload, reply=reply)
+            except (nats.errors.Error, OSError) as error:
+                inbox.put(ConsumerLost(f"a pull request could not be sent: {words(error)}"))
+
+        self._loop.call_soon_threadsafe(self._spawn, publish())
+
+    def write_for(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        """`Inbox.send`."""
+        self._loop.call_soon_threadsafe(self._write, inbox, frames, generation)
+
+    def pace_for(self, inbox: Inbox, paced: bool) -> None:
+        """For `Inbox.pace`."""
+        inbox.paced = paced
+        self._loop.call_soon_threadsafe(self._set_pace)
+
+    def resume(self, inbox: Inbox, patience: float) -> None:
+        """`Inbox.resume`."""
+
+        async def adopt() -> None:
+            await self._wait_connected(patience)
+            inbox.adopt(self.reconnects)
+
+        self._run(adopt(), patience + 5)
+
+    def spellings(self, subject: str) -> tuple[str, ...]:
+        """What the server may call a subject that was published to.
+
+        One that has the option's domain itself takes the domain out before it looks at permissions.
+        """
+        rest = subject.removeprefix(f"{self.prefix}.")
+        if self.options.domain is None or rest == subject:
+            return (subject,)
+        return subject, rest if rest.startswith("$KV.") else f"{jsapi.DEFAULT_PREFIX}.{rest}"
+
+    def close_inbox(self, inbox: Inbox) -> None:
+        """`Inbox.close`."""
+
+        async def unsubscribe() -> None:
+            for sid in [sid for sid, each in self._inboxes.items() if each is inbox]:
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await self._subscriptions.pop(sid).unsubscribe()
+                # What the server sent before it knew of this is still taken off the wire in bulk, and dropped.
+                del self._inboxes[sid]
+                self._scanner.collect.discard(sid)
+                self._scanner.whole.discard(sid)
+                self._set_pace()
+
+        self._loop.call_soon_threadsafe(self._spawn, unsubscribe())
+
+    # On the event loop's thread
+
+    async def open(self, patience: float, find_file: Callable[[str], str]) -> None:
+        """Connect within `patience` seconds, or raise what stands in the way.
+
+        Callers that wait longer than `connectTimeout` ride out an outage: servers may refuse them for a while as well.
+        """
+        self._tolerance = _REFUSED_FOR if patience > self.options.connect_timeout else 0.0
+        attempt = nats_py.dial(
+            self._client,
+            self.options,
+            find_file,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_disconnected,
+        )
+        try:
+            either: set[asyncio.Future[Any]] = {attempt, self._refused}
+            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if self._refused.done():
+                raise self._refused.result()
+            if not attempt.done():
+                raise ConnectionFailed(
+                    f"no NATS server could be reached at {self.options.display_servers} within {patience:g} s "
+                    f"(option servers){self._reason()}"
+                )
+            try:
+                await attempt
+            except (nats.errors.Error, OSError, asyncio.TimeoutError, *nats_py.TROUBLE) as error:
+                raise ConnectionFailed(
+                    f"cannot connect to {self.options.display_servers} (option servers): {words(error)}"
+                ) from None
+            self._accepted()
+        except BaseException:
+            attempt.cancel()
+            with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
+                await attempt
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.close()
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgets that of a refused login
+            raise
+
+    @property
+    def _is_up(self) -> bool:
+        # nats-py knows of a loss before it says so.
+        return self._connected.is_set() and self._client.is_connected
+
+    async def _wait_connected(self, patience: float) -> None:
+        """Wait until nats-py has the connection back."""
+        deadline = Deadline(patience)
+        while not self._is_up:
+            if self._refused.done():
+                raise copy.copy(self._refused.result())
+            if not self.usable:
+                raise ConnectionFailed(f"the connection to {self.options.display_servers} was closed{self._reason()}")
+            if deadline.expired:
+                raise ConnectionFailed(
+                    f"the connection to {self.options.display_servers} was lost and not made again within "
+                    f"{patience:g} s{self._reason()}"
+                )
+            await asyncio.sleep(deadline.within(_LOOK_AGAIN))
+
+    def _reason(self) -> str:
+        if self._last_error is None:
+            return ""
+        return f": {nats_py.refusal(self._last_error, self._client, self.options) or words(self._last_error)}"
+
+    async def _request(
+        self,
+        subject: str,
+        payload: bytes,
+        context: str,
+        seconds: float,
+        headers: dict[str, str] | None = None,
+        every: float | None = None,
+    ) -> bytes:
+        await self._wait_connected(seconds)
+        trouble: asyncio.Future[JetStreamError] = self._loop.create_future()
+        if self._deaf is not None:
+            trouble.set_result(self._deaf)
+        self._waiting[trouble] = subject
+        try:
+            return await nats_py.ask(self._client, subject, payload, headers, context, seconds, trouble, every)
+        finally:
+            del self._waiting[trouble]
+            trouble.cancel()
+
+    async def _subscribe(self, inbox: Inbox, subject: str) -> None:
+        async def by_message(message: Msg) -> None:
+            if not self._in_bulk:
+                for event in nats_py.reframed(message, inbox.whole):
+                    inbox.put(event)
+
+        try:
+            subscription = await self._client.subscribe(subject, cb=by_message)
+        except (nats.errors.Error, OSError) as error:
+            raise ConnectionFailed(f"cannot subscribe to {subject}: {words(error)}") from None
+        sid = nats_py.number_of(subscription)
+        self._inboxes[sid] = inbox
+        self._subscriptions[sid] = subscription
+        self._scanner.collect.add(sid)
+        if inbox.whole:
+            self._scanner.whole.add(sid)
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        if self._transport is not None:
+            self._transport.paced = any(inbox.paced for inbox in self._inboxes.values())
+
+    def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        # Not through nats-py's buffer: what is in there when the connection is lost is sent over the next one.
+        if not (self._is_up and generation == self.reconnects):
+            inbox.put_cut(f"the connection to {self.options.display_servers} was cut, nothing was sent")
+            return
+        try:
+            transport = nats_py.transport_of(self._client)
+            transport.write(frames)
+        except JetStreamError as error:
+            inbox.put(error)
+            return
+        if transport is not self._transport:
+            self._spawn(nats_py.drain(transport))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _deliver(self, event: Frames | Status) -> None:
+        inbox = self._inboxes.get(event.sid)
+        if inbox is not None:
+            inbox.put(event)
+
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("this connection's own thread must not wait for it")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            future.cancel()
+            raise ConnectionFailed("the connection's thread did not answer in time") from None
+
+    def _complain(self, error: ProtocolError) -> None:
+        """The server's bytes make no sense; the connection is cut next."""
+        self._last_error = error
+
+    # Callbacks of nats-py
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        denied = nats_py.denied(error)
+        refusal = nats_py.refusal(error, self._client, self.options)
+        if denied is not None:
+            self._on_denied(*denied)
+        elif refusal is None:
+            log.info("NATS connection: %s", words(error))
+        else:
+            self._on_refused(refusal)
+
+    def _on_refused(self, refusal: JetStreamError) -> None:
+        """A server refuses this client. It counts once each server had its turn, and after `_tolerance` seconds."""
+        log.info("%s", refusal)
+        self._refusals.append(time.monotonic())
+        lasted = self._refusals[-1] - self._refusals[0]
+        if self._refused.done() or len(self._refusals) < len(self._client.servers) or lasted < self._tolerance:
+            return
+        self._refused.set_result(refusal)
+        # Without this nats-py would log in four times a second for ever. The next `connect` opens a new connection.
+        self._spawn(self._client.close())
+
+    def _accepted(self) -> None:
+        self._last_error = None
+        self._refusals.clear()
+        self._tolerance = _REFUSED_FOR
+        self._connected.set()
+
+    def _on_denied(self, publishing: bool, subject: str) -> None:
+        # The client library hands the subject over in lower case; what was asked for tells how it is written.
+        inboxes = f"{self.options.inbox_prefix}.>"
+        trouble = PermissionDenied(f"the account may not subscribe to {inboxes} (option inboxPrefix)", subject=inboxes)
+        listeners = [each for each in self._inboxes.values() if isinstance(each, Listener)]
+        if any([each.put_denied(publishing, subject, trouble) for each in listeners]):
+            return  # requests, and what else waits for replies, have nothing to do with it
+        for future, asked in self._waiting.items():
+            named = next((each for each in self.spellings(asked) if each.lower() == subject), None)
+            if not future.done() and (not publishing or named is not None):
+                own = PermissionDenied(f"the account may not publish to {named}", subject=named)
+                future.set_result(own if publishing else trouble)
+        told = [inbox.put_denied(publishing, subject, trouble) for inbox in self._inboxes.values()]
+        if not publishing and not any(told):
+            # nats-py subscribes once for all requests, and would let the next one wait for its reply in vain.
+            self._deaf = trouble
+
+    async def _on_disconnected(self) -> None:
+        self._connected.clear()
+        self._deaf = None
+        cut = f"the connection to {self.options.display_servers} was cut{self._reason()}"
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(ConnectionFailed(cut))
+        for inbox in self._inboxes.values():
+            inbox.put_cut(cut)
+
+    async def _on_reconnected(self) -> None:
+        self.reconnects += 1
+        self._accepted()
+
+
+__all__ = ["Connection", "Inbox"]

@@ -1,0 +1,519 @@
+"""What replaces parts of the client library, and all that is known of its private names and of its words.
+
+Messages that answer pull requests and publishes do not go through nats-py's parser, which handles them one at a time,
+keeps only the last of repeated header names and takes a stored message with a header `Status` for a status. A
+`wire.Scanner` stands in front of it: what belongs to an `Inbox` goes there in bulk, everything else goes on to nats-py.
+What is published in bulk does not go through its buffer either, which is sent once more after a reconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import ssl
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport, WebSocketTransport
+
+from spark_jetstream.client.auth import connect_arguments, mistrust
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    JetStreamError,
+    NoResponders,
+    PermissionDenied,
+    ProtocolError,
+    UntrustedServer,
+    printable,
+)
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.wire import MAX_FRAME, Event, Frames, Scanner, Status
+
+log = logging.getLogger(__name__)
+
+TESTED = "2.16"
+"""The release of nats-py whose private names these are."""
+TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
+"""What nats-py raises, beside its own errors, when a server sends what it does not know."""
+
+_PARSER = "_ps"  # the attribute that holds the parser; replaced by ours
+_TRANSPORT = "_transport"  # and the one that holds the transport, filled in before it would do so itself
+_SUBSCRIPTION_ID = "_id"  # and the number of a subscription on the wire
+_INFO = "_server_info"  # and what the server last said of itself
+_READ_SIZE = 1 << 19
+_PACE = 0.004  # seconds: some five hundred acknowledgements at full speed
+_GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
+_LONGEST_WS_MESSAGE = 2 * MAX_FRAME
+_REFUSED = re.compile(r"authorization violation|(user|account) authentication (expired|revoked)", re.IGNORECASE)
+_ALERT = re.compile(r"alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
+_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+
+
+class LastingClient(Client):
+    """A client that connects again when the server ends its login; nats-py closes the connection for good.
+
+    Another server of the cluster may still accept the credentials, and a file with credentials may have been renewed.
+    """
+
+    async def _process_err(self, err_msg: str) -> None:
+        if not _REFUSED.search(err_msg):
+            await super()._process_err(err_msg)
+            return
+        error = nats.errors.Error(f"nats: {err_msg}")
+        await self._error_cb(error)
+        await self._process_op_err(error)
+
+
+def replace_parser(
+    client: Client,
+    scanner: Scanner,
+    deliver: Callable[[Frames | Status], None],
+    check: InfoCheck,
+    complain: Callable[[ProtocolError], None],
+) -> bool:
+    """Let the messages that `scanner` collects go to `deliver`, and errors of the server's bytes to `complain`.
+
+    Warns (`RuntimeWarning`) and returns False where nats-py keeps its parser elsewhere.
+    """
+    library = getattr(client, _PARSER, None)
+    if not (hasattr(library, "parse") and hasattr(library, "reset")):
+        warnings.warn(
+            f"this version of nats-py has no parser that can be replaced (tested: {TESTED}): reading is some ten times "
+            "slower, and of repeated header names only the last value is seen",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return False
+    setattr(client, _PARSER, BulkParser(library, scanner, deliver, check, complain))
+    return True
+
+
+def replace_transport(client: Client, options: ConnectionOptions, check: InfoCheck) -> BulkTransport | None:
+    """Let the client use a transport of ours; the `BulkTransport`, or None for a WebSocket.
+
+    None as well where nats-py keeps its transport elsewhere.
+    """
+    if not hasattr(client, _TRANSPORT):
+        return None
+    web = options.servers[0].startswith("ws")
+    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check)
+    setattr(client, _TRANSPORT, transport)
+    return transport if isinstance(transport, BulkTransport) else None
+
+
+def transport_of(client: Client) -> Any:
+    """What the client writes to and reads from.
+
+    Raises `JetStreamError` where nats-py keeps it elsewhere, or has another kind.
+    """
+    transport = getattr(client, _TRANSPORT, None)
+    if not (hasattr(transport, "write") and hasattr(transport, "drain")):
+        raise JetStreamError(
+            f"this version of nats-py has no transport that frames can be written to (tested: {TESTED}): "
+            "nothing can be published in bulk"
+        )
+    return transport
+
+
+async def drain(transport: Any) -> None:
+    """Send what was written, over a transport that does not do so by itself (WebSocket)."""
+    # A lost connection is noticed where it is read. nats-py also sets to None what a WebSocket writes to.
+    with contextlib.suppress(OSError, RuntimeError, AttributeError):
+        await transport.drain()
+
+
+def number_of(subscription: Subscription) -> int:
+    """The number of a subscription on the wire."""
+    return int(getattr(subscription, _SUBSCRIPTION_ID))
+
+
+def dial(
+    client: Client, options: ConnectionOptions, find_file: Callable[[str], str], **callbacks: Any
+) -> asyncio.Future[None]:
+    """Let the client connect as the options say, and connect again for ever whenever the connection is lost."""
+    arguments = connect_arguments(options, resolve=find_file)
+    return asyncio.ensure_future(
+        client.connect(
+            servers=list(options.servers),
+            name="spark-jetstream",
+            connect_timeout=options.connect_timeout,  # type: ignore[arg-type]  # seconds; a float will do
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.25,  # type: ignore[arg-type]
+            ping_interval=20,
+            **callbacks,
+            **arguments,
+        )
+    )
+
+
+async def ask(
+    client: Client,
+    subject: str,
+    payload: bytes,
+    headers: dict[str, str] | None,
+    context: str,
+    seconds: float,
+    trouble: asyncio.Future[JetStreamError],
+    every: float | None = None,
+) -> bytes:
+    """The payload of the reply to a request, unless `trouble` comes first. Raises what `Connection.request` does.
+
+    With `every` the request is sent again each time so many seconds have passed, and the first reply to any of them
+    counts.
+    """
+    deadline = Deadline(seconds)
+    answers: list[asyncio.Future[Any]] = []
+    try:
+        while True:
+            sent = client.request(subject, payload, timeout=max(0.001, deadline.left), headers=headers)
+            answers.append(asyncio.ensure_future(sent))
+            await asyncio.wait({trouble, *answers}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
+            answer = next((each for each in answers if each.done()), None)
+            if answer is not None or trouble.done():
+                break
+        if answer is None:
+            found = trouble.result()
+            said = f"cannot {context}: {found}"
+            if isinstance(found, PermissionDenied):
+                raise PermissionDenied(said, subject=found.subject)
+            raise ConnectionFailed(said)
+        return bytes(answer.result().data)
+    except nats.errors.NoRespondersError:
+        raise NoResponders(
+            f"cannot {context}: nobody answers at {subject}: is JetStream enabled for this server and account, and "
+            "are the options domain and apiPrefix right?"
+        ) from None
+    except (nats.errors.TimeoutError, asyncio.TimeoutError):
+        raise jsapi.no_reply(context, seconds) from None
+    except (nats.errors.Error, OSError) as error:
+        raise ConnectionFailed(f"cannot {context}: {words(error)}") from None
+    finally:
+        for each in answers:
+            if not each.cancel() and not each.cancelled():
+                each.exception()  # looked at, so that asyncio does not log it
+
+
+class BulkParser:
+    """Takes the place of nats-py's parser: same two methods, `parse` and `reset`."""
+
+    def __init__(
+        self,
+        library: Any,
+        scanner: Scanner,
+        deliver: Callable[[Frames | Status], None],
+        check: InfoCheck,
+        complain: Callable[[ProtocolError], None],
+    ) -> None:
+        self._library = library
+        self._scanner = scanner
+        self._deliver = deliver
+        self._check = check
+        self._complain = complain
+
+    def reset(self) -> None:
+        self._scanner.reset()
+        self._library.reset()
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Read what the server sent.
+
+        Raises:
+            nats.errors.ProtocolError: The bytes make no sense. nats-py closes the connection then and opens it again;
+                readers start over there.
+        """
+        try:
+            events: list[Event] = self._scanner.feed(data)
+            for event in events:
+                if isinstance(event, bytes):
+                    await self._pass_on(event)
+                else:
+                    self._deliver(event)
+        except ProtocolError as error:
+            log.warning("closing the connection: %s", error)
+            self._complain(error)
+            raise nats.errors.ProtocolError() from error
+
+    async def _pass_on(self, frames: bytes) -> None:
+        """Let nats-py's own parser read frames."""
+        if frames.startswith(b"INFO"):
+            frames = self._check.check(frames)
+        elif frames.startswith(b"-ERR"):
+            frames = _plain_error(frames)
+        try:
+            await self._library.parse(frames)
+        except TROUBLE as error:
+            raise ProtocolError(f"nats-py cannot read what the server sent: {words(error)}") from error
+
+
+class NotNats(ConnectionRefusedError):
+    """What listens there does not speak NATS. An OSError, so that nats-py treats it as a failed attempt."""
+
+
+class Greeting:
+    """The two lines with which a connection begins, checked before nats-py reads them: INFO, then PONG or -ERR."""
+
+    def __init__(self, check: InfoCheck) -> None:
+        self._check = check
+        self._greeted = False
+
+    def check(self, line: bytes) -> bytes:
+        """The next line, as nats-py may read it.
+
+        Raises:
+            NotNats: The line is another one.
+        """
+        if not line:
+            raise NotNats("the server closed the connection")
+        if self._greeted and line.startswith(b"PONG"):
+            return line
+        if self._greeted and line.startswith(b"-ERR"):
+            return _plain_error(line)
+        if self._greeted or not line.startswith(b"INFO"):
+            raise NotNats(f"this is no NATS server: its answer begins with {line[:40]!r}")
+        self._greeted = True
+        try:
+            return self._check.check(line, first=True)
+        except ProtocolError as error:
+            raise NotNats(str(error)) from error
+
+
+def _plain_error(line: bytes) -> bytes:
+    """A line with -ERR in the form in which nats-py reads it, without control characters."""
+    text = printable(line[len(b"-ERR") :].decode("utf-8", "replace").strip().strip("'"))
+    return f"-ERR '{text or 'no reason was given'}'\r\n".encode()
+
+
+class NotEncrypted(ConnectionRefusedError):
+    """The server would have us go on in plain text. An OSError, so that nats-py treats it as a failed attempt."""
+
+
+class _EncryptedProtocol(asyncio.StreamReaderProtocol):
+    """What feeds the reader of an encrypted connection. TLS cannot be half open: asyncio warns of who says so."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+class BulkTransport(TcpTransport):
+    """nats-py's TCP and TLS transport with larger reads: 32 KiB at a time cost five times the CPU of 512 KiB.
+
+    With `requires_tls` it says nothing of us before the connection is encrypted: nats-py goes on in plain text,
+    credentials included, when a `tls://` server does not ask for TLS.
+
+    While it is `paced`, as it should be when acknowledgements of a few bytes each come in thousands, it waits a few
+    milliseconds between two reads: each of them costs the same, be it for one message or for a hundred.
+    """
+
+    def __init__(self, requires_tls: bool, check: InfoCheck) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._requires_tls = requires_tls
+        self._secured = False
+        self.paced = False
+        self._last_read = 0.0
+        self._check = check
+        self._greeting = Greeting(check)
+
+    def __bool__(self) -> bool:
+        return True  # or nats-py takes it for one that is missing, before it is connected
+
+    async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
+        self.abort()  # nats-py leaves what a failed attempt has opened
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection(host=uri.hostname, port=uri.port, limit=_READ_SIZE), connect_timeout
+        )
+        if hasattr(writer.transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
+            writer.transport.max_size = _READ_SIZE
+        self._secured = False
+        self._greeting = Greeting(self._check)
+        self._bare_io_reader = self._io_reader = reader
+        self._bare_io_writer = self._io_writer = writer
+
+    async def connect_tls(
+        self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_READ_SIZE)
+        protocol = _EncryptedProtocol(reader)
+        hostname = uri if isinstance(uri, str) else uri.hostname
+        plain: Any = self._io_writer
+        starting = loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
+        transport: Any = await asyncio.wait_for(starting, connect_timeout)
+        self._io_reader = reader
+        self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._secured = True
+
+    def write(self, payload: bytes | memoryview) -> None:
+        if self._requires_tls and not self._secured:
+            raise NotEncrypted("TLS is asked for (a tls:// URL or a tls option), and the server offers none")
+        plain: Any = self._io_writer
+        plain.write(payload)
+
+    async def read(self, buffer_size: int) -> bytes:
+        reader: Any = self._io_reader
+        if self.paced and (early := self._last_read + _PACE - time.monotonic()) > 0:
+            await asyncio.sleep(early)
+        data = bytes(await reader.read(_READ_SIZE))
+        self._last_read = time.monotonic()
+        return data
+
+    async def readline(self) -> bytes:
+        reader: Any = self._io_reader
+        try:
+            return self._greeting.check(await reader.readline())
+        except ValueError as error:  # by asyncio, for a line of more than `_READ_SIZE` bytes
+            raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
+
+    async def drain(self) -> None:
+        # Reading notices a lost connection too. Raised here it would stop nats-py in the middle of closing.
+        with contextlib.suppress(ConnectionError):
+            await super().drain()  # type: ignore[no-untyped-call]
+
+    def at_eof(self) -> bool:
+        return self._io_reader is None or bool(self._io_reader.at_eof())
+
+    async def wait_closed(self) -> None:
+        """Wait for what is buffered to be sent, but not long: a peer that takes nothing must not hold us up."""
+        closing = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]
+        # Left alone, asyncio would complain on standard error of a task that nobody asks how it ended.
+        closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.wait([closing], timeout=_GOODBYE)
+            if not closing.done():
+                self.abort()
+                await asyncio.wait([closing], timeout=_GOODBYE)
+        finally:
+            # Nobody tells the plain connection of its end when TLS was begun over it and did not come about.
+            closing.cancel()
+        if closing.done():
+            closing.result()
+
+    def abort(self) -> None:
+        """Close at once: over a dead wire TLS would wait half a minute for the peer to say goodbye."""
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+
+class CheckedWebSocket(WebSocketTransport):
+    """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
+
+    def __init__(self, check: InfoCheck) -> None:
+        super().__init__()
+        self._check = check
+        self._greeting = Greeting(check)
+        self._rest = b""
+
+    def __bool__(self) -> bool:
+        return True  # or nats-py puts one of its own in its place
+
+    async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
+        await self._open(uri, connect_timeout)
+
+    async def connect_tls(
+        self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
+    ) -> None:
+        if self._ws is None or self._ws.closed:
+            await self._open(uri, connect_timeout, ssl=ssl_context)
+        else:  # nats-py asks once more after INFO
+            await super().connect_tls(uri, ssl_context, buffer_size, int(connect_timeout))
+
+    async def _open(self, uri: Any, connect_timeout: float, **tls: ssl.SSLContext) -> None:
+        session: Any = self._client
+        if session is None:  # it was closed
+            super().__init__()
+            session = self._client
+        opening = session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_WS_MESSAGE, **tls)
+        self._ws = await asyncio.wait_for(opening, connect_timeout)
+        self._using_tls = bool(tls)
+        self._greeting = Greeting(self._check)
+        self._rest = b""
+
+    async def readline(self) -> bytes:
+        self._rest = self._rest or await super().readline()  # type: ignore[no-untyped-call]
+        line, feed, self._rest = self._rest.partition(b"\n")
+        return self._greeting.check(line + feed)
+
+    async def read(self, buffer_size: int) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest or bytes(await super().readline())  # type: ignore[no-untyped-call]
+
+
+def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
+    """A message as nats-py read it, put back into a frame: used where its parser cannot be replaced.
+
+    With `whole` it becomes no status, whatever it says.
+    """
+    lines = [b"NATS/1.0"]
+    headers = dict(message.headers or {})
+    # A stored message that answers a Direct Get has no reply either, but a time.
+    if not message.reply and not message.data and "Status" in headers and "Nats-Time-Stamp" not in headers:
+        # Where a status has no description nats-py takes the header lines behind it for one.
+        description = headers.pop("Description", "").partition("\n")[0]
+        lines = [f"NATS/1.0 {headers.pop('Status')} {description}".rstrip().encode()]
+    lines += [f"{name}: {value}".encode() for name, value in headers.items()]
+    head = b"\r\n".join(lines) + b"\r\n\r\n" if len(lines) > 1 or b" " in lines[0] else b""
+    reply = f" {message.reply}" if message.reply else ""
+    sizes = f"{len(head)} {len(head) + len(message.data)}" if head else f"{len(message.data)}"
+    line = f"{'HMSG' if head else 'MSG'} {message.subject} 1{reply} {sizes}\r\n"
+    scanner = Scanner()
+    scanner.collect = {1}
+    scanner.whole = {1} if whole else set()
+    events = scanner.feed(line.encode() + head + message.data + b"\r\n")
+    return [event for event in events if not isinstance(event, bytes)]
+
+
+def words(error: BaseException | None) -> str:
+    """An error's own words, or its kind when it has none."""
+    text = printable(str(error).removeprefix("nats: ").strip())
+    return text or type(error).__name__
+
+
+def refusal(error: Exception, client: Client, options: ConnectionOptions) -> JetStreamError | None:
+    """What an error of nats-py says about connecting with these options; None when it is no refusal.
+
+    TLS 1.3 completes on the client's side before the server has looked at the client's certificate: the server's
+    refusal arrives as an alert, or as nothing but a broken connection when data is on its way.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UntrustedServer(
+            f"the certificate of {options.display_servers} is not trusted (options tlsCaFile, tlsHostname): "
+            f"{mistrust(error, options)}"
+        )
+    if isinstance(error, NotEncrypted):
+        return UntrustedServer(f"cannot connect to {options.display_servers}: {error}")
+    alert = _ALERT.search(str(error)) if isinstance(error, ssl.SSLError) else None
+    if "tlsCertFile" not in options.given() and "tlsCertPem" not in options.given():
+        asked = (getattr(client, _INFO, None) or {}).get("tls_verify")
+        if alert or (asked and isinstance(error, (BrokenPipeError, ConnectionResetError))):
+            return AuthenticationFailed(
+                f"the NATS server at {options.display_servers} demands a client certificate "
+                "(options tlsCertFile and tlsKeyFile)"
+            )
+    elif alert:
+        return AuthenticationFailed(
+            f"the NATS server at {options.display_servers} refused the client certificate (options tlsCertFile and "
+            f"tlsKeyFile): {alert[1].replace('_', ' ').lower()}"
+        )
+    if isinstance(error, nats.errors.AuthorizationError) or _REFUSED.search(str(error)):
+        return AuthenticationFailed(
+            f"the NATS server at {options.display_servers} refused the credentials ({options.authentication_options})"
+        )
+    return None
+
+
+def denied(error: Exception) -> tuple[bool, str] | None:
+    """Whether an error of nats-py is a refused publish (or else subscription), and its subject in lower case."""
+    found = _DENIED.search(str(error))
+    return None if found is None else (found[1].lower() == "publish", found[2].lower())

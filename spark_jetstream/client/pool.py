@@ -1,0 +1,128 @@
+"""The connections of this process: one event loop in a background thread, one connection for each set of options.
+
+A worker that Spark uses again for the next task finds its connection open. A forked child starts with none of its
+parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.errors import ConnectionFailed, JetStreamError
+from spark_jetstream.options import ConnectionOptions
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_lock = threading.RLock()
+_pool: dict[ConnectionOptions, Connection] = {}
+_opening: dict[ConnectionOptions, Future[Connection]] = {}
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    global _loop, _thread  # noqa: PLW0603  # the process has one; a fork resets it
+    if _loop is None or _thread is None or not _thread.is_alive():
+        _loop = asyncio.new_event_loop()
+        _thread = threading.Thread(target=_loop.run_forever, name="spark-jetstream", daemon=True)
+        _thread.start()
+    return _loop
+
+
+def _as_given(path: str) -> str:
+    return path
+
+
+def connect(
+    options: ConnectionOptions, *, patience: float | None = None, find_file: Callable[[str], str] = _as_given
+) -> Connection:
+    """The process's connection for these options, opened if need be.
+
+    Waits up to `patience` seconds (option connectTimeout if None) for one that was lost, and for a new one at least
+    as long as one attempt may take (connectTimeout). `find_file` says where on this node a file named by an option
+    is. Raises `ConnectionFailed`, `AuthenticationFailed`, `OptionError`.
+    """
+    seconds = options.connect_timeout if patience is None else patience
+    with _lock:
+        known = _pool.get(options)
+        opening = _opening.get(options)
+        if opening is None and (known is None or not known.usable):
+            known = None
+            seconds = max(seconds, options.connect_timeout)
+            loop = _event_loop()
+
+            async def make() -> Connection:
+                connection = Connection(options, loop)
+                await connection.open(seconds, find_file)
+                return connection
+
+            opening = _opening[options] = asyncio.run_coroutine_threadsafe(make(), loop)
+    # Not under the lock: others may want a server that is up.
+    if opening is None:
+        assert known is not None
+        known.wait(seconds)
+        return known
+    try:
+        _pool[options] = connection = opening.result(seconds + 10)
+    except concurrent.futures.TimeoutError:
+        opening.cancel()
+        raise ConnectionFailed("the connection's thread did not answer in time") from None
+    finally:
+        with _lock:
+            if _opening.get(options) is opening:
+                del _opening[options]
+    return connection
+
+
+def close_all() -> None:
+    """Close every connection of this process; the next `connect` opens new ones."""
+    with _lock:
+        for connection in _pool.values():
+            connection.close()
+        _pool.clear()
+
+
+def _forget() -> None:
+    """In a forked child: the parent's sockets and thread are not ours, and are left alone."""
+    global _loop, _thread, _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+    _pool.clear()
+    _opening.clear()
+    _loop = _thread = None
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(close_all)
+
+
+def retrying(work: Callable[[], T], seconds: float) -> T:
+    """What `work` returns, once it succeeds.
+
+    Errors that may pass (a connection cut, no reply, an election) are tried again for so many seconds, and raised
+    when they have passed; others at once.
+    """
+    deadline = Deadline(seconds)
+    backoff = Backoff()
+    while True:
+        try:
+            return work()
+        except JetStreamError as error:
+            if not error.retriable or deadline.expired:
+                raise
+            log.info("trying again: %s", error)
+            backoff.pause(deadline)
+
+
+__all__ = ["close_all", "connect", "retrying"]

@@ -1,0 +1,128 @@
+"""A plain subscription: what is published on some subjects, in the order of the wire, and when it was cut."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.protocol.wire import Frames, Status
+
+if TYPE_CHECKING:
+    from spark_jetstream.client.connection import Connection
+
+MOST_BYTES = 64 * 1024 * 1024
+"""How much waits to be heard before more is thrown away: a limit against a reader that is too slow."""
+_OVERHEAD = 200
+"""Bytes of memory that a message takes beside its subject and its content."""
+
+
+class Heard(NamedTuple):
+    """A message: its subject, with U+FFFD for what is no UTF-8, and its content."""
+
+    subject: str
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes while it waits, about."""
+        return len(self.subject) + len(self.data) + _OVERHEAD
+
+
+class Missed(NamedTuple):
+    """So many messages were thrown away here, because nobody took them."""
+
+    messages: int
+
+
+class Listener(Inbox):
+    """Made by `Connection.listen`; for one reader at a time, and to be closed by any thread."""
+
+    def __init__(self, connection: Connection, subjects: Sequence[str]) -> None:
+        super().__init__(connection, subjects[0], whole=True)
+        self.subjects = tuple(subjects)
+        self.denied: PermissionDenied | None = None
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[Heard | Missed | JetStreamError | _Cut | None] = queue.SimpleQueue()
+        self._size = 0
+        self._missed = 0
+
+    def hear(self, timeout: float) -> Heard | Missed | None:
+        """The next message; None when nothing came within ``timeout`` seconds, or when this was closed.
+
+        Raises `ConnectionFailed` where the connection was cut: what was published from then on until it was made again
+        never comes. `PermissionDenied` when the server lets nobody listen any more.
+        """
+        while True:
+            try:
+                found = self._waiting.get(timeout=timeout) if timeout > 0 else self._waiting.get_nowait()
+            except queue.Empty:
+                return None
+            if isinstance(found, _Cut):
+                if found.generation < self.generation:
+                    continue
+                raise ConnectionFailed(found.words)
+            if isinstance(found, JetStreamError):
+                raise found
+            with self._lock:
+                if isinstance(found, Missed):
+                    found, self._missed = Missed(self._missed), 0
+                elif found is not None:
+                    self._size -= found.size
+            return found
+
+    def go_on(self, generation: int) -> None:
+        """Forget that this generation's predecessors (`Connection.reconnects`) were cut."""
+        self.generation = generation
+
+    def close(self) -> None:
+        """Unsubscribe. What came before can still be heard; None follows it."""
+        super().close()
+        self._waiting.put(None)
+
+    def __enter__(self) -> Listener:
+        return self
+
+    # Called by the connection, on its own thread
+
+    def put(self, event: Frames | Status | JetStreamError) -> None:
+        """Let `hear` hand this out or raise it."""
+        if isinstance(event, JetStreamError):
+            self._waiting.put(event)
+        elif isinstance(event, Frames):
+            lines = event.lines.tobytes()
+            for at in range(len(event)):
+                start, end = int(event.line_end[at] + event.head[at]), int(event.line_end[at] + event.size[at])
+                subject = lines[int(event.subject_start[at]) : int(event.subject_end[at])]
+                self._put_message(Heard(subject.decode("utf-8", "replace"), event.data[start:end]))
+
+    def put_cut(self, message: str) -> None:
+        """The connection was cut."""
+        self._waiting.put(_Cut(message, self._connection.reconnects))
+
+    def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
+        """The server refused a subscription to `subject` (in lower case); whether it is one of these."""
+        own = next((each for each in self.subjects if each.lower() == subject), None)
+        if publishing or own is None:
+            return False
+        error = PermissionDenied(f"the account may not subscribe to {own}", subject=own)
+        self.denied = self.denied or error
+        self.put(error)
+        return True
+
+    def _put_message(self, message: Heard) -> None:
+        with self._lock:
+            fits = not self._missed and self._size + message.size <= MOST_BYTES
+            self._size += message.size if fits else 0
+            self._missed += 0 if fits else 1
+            first = self._missed == 1
+        if fits or first:
+            self._waiting.put(message if fits else Missed(0))
+
+
+class _Cut(NamedTuple):
+    words: str
+    generation: int

@@ -1,0 +1,1 @@
+"""The demo: flights through a server, Spark and back."""

@@ -1,0 +1,245 @@
+"""The demo's first query: delays by carrier and hour, out of a stream of flights.
+
+The demo's way back: a query that publishes every late flight to a second stream, and a look at what is stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jetstream.demo.report import LATE, NO_FLIGHTS, Batches, Delays, Late, QueryRun, Stored
+from spark_jetstream.java import ensure_java
+
+STREAM = "FLIGHTS"
+
+#: Messages that a micro-batch takes at most (Spark 4.2 and later; older ones read everything in one batch).
+MESSAGES_PER_TRIGGER = 100_000
+
+#: The fields of a flight that the query uses; `from_json` skips the others.
+FLIGHT = "carrier string, hour int, dep_delay double, arr_delay double"
+
+Advance = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """A local Spark session whose JVM writes its log to ``folder``; the log's end is shown on a failure.
+
+    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process.
+    """
+    os.environ["JAVA_HOME"] = ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log = folder / "spark.log"
+    builder = (
+        SparkSession.builder.appName("spark-jetstream demo")
+        .master("local[*]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+        # 16 carriers and 20 hours: more partitions would only cost time.
+        .config("spark.sql.shuffle.partitions", "2")
+    )
+    try:
+        with warnings.catch_warnings(), _stderr_into(log):
+            # Nothing here uses Spark's pandas functions.
+            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+            spark = builder.getOrCreate()
+        try:
+            spark.sparkContext.setLogLevel("ERROR")
+            yield spark
+        finally:
+            spark.stop()
+    except Exception:
+        if log.is_file():
+            sys.stderr.write("The end of Spark's log:\n")
+            sys.stderr.writelines(log.read_text(errors="replace").splitlines(keepends=True)[-30:])
+        raise
+
+
+@contextlib.contextmanager
+def _stderr_into(path: Path) -> Iterator[None]:
+    """Processes started inside write their standard error to ``path``, as long as they live."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def hourly_delays(messages: DataFrame) -> DataFrame:
+    """Delays by carrier and scheduled hour, within each hour in which the server stored the messages.
+
+    The window on the message's time is what lets the query run forever: once the watermark has passed it,
+    Spark forgets its sums.
+    """
+    flight = F.from_json(F.col("data").cast("string"), FLIGHT)
+    return (
+        messages.select("timestamp", flight.alias("flight"))
+        .withWatermark("timestamp", "1 minute")
+        .groupBy(F.window("timestamp", "1 hour").alias("stored"), "flight.carrier", "flight.hour")
+        .agg(
+            F.count("*").alias("flights"),
+            F.count("flight.dep_delay").alias("departed"),
+            F.sum("flight.dep_delay").alias("departure_minutes"),
+            F.count("flight.arr_delay").alias("arrived"),
+            F.sum("flight.arr_delay").alias("arrival_minutes"),
+        )
+        .withColumn("stored", F.col("stored.start").cast("long"))
+    )
+
+
+def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFrame:
+    """The stream of flights, in limited micro-batches. Only ``columns`` are read and decoded."""
+    return (
+        spark.readStream.format("jetstream")
+        .schema(columns)
+        .option("servers", url)
+        .option("stream", STREAM)
+        .option("maxMessagesPerTrigger", MESSAGES_PER_TRIGGER)
+        .option("minPartitions", spark.sparkContext.defaultParallelism)
+        .load()
+    )
+
+
+def follow(query: StreamingQuery, advance: Advance) -> Batches:
+    """Wait until a query has ended, telling ``advance`` the rows it has read; fail as it fails."""
+    shown = 0
+    ended = False
+    while not ended:
+        ended = bool(query.awaitTermination(1))
+        rows = sum(progress.numInputRows for progress in query.recentProgress)
+        advance(rows - shown)
+        shown = rows
+    done = [progress for progress in query.recentProgress if progress.numInputRows]
+    return Batches([progress.numInputRows for progress in done], [progress.batchDuration / 1000 for progress in done])
+
+
+def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> QueryRun:
+    """Read what the stream holds, and keep the newest sums of every group."""
+    newest: dict[tuple[int, str, int], Delays] = {}
+
+    def keep(batch: DataFrame, _batch_id: int) -> None:
+        for row in batch.collect():
+            newest[row["stored"], row["carrier"], row["hour"]] = Delays(
+                row["flights"],
+                row["departed"],
+                row["departure_minutes"] or 0.0,
+                row["arrived"],
+                row["arrival_minutes"] or 0.0,
+            )
+
+    query = (
+        hourly_delays(read_flights_stream(spark, url, "timestamp timestamp, data binary"))
+        .writeStream.outputMode("update")
+        .foreachBatch(keep)
+        .option("checkpointLocation", str(folder / "delays-checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    batches = follow(query, advance)
+    delays: dict[tuple[str, int], Delays] = {}
+    for (_stored, carrier, hour), part in newest.items():
+        delays[carrier, hour] = delays.get((carrier, hour), NO_FLIGHTS).plus(part)
+    watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
+    return QueryRun(delays, batches, watermarks[-1] if watermarks else "")
+
+
+COPIES = "DELAYS"
+SUBJECTS = "delays.>"
+
+#: The header that names the sequence which a flight has in the stream of flights.
+FLIGHT_SEQUENCE = "Flight-Sequence"
+
+#: The fields of a flight that the query uses. Minutes are numbers with a point in the JSON of pandas.
+COPIED_FLIGHT = (
+    "year int, month int, day int, carrier string, flight int, origin string, dest string, "
+    "dep_delay double, arr_delay double"
+)
+
+#: The payload of a message about a late flight, as far as the check reads it.
+DELAY = "minutes bigint, lost bigint"
+
+
+def late_flights(messages: DataFrame) -> DataFrame:
+    """A row for each flight that arrived `LATE` minutes after its time or later, ready for the sink.
+
+    The subject is ``delays.<origin>.<carrier>``; ``lost`` is by how many minutes its delay grew on the way.
+    """
+    flight = F.from_json(F.col("data").cast("string"), COPIED_FLIGHT)
+    delay = F.struct(
+        F.concat_ws(" ", "carrier", "flight").alias("flight"),
+        F.make_date("year", "month", "day").alias("date"),
+        F.col("dest").alias("to"),
+        F.col("arr_delay").cast("bigint").alias("minutes"),
+        (F.col("arr_delay") - F.col("dep_delay")).cast("bigint").alias("lost"),
+    )
+    return (
+        messages.select("sequence", flight.alias("read"))
+        .select("sequence", "read.*")
+        .where(F.col("arr_delay") >= LATE)
+        .select(
+            F.concat_ws(".", F.lit("delays"), "origin", "carrier").alias("subject"),
+            F.create_map(F.lit(FLIGHT_SEQUENCE), F.col("sequence").cast("string")).alias("headers"),
+            F.to_json(delay).alias("data"),
+        )
+    )
+
+
+def write_late(spark: SparkSession, url: str, folder: Path, advance: Advance) -> Batches:
+    """Read the stream of flights once more and publish the late ones, each exactly once. The stream must be there."""
+    query = (
+        late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
+        .writeStream.format("jetstream")
+        .outputMode("append")
+        .option("servers", url)
+        .option("stream", COPIES)
+        .option("delivery", "exactly-once")
+        .option("checkpointLocation", str(folder / "late-checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    return follow(query, advance)
+
+
+def read_back(spark: SparkSession, url: str) -> Stored:
+    """What the second stream holds, added up by subject. A flight counts once in ``flights``, however often stored."""
+    began = time.monotonic()
+    delay = F.from_json(F.col("data").cast("string"), DELAY)
+    rows = (
+        spark.read.format("jetstream")
+        .schema("subject string, sequence bigint, headers map<string,array<string>>, data binary")
+        .option("servers", url)
+        .option("stream", COPIES)
+        .option("minPartitions", spark.sparkContext.defaultParallelism)
+        .load()
+        .withColumn("delay", delay)
+        .groupBy("subject")
+        .agg(
+            F.count("*").alias("messages"),
+            F.countDistinct(F.element_at(F.element_at("headers", FLIGHT_SEQUENCE), 1)).alias("flights"),
+            F.sum("delay.minutes").alias("minutes"),
+            F.sum("delay.lost").alias("lost"),
+            F.min_by(F.col("data").cast("string"), "sequence").alias("example"),
+        )
+        .collect()
+    )
+    late = {
+        row["subject"]: Late(row["messages"], row["flights"], row["minutes"] or 0, row["lost"] or 0) for row in rows
+    }
+    return Stored(late, {row["subject"]: row["example"] for row in rows}, time.monotonic() - began)

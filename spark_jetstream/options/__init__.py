@@ -1,0 +1,26 @@
+"""Options, parsed once into frozen models.
+
+`ConnectionOptions` says how to reach JetStream, `SourceOptions` what to read and how, `SinkOptions` where to
+write and how. All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable,
+pickle to the executors, and hold Python values: durations in seconds (float), sizes in bytes, times in
+nanoseconds since the epoch.
+
+Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error (nor
+anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info of a URL.
+
+``python -m spark_jetstream.options > docs/options.md`` writes the reference.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.reference import options_markdown
+from spark_jetstream.options.sink import Delivery, SinkOptions
+from spark_jetstream.options.source import SourceOptions
+
+__all__ = ["ConnectionOptions", "Delivery", "SinkOptions", "SourceOptions", "options_markdown"]
+
+if __name__ == "__main__":
+    sys.stdout.write(options_markdown())

@@ -1,0 +1,1 @@
+"""What is on the wire and on the server, as data: no socket, clock, log, asyncio or Spark."""

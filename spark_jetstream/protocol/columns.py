@@ -1,0 +1,174 @@
+"""Frames of a pull consumer to Arrow columns, in bulk. Pure: bytes in, columns out.
+
+What a stream's message is made of stands in three places: the subject in the control line, sequence and time in
+the reply subject (`$JS.ACK...`, in one of two forms, JETSTREAM ADR-15), header and payload behind the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.headers import decode_headers, to_text
+from spark_jetstream.protocol.vectors import load8, parse_unsigned
+from spark_jetstream.protocol.wire import Frames, IntArray, gather
+from spark_jetstream.schema import arrow_schema
+
+_ACK_PREFIX = np.uint64(int.from_bytes(b"$JS.ACK.", "little"))
+_V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
+_STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 5, 6, 7, 8
+
+
+class Acks:
+    """The numbers in the reply subjects of `frames`, each read when asked for.
+
+    Raises `ProtocolError` when a reply subject is not one of the two forms a JetStream server writes.
+    """
+
+    def __init__(self, frames: Frames) -> None:
+        self._lines = frames.lines
+        self._separators = frames.separators
+        dots = frames.reply_dots
+        version1 = dots == _V1_DOTS
+        reply_at = frames.separators[frames.reply] + 1
+        known = version1 | (dots >= _V2_DOTS)
+        if not (known.all() and (load8(frames.lines, reply_at) == _ACK_PREFIX).all()):
+            raise ProtocolError("a message came whose reply subject is not that of a JetStream consumer")
+        self._shift = frames.reply + np.where(version1, 0, 2)
+
+    def _token(self, number: int, rows: slice = slice(None)) -> IntArray:
+        at = self._shift[rows] + number
+        value, good = parse_unsigned(self._lines, self._separators[at] + 1, self._separators[at + 1])
+        if not good.all():
+            raise ProtocolError("a message came whose reply subject holds something else than numbers")
+        return value
+
+    def sequences(self) -> IntArray:
+        """Stream sequences, int64, length n."""
+        return self._token(_STREAM_SEQUENCE)
+
+    def timestamps(self) -> IntArray:
+        """When the server stored the messages, nanoseconds since the epoch, int64, length n."""
+        return self._token(_TIMESTAMP)
+
+    def consumer_sequences(self) -> tuple[int, int]:
+        """The consumer sequence of the first and of the last message."""
+        first = self._token(_CONSUMER_SEQUENCE, slice(0, 1))
+        last = self._token(_CONSUMER_SEQUENCE, slice(-1, None))
+        return int(first[0]), int(last[0])
+
+    def pending(self) -> int:
+        """How many messages the consumer still had to deliver after the last of these."""
+        return int(self._token(_PENDING, slice(-1, None))[0])
+
+
+class Messages(Protocol):
+    """A run of n >= 1 messages of one stream, in stream order, however they were read; each column when asked for."""
+
+    @property
+    def sequences(self) -> IntArray:
+        """Stream sequences, ascending, int64, length n."""
+
+    def __len__(self) -> int: ...
+
+    def timestamps(self) -> IntArray:
+        """When the server stored the messages, nanoseconds since the epoch, int64, length n."""
+
+    def subjects(self) -> pa.StringArray:
+        """The subjects the messages were stored under; bytes that are not UTF-8 become U+FFFD."""
+
+    def headers(self) -> pa.MapArray:
+        """The headers as map<string, list<string>>, null for a message without any."""
+
+    def payloads(self) -> pa.BinaryArray:
+        """The payloads, byte for byte."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a pull consumer delivered; implements `Messages`."""
+
+    frames: Frames
+    acks: Acks
+    sequences: IntArray
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def timestamps(self) -> IntArray:
+        """As `Messages` has it."""
+        return self.acks.timestamps()
+
+    def subjects(self) -> pa.StringArray:
+        """As `Messages` has it."""
+        return subjects(self.frames)
+
+    def headers(self) -> pa.MapArray:
+        """As `Messages` has it."""
+        return headers(self.frames)
+
+    def payloads(self) -> pa.BinaryArray:
+        """As `Messages` has it."""
+        return payloads(self.frames)
+
+
+def subjects(frames: Frames) -> pa.StringArray:
+    """The subjects the messages were stored under; bytes that are not UTF-8 become U+FFFD."""
+    return to_text(gather(frames.lines, frames.subject_start, frames.subject_end))
+
+
+def payloads(frames: Frames) -> pa.BinaryArray:
+    """The payloads, byte for byte."""
+    return gather(frames.data, frames.line_end + frames.head, frames.line_end + frames.size)
+
+
+def headers(frames: Frames) -> pa.MapArray:
+    """The headers as map<string, list<string>>, null for a message without any."""
+    return decode_headers(frames.data, frames.line_end, frames.head)
+
+
+def repeated(text: str, count: int) -> pa.StringArray:
+    """The same string `count` times."""
+    raw = text.encode()
+    offsets = np.arange(0, (count + 1) * len(raw), len(raw), dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)])
+
+
+def integers(values: IntArray) -> pa.Int64Array:
+    """The same numbers as an Arrow array, not copied."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
+    """Times in whole microseconds, rounded down, in UTC."""
+    return pa.Array.from_buffers(
+        pa.timestamp("us", tz="UTC"), len(nanoseconds), [None, pa.py_buffer(nanoseconds // 1000)]
+    )
+
+
+def record_batch(
+    messages: Messages, *, stream: str, columns: Sequence[str], with_headers: bool = True
+) -> pa.RecordBatch:
+    """Rows of a stream, one for each message, in stream order, with just the named columns of `schema.COLUMNS`."""
+    schema = arrow_schema(columns)
+    arrays: list[pa.Array] = []
+    for name in columns:
+        if name == "stream":
+            arrays.append(repeated(stream, len(messages)))
+        elif name == "subject":
+            arrays.append(messages.subjects())
+        elif name == "sequence":
+            arrays.append(integers(messages.sequences))
+        elif name == "timestamp":
+            arrays.append(microseconds(messages.timestamps()))
+        elif name == "headers":
+            arrays.append(messages.headers() if with_headers else pa.nulls(len(messages), schema.field(name).type))
+        else:
+            arrays.append(messages.payloads())
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

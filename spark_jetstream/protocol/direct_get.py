@@ -1,0 +1,317 @@
+"""Answers to batched Direct Gets (JETSTREAM: ADR-31) to Arrow columns, in bulk. Pure: bytes in, columns out.
+
+Each message comes as the server stored it, with six lines added behind its own header lines::
+
+    NATS/1.0\r\n<its own lines>
+    Nats-Stream: S\r\n   Nats-Subject: a.0\r\n   Nats-Sequence: 4\r\n
+    Nats-Time-Stamp: 2026-11-21T10:22:23.56442039Z\r\n
+    Nats-Num-Pending: 6\r\n   Nats-Last-Sequence: 3\r\n   \r\n
+
+Its own lines may have the same names, so only the last six count. The server cuts the last two bytes off a stored
+header block, whatever they are, and goes on there: behind a block that does not end with an empty line the first of the
+six continues the block's last line, and two bytes of a block that ends without any line end are not to be had.
+
+What ends an answer is a status: a first line with a code, few lines behind it, no payload. No message is taken for one:
+the six lines are what makes a message, and nothing that a publisher writes can stand behind them.
+
+Runs of messages that were read apart, put together in the order of the stream. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol import columns
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.headers import decode_headers, to_text
+from spark_jetstream.protocol.vectors import BoolArray, load8, parse_unsigned
+from spark_jetstream.protocol.wire import Frames, IntArray, gather
+
+_STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
+_NAMES = (
+    b"Nats-Stream: ",
+    b"Nats-Subject: ",
+    b"Nats-Sequence: ",
+    b"Nats-Time-Stamp: ",
+    b"Nats-Num-Pending: ",
+    b"Nats-Last-Sequence: ",
+)
+_SHORTEST = sum(map(len, _NAMES))
+_NO_LINES = b"NATS/1.0\r\n"
+_VERSION = np.uint64(int.from_bytes(_NO_LINES[:8], "little"))
+_LF, _CR = 10, 13
+_STATUS = re.compile(rb"NATS/1\.0 (\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The status that ends the answer to request `number`; what it does not say is None.
+
+    204: `last` is the sequence of the last message of the answer, and `pending` how many more match behind it.
+    """
+
+    number: int
+    code: int
+    description: str
+    last: int | None
+    pending: int | None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Messages that answer request `number`, as `stream` has them, which may be a mirror; implements `Messages`.
+
+    `previous` is for each message the sequence of the one before it in the same answer, 0 for the first (int64).
+    """
+
+    number: int
+    stream: str
+    sequences: IntArray
+    previous: IntArray
+    _frames: Frames
+    _heads: npt.NDArray[np.uint8]
+    _begin: IntArray  # where the header block begins
+    _own_end: IntArray  # and where the six lines do
+    _line_ends: IntArray  # the line feeds of the six lines, 7 * n with that of the empty line
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, part: slice) -> Answered:
+        """The messages of a slice with step 1; shares the buffers."""
+        return replace(
+            self,
+            sequences=self.sequences[part],
+            previous=self.previous[part],
+            _frames=self._frames[part],
+            _begin=self._begin[part],
+            _own_end=self._own_end[part],
+            _line_ends=self._line_ends[:, part],
+        )
+
+    def pending(self) -> int:
+        """How many messages matched behind the last of these, in the store that answered."""
+        return int(_numbers(self._heads, self._line_ends[:, -1:], _PENDING)[0])
+
+    def timestamps(self) -> IntArray:
+        """As `Messages` has it. Raises `ProtocolError` where a time is no RFC 3339 text."""
+        try:
+            # Arrow reads integers: up to nine digits of a fraction, none of them lost.
+            times = self._value(_TIME).cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
+        except pa.ArrowInvalid:
+            raise ProtocolError("a direct get was answered with a time that cannot be read") from None
+        found: IntArray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return found
+
+    def subjects(self) -> pa.StringArray:
+        """As `Messages` has it."""
+        return to_text(self._value(_SUBJECT))
+
+    def headers(self) -> pa.MapArray:
+        """As `Messages` has it, without the lines that the server added."""
+        length = self._own_end - self._begin
+        plain = length == len(_NO_LINES)
+        plain[plain] = load8(self._heads, self._begin[plain]) == _VERSION
+        return decode_headers(self._heads, self._begin, np.where(plain, 0, length))
+
+    def payloads(self) -> pa.BinaryArray:
+        """As `Messages` has it."""
+        return columns.payloads(self._frames)
+
+    def raw(self) -> Iterator[tuple[bytes, bytes]]:
+        """The header block, with the lines that the server added, and the payload of each message, as they came."""
+        frames = self._frames
+        for start, head, size in zip(frames.line_end, frames.head, frames.size, strict=True):
+            yield frames.data[start : start + head], frames.data[start + head : start + size]
+
+    def _value(self, line: int) -> pa.BinaryArray:
+        start = self._line_ends[line - 1] + 1 + len(_NAMES[line])
+        return gather(self._heads, start, self._line_ends[line] - 1)
+
+
+def read_answers(frames: Frames, inbox: str) -> Iterator[Answered | Ending]:
+    """What came to `<inbox>.<number>`, cut by request, in the order of the wire.
+
+    Raises `ProtocolError` when something is neither such a message nor a status.
+    """
+    number, good = parse_unsigned(frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end)
+    if not good.all():
+        raise ProtocolError("an answer came on a subject that nothing was asked with")
+    heads, bounds = _heads(frames)
+    line_ends, message = _find_lines(heads, bounds)
+    key = number * 2 + message
+    cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
+    for first, last in pairwise(cuts):
+        some = slice(first, last)
+        if message[first]:
+            yield _answered(int(number[first]), frames[some], heads, bounds[:-1][some], line_ends[:, some])
+        else:
+            yield from (_ending(int(number[at]), frames, at) for at in range(first, last))
+
+
+def _heads(frames: Frames) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    """All header blocks, one after the other, and where each begins and ends."""
+    blocks = gather(frames.data, frames.line_end, frames.line_end + frames.head)
+    _, offsets, content = blocks.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(frames) + 1).astype(np.int64)
+    total = int(bounds[-1])
+    return np.frombuffer(content, np.uint8, total) if total else np.zeros(0, np.uint8), bounds
+
+
+def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, BoolArray]:
+    """The line feeds of the last seven lines of each block (7 * n), and whether those are what makes a message."""
+    count, lines = len(bounds) - 1, len(_NAMES) + 1
+    feeds = np.flatnonzero(heads == _LF)
+    if len(heads) < _SHORTEST or len(feeds) < lines:
+        return np.zeros((lines, count), np.int64), np.zeros(count, np.bool_)
+    last = bounds[1:] - 1
+    each = len(feeds) // count
+    if each >= lines and len(feeds) == each * count and np.array_equal(feeds[each - 1 :: each], last):
+        # The same number of lines in every block, as it is without headers of their own.
+        ends = np.ascontiguousarray(feeds.reshape(count, each)[:, -lines:].T)
+        message: BoolArray = ends[_STREAM] > bounds[:-1]
+    else:
+        at = np.minimum(np.searchsorted(feeds, last), len(feeds) - 1)
+        ends = feeds[np.maximum(at + np.arange(1 - lines, 1)[:, None], 0)]
+        message = (feeds[at] == last) & (at >= lines - 1) & (ends[_STREAM] > bounds[:-1])
+    message &= (heads[np.maximum(ends - 1, 0)] == _CR).all(axis=0) & (ends[-1] == ends[-2] + 2)
+    for line, name in enumerate(_NAMES[1:], start=1):
+        start = ends[line - 1] + 1 + len(name)
+        message &= start < ends[line] - 1
+        # The last eight bytes of a name tell it well enough: only a server writes here.
+        word = load8(heads, np.where(message, start - 8, 0))
+        message &= word == np.frombuffer(name, "<u8", 1, len(name) - 8)[0]
+    return ends, message
+
+
+def _begins_with(data: npt.NDArray[np.uint8], at: IntArray, text: bytes) -> BoolArray:
+    """Where data[at[i]:] begins with `text`, which has at least eight bytes."""
+    found: BoolArray = np.ones(len(at), np.bool_)
+    for offset in (*range(0, len(text) - 8, 8), len(text) - 8):
+        found &= load8(data, at + offset) == np.frombuffer(text, "<u8", 1, offset)[0]
+    return found
+
+
+def _answered(
+    number: int, frames: Frames, heads: npt.NDArray[np.uint8], begin: IntArray, line_ends: IntArray
+) -> Answered:
+    stop = line_ends[_STREAM] - 1
+    first = heads[int(begin[0]) : int(stop[0])].tobytes()
+    # No stream has a blank in its name: whatever stands in front, the server's own words are the last ones.
+    name = first[first.rfind(b" ") + 1 :]
+    line = _NAMES[_STREAM] + name + b"\r\n"
+    own_end = stop + 2 - len(line)
+    if not (name and (own_end >= begin).all() and _begins_with(heads, own_end, line).all()):
+        raise ProtocolError("a direct get was answered without the name of the stream, or by more than one stream")
+    sequences, previous = (_numbers(heads, line_ends, each) for each in (_SEQUENCE, _PREVIOUS))
+    stream = name.decode("utf-8", "replace")
+    return Answered(number, stream, sequences, previous, frames, heads, begin, own_end, line_ends)
+
+
+def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> IntArray:
+    start = line_ends[line - 1] + 1 + len(_NAMES[line])
+    value, good = parse_unsigned(heads, start, line_ends[line] - 1)
+    if not good.all():
+        raise ProtocolError("a direct get was answered with something else than numbers for sequences")
+    return value
+
+
+def _ending(number: int, frames: Frames, at: int) -> Ending:
+    start = int(frames.line_end[at])
+    block = frames.data[start : start + int(frames.size[at])]
+    found = _STATUS.fullmatch(block)
+    lines = found[3].split(b"\r\n") if found else []
+    values = {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+    if found is None or frames.head[at] != frames.size[at] or _NAMES[_TIME][:-2] in values:
+        raise ProtocolError(
+            "a direct get was answered neither with a message of a batch nor with a status: is the stream on a server "
+            "older than 2.11 (option readWith)?"
+        )
+    description = (found[2] or b"").decode("utf-8", "replace").strip()
+    last, pending = (_number(values.get(_NAMES[line][:-2], b"")) for line in (_PREVIOUS, _PENDING))
+    return Ending(number, int(found[1]), description, last, pending)
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 19 else None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Several runs of messages as one; implements `Messages`. `order` is where each message stands in `parts`."""
+
+    parts: Sequence[Messages]
+    order: IntArray
+    sequences: IntArray
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def timestamps(self) -> IntArray:
+        """As `Messages` has it."""
+        found: IntArray = np.concatenate([part.timestamps() for part in self.parts])[self.order]
+        return found
+
+    def subjects(self) -> pa.StringArray:
+        """As `Messages` has it."""
+        return self._in_order([part.subjects() for part in self.parts])
+
+    def headers(self) -> pa.MapArray:
+        """As `Messages` has it."""
+        return self._in_order([part.headers() for part in self.parts])
+
+    def payloads(self) -> pa.BinaryArray:
+        """As `Messages` has it."""
+        return self._in_order([part.payloads() for part in self.parts])
+
+    def _in_order(self, arrays: list[pa.Array]) -> pa.Array:
+        return pa.concat_arrays(arrays).take(pa.array(self.order))
+
+
+class _Reader:
+    """One of the runs' readers, and what of it was not handed out yet."""
+
+    def __init__(self, runs: Iterator[Answered]) -> None:
+        self.runs = runs
+        self.head: Answered | None = None
+
+    def fill(self) -> bool:
+        """Whether there is something to hand out."""
+        if self.head is None:
+            self.head = next(self.runs, None)
+        return self.head is not None
+
+    def up_to(self, sequence: int) -> Answered | None:
+        """Take what is there up to a sequence; None if nothing is."""
+        assert self.head is not None
+        inside = int(self.head.sequences.searchsorted(sequence, side="right"))
+        taken = self.head[:inside] if inside else None
+        self.head = self.head[inside:] if inside < len(self.head) else None
+        return taken
+
+
+def merge(readers: Sequence[Iterator[Answered]]) -> Iterator[Messages]:
+    """What the readers give, in the order of sequences; of each no more than one run is held at a time.
+
+    A reader's runs are ascending, and no two readers give the same message.
+    """
+    left = [_Reader(runs) for runs in readers]
+    while left := [reader for reader in left if reader.fill()]:
+        # Up to the end of the run that ends first everything is known.
+        heads = [reader.head for reader in left if reader.head is not None]
+        known = min(int(head.sequences[-1]) for head in heads)
+        parts = [part for reader in left if (part := reader.up_to(known)) is not None]
+        if len(parts) == 1:
+            yield parts[0]
+            continue
+        sequences = np.concatenate([part.sequences for part in parts])
+        order = np.argsort(sequences, kind="stable")
+        yield Merged(parts, order, sequences[order])

@@ -1,0 +1,124 @@
+"""NATS message headers (ADR-4) of many messages at once, to one Arrow map column. Pure.
+
+A header block is `NATS/1.0` and an optional inline status, then lines `Name: value`, each ended by CR LF, then
+an empty line. Names may repeat: their values become one list in the order of the wire. Blanks around a name or
+a value do not belong to it. A line without a colon or without a name says nothing and is passed over: the
+server stores whatever block a publisher sends, and one malformed block must not stop a stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_jetstream.protocol.wire import IntArray, gather
+
+HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
+
+_LF, _CR, _COLON, _SPACE, _TAB = 10, 13, 58, 32, 9
+
+
+def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
+    """Header blocks data[start[i]:start[i]+length[i]] as map<string, list<string>>; null where there is none.
+
+    Bytes that are not UTF-8 become U+FFFD. Never fails: whatever is not a header line is passed over.
+    """
+    count = len(start)
+    rows = np.flatnonzero(length)
+    if not len(rows):
+        return pa.nulls(count, HEADERS_TYPE)
+    blocks = gather(data, start[rows], start[rows] + length[rows])
+    _, offset_buffer, content = blocks.buffers()
+    bounds = np.frombuffer(offset_buffer, np.int32, len(rows) + 1).astype(np.int64)
+    octets = np.frombuffer(content, np.uint8, int(bounds[-1]))
+    begin, end = _lines(octets, bounds)
+    block = np.searchsorted(bounds, begin, side="right") - 1
+    useful = (begin != bounds[block]) & (end > begin)  # neither the version line nor the empty one
+    begin, end, block = begin[useful], end[useful], block[useful]
+    colons = np.flatnonzero(octets == _COLON)
+    colons = np.append(colons, len(octets))
+    colon = colons[np.searchsorted(colons, begin)]
+    has_colon = colon < end
+    begin, end, colon, block = begin[has_colon], end[has_colon], colon[has_colon], block[has_colon]
+    name_begin, name_end = _stripped(octets, begin, colon)
+    named = name_end > name_begin
+    value_begin, value_end = _stripped(octets, (colon + 1)[named], end[named])
+    names = to_text(gather(octets, name_begin[named], name_end[named]))
+    values = to_text(gather(octets, value_begin, value_end))
+    return _assemble(count, rows[block[named]], names, values)
+
+
+def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, IntArray]:
+    """Where the lines of all blocks begin and end; only CR LF ends one, and a block does."""
+    feeds = np.flatnonzero(octets == _LF)
+    feeds = feeds[(feeds > 0) & (octets[feeds - 1] == _CR)]
+    if len(feeds) and np.isin(bounds[1:] - 1, feeds, assume_unique=True).all():
+        ends = feeds + 1
+        trim = 2
+        begin = np.concatenate((bounds[:1], ends[:-1]))
+        return begin, ends - trim
+    ends = np.union1d(feeds + 1, bounds[1:])
+    begin = np.concatenate((bounds[:1], ends[:-1]))
+    closed = np.isin(ends - 1, feeds)
+    # A CR LF that a block's end cut in two belongs to no line; a line never begins after it ends.
+    return begin, np.maximum(begin, np.where(closed, ends - 2, ends))
+
+
+def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Move both ends inwards over spaces and tabs."""
+    begin, end = begin.copy(), end.copy()
+    if not len(octets):
+        return begin, end
+    top = len(octets) - 1
+    while True:
+        first = octets[np.minimum(begin, top)]
+        blank = (begin < end) & ((first == _SPACE) | (first == _TAB))
+        if not blank.any():
+            break
+        begin += blank
+    while True:
+        final = octets[np.maximum(end - 1, 0)]
+        blank = (begin < end) & ((final == _SPACE) | (final == _TAB))
+        if not blank.any():
+            break
+        end -= blank
+    return begin, end
+
+
+def _assemble(count: int, row: IntArray, names: pa.StringArray, values: pa.StringArray) -> pa.MapArray:
+    """One map a row from (row, name, value) in wire order; repeated names of a row become one list."""
+    total = len(row)
+    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    distinct = int(codes.max()) + 1 if total else 1
+    key = row * distinct + codes
+    order = np.argsort(key, kind="stable")
+    grouped = key[order]
+    heads = np.flatnonzero(np.concatenate((np.ones(min(total, 1), np.bool_), grouped[1:] != grouped[:-1])))
+    if len(heads) == total:
+        list_bounds = np.arange(total + 1, dtype=np.int32)
+        entry_row = row
+    else:
+        # Groups in the order in which their names came first, their values in wire order.
+        first = order[heads]
+        arrangement = np.argsort(first, kind="stable")
+        sizes = np.diff(np.append(heads, total))[arrangement]
+        list_bounds = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+        source = np.repeat(heads[arrangement] - list_bounds[:-1], sizes) + np.arange(total)
+        values = values.take(pa.array(order[source]))
+        names = names.take(pa.array(first[arrangement]))
+        entry_row = row[first[arrangement]]
+    per_row = np.bincount(entry_row, minlength=count)
+    offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(list_bounds), values)
+    return pa.MapArray.from_arrays(pa.array(offsets), names, lists, type=HEADERS_TYPE, mask=pa.array(per_row == 0))
+
+
+def to_text(raw: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as UTF-8 text; whatever is not valid UTF-8 becomes U+FFFD."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], pa.string())

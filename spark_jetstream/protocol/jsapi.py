@@ -1,0 +1,434 @@
+"""The JetStream API as data: subjects, request bodies, replies and statuses. Pure.
+
+Durations travel as int64 nanoseconds and times as RFC 3339 text (JETSTREAM: ADR-8, ADR-13, ADR-31, ADR-37). Since
+server 2.12 an unknown field in a request is refused, so a body holds only what the oldest supported server knows.
+
+The subjects of the JetStream API that administration uses, without their prefix, and since which server. Pure.
+
+``{stream}`` and the like are what `Api.ask` fills in. A server gives no reply at all on a subject that it does not
+know, so `NEEDED` says which subjects an older server lacks.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
+from spark_jetstream.protocol.units import INT64_MAX, shown
+from spark_jetstream.protocol.wire import Status
+
+DEFAULT_PREFIX = "$JS.API"
+
+STREAM_IS_WORK_QUEUE = frozenset({10084, 10098, 10099, 10100, 10101})
+"""What the server answers to a reader's consumer on a work-queue stream (error codes)."""
+FILTER_TAKEN = frozenset({10099, 10100})
+"""What the server answers when another consumer of a work queue has the filter, or part of it (error codes)."""
+CONSUMER_EXISTS = 10148
+"""What the server answers when a consumer of that name exists with another configuration (error code)."""
+RESET_REFUSED = 10204
+"""What the server answers when a consumer cannot be moved to a sequence (error code)."""
+END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
+"""Statuses that end the answer to a Direct Get: a batch is through, nothing was found, nobody listens."""
+
+
+def stream_info(prefix: str, stream: str) -> str:
+    """Subject that returns a stream's configuration and state."""
+    return f"{prefix}.STREAM.INFO.{stream}"
+
+
+def stream_names(prefix: str) -> str:
+    """Subject that lists the names of streams."""
+    return f"{prefix}.STREAM.NAMES"
+
+
+def stream_names_request(subject: str) -> bytes:
+    """Body that asks for the streams that capture a subject."""
+    return json.dumps({"subject": subject}).encode()
+
+
+def stream_create(prefix: str, stream: str) -> str:
+    """Subject that creates a stream."""
+    return f"{prefix}.STREAM.CREATE.{stream}"
+
+
+def stream_update(prefix: str, stream: str) -> str:
+    """Subject that gives an existing stream a configuration; what is left out of it becomes the default."""
+    return f"{prefix}.STREAM.UPDATE.{stream}"
+
+
+def stream_create_request(config: Mapping[str, Any]) -> bytes:
+    """Body that creates a stream, or updates one."""
+    return json.dumps(config).encode()
+
+
+def stream_delete(prefix: str, stream: str) -> str:
+    """Subject that deletes a stream."""
+    return f"{prefix}.STREAM.DELETE.{stream}"
+
+
+def stream_snapshot(prefix: str, stream: str) -> str:
+    """Subject that lets the server send a backup of a stream."""
+    return f"{prefix}.STREAM.SNAPSHOT.{stream}"
+
+
+def stream_restore(prefix: str, stream: str) -> str:
+    """Subject that begins to restore a stream; it must not exist."""
+    return f"{prefix}.STREAM.RESTORE.{stream}"
+
+
+def message_get(prefix: str, stream: str) -> str:
+    """Subject that returns one message, from the stream's leader."""
+    return f"{prefix}.STREAM.MSG.GET.{stream}"
+
+
+def message_request(sequence: int) -> bytes:
+    """Body that asks for the message with a stream sequence."""
+    return json.dumps({"seq": sequence}).encode()
+
+
+def last_message_request(subject: str) -> bytes:
+    """Body that asks for the last message on a subject."""
+    return json.dumps({"last_by_subj": subject}).encode()
+
+
+def next_message_request(subject: str, sequence: int) -> bytes:
+    """Body that asks for the first message on a subject that has this sequence or a later one."""
+    return json.dumps({"seq": sequence, "next_by_subj": subject}).encode()
+
+
+def first_message_request(time: str, subject: str) -> bytes:
+    """Body that asks for the first message on a subject stored at a time (RFC 3339) or later."""
+    return json.dumps({"start_time": time, "next_by_subj": subject}).encode()
+
+
+def direct_get(prefix: str, stream: str) -> str:
+    """Subject at which any replica, and any mirror, returns messages (ADR-31)."""
+    return f"{prefix}.DIRECT.GET.{stream}"
+
+
+def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes: int) -> bytes:
+    """Body that asks for the messages on a subject (None for all) from a sequence on, as a batch (server 2.11)."""
+    body: dict[str, Any] = {"seq": sequence, "batch": batch, "max_bytes": max_bytes}
+    if subject is not None:
+        body["next_by_subj"] = subject
+    return json.dumps(body).encode()
+
+
+def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
+    """Subject that creates a consumer; a single filter is part of it, so that permissions can name it.
+
+    ``filters`` holds one filter where the configuration has ``filter_subject``. The server refuses one of
+    ``filter_subjects`` in the subject (error 10137), also when that list has one element.
+    """
+    base = f"{prefix}.CONSUMER.CREATE.{stream}.{name}"
+    return f"{base}.{filters[0]}" if len(filters) == 1 else base
+
+
+def consumer_info(prefix: str, stream: str, name: str) -> str:
+    """Subject that returns a consumer's configuration and state."""
+    return f"{prefix}.CONSUMER.INFO.{stream}.{name}"
+
+
+def consumer_delete(prefix: str, stream: str, name: str) -> str:
+    """Subject that deletes a consumer."""
+    return f"{prefix}.CONSUMER.DELETE.{stream}.{name}"
+
+
+def consumer_next(prefix: str, stream: str, name: str) -> str:
+    """Subject that asks a pull consumer for messages."""
+    return f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
+
+
+def consumer_list(prefix: str, stream: str) -> str:
+    """Subject that lists a stream's consumers, a page at a time."""
+    return f"{prefix}.CONSUMER.LIST.{stream}"
+
+
+def consumer_list_request(offset: int) -> bytes:
+    """Body that asks for the page of a list that begins at this place, from 0."""
+    return json.dumps({"offset": offset}).encode()
+
+
+def consumer_reset(prefix: str, stream: str, name: str) -> str:
+    """Subject that moves a consumer (server 2.14). For a consumer that is missing nobody answers there."""
+    return f"{prefix}.CONSUMER.RESET.{stream}.{name}"
+
+
+def reset_request(sequence: int) -> bytes:
+    """Body that makes this stream sequence, or the first one behind it, the next that a consumer delivers."""
+    return json.dumps({"seq": sequence}).encode()
+
+
+def stream_purge(prefix: str, stream: str) -> str:
+    """Subject that removes messages of a stream."""
+    return f"{prefix}.STREAM.PURGE.{stream}"
+
+
+def purge_request(end: int, filter_subject: str | None) -> bytes:
+    """Body that removes the messages below a sequence, of all subjects or of those that match a filter.
+
+    `ValueError` for an `end` below 2: there is nothing to remove, and without a sequence everything would go.
+    """
+    if end < 2:
+        raise ValueError(f"a purge below sequence {end} removes nothing")
+    body: dict[str, Any] = {"seq": end}
+    if filter_subject is not None:
+        body["filter"] = filter_subject
+    return json.dumps(body).encode()
+
+
+def purge_subject_request(subject: str) -> bytes:
+    """Body that removes all messages on a subject.
+
+    Not a purge below some far sequence: a server counts up to it, for hours, where the stream is in memory (2.15).
+    """
+    if not subject:
+        raise ValueError("without a subject everything would go")
+    return json.dumps({"filter": subject}).encode()
+
+
+def nanoseconds(seconds: float) -> int:
+    """A duration as the API wants it."""
+    return round(seconds * 1_000_000) * 1000
+
+
+def reader_config(
+    name: str,
+    filters: Sequence[str],
+    *,
+    start_sequence: int | None = None,
+    start_time: str | None = None,
+    last: bool = False,
+    last_per_subject: bool = False,
+    headers_only: bool = False,
+    inactive_threshold: float | None = 30.0,
+    replicas: int | None = 1,
+) -> dict[str, Any]:
+    """Configuration of an ephemeral pull consumer that acknowledges nothing and lives in memory.
+
+    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. With `last_per_subject`,
+    which needs a filter, it delivers the last message of each subject, and then what is stored later.
+    `inactive_threshold` is in seconds. None leaves `replicas` and `inactive_threshold` to the stream, as interest
+    streams and streams with limits for their consumers demand.
+    """
+    config: dict[str, Any] = {
+        "name": name,
+        "deliver_policy": "all",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "replay_policy": "instant",
+        "mem_storage": True,
+    }
+    if inactive_threshold is not None:
+        config["inactive_threshold"] = nanoseconds(inactive_threshold)
+    if replicas is not None:
+        config["num_replicas"] = replicas
+    if last:
+        config["deliver_policy"] = "last"
+    elif last_per_subject:
+        config["deliver_policy"] = "last_per_subject"
+    elif start_time is not None:
+        config |= {"deliver_policy": "by_start_time", "opt_start_time": start_time}
+    elif start_sequence is not None and start_sequence > 1:
+        config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start_sequence}
+    if len(filters) == 1:
+        config["filter_subject"] = filters[0]
+    elif filters:
+        config["filter_subjects"] = list(filters)
+    if headers_only:
+        config["headers_only"] = True
+    return config
+
+
+def create_request(stream: str, config: Mapping[str, Any]) -> bytes:
+    """Body that creates a consumer, and fails where one of that name with another configuration exists."""
+    return json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
+
+
+def update_request(stream: str, config: Mapping[str, Any]) -> bytes:
+    """Body that gives an existing consumer a configuration; what is left out of it becomes the default."""
+    return json.dumps({"stream_name": stream, "config": config, "action": "update"}).encode()
+
+
+def touch_request() -> bytes:
+    """Body of a pull that no message fits into: it delivers nothing, and counts as activity of its consumer."""
+    return json.dumps({"batch": 1, "max_bytes": 1, "no_wait": True}).encode()
+
+
+def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float, no_wait: bool = False) -> bytes:
+    """Body of one pull (ADR-37): at most `batch` messages and `max_bytes` bytes; times in seconds.
+
+    With `no_wait` it ends, once it has brought something, where the stream does.
+    """
+    body: dict[str, Any] = {
+        "batch": batch,
+        "max_bytes": max_bytes,
+        "expires": nanoseconds(expires),
+        "idle_heartbeat": nanoseconds(heartbeat),
+    }
+    if no_wait:
+        body["no_wait"] = True
+    return json.dumps(body).encode()
+
+
+def reply(payload: bytes, context: str) -> dict[str, Any]:
+    """The JSON object of an API reply.
+
+    Raises the `ApiError` that stands for the server's own error, and `ProtocolError` when it is no JSON object.
+    `context` says what was asked, as an infinitive without "to".
+    """
+    try:
+        body = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"cannot {context}: the server's reply is not JSON") from None
+    if not isinstance(body, dict):
+        raise ProtocolError(f"cannot {context}: the server's reply is not a JSON object")
+    error = body.get("error")
+    if isinstance(error, dict):
+        raise api_error(error, context)
+    return body
+
+
+def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> Any:
+    """The value at a dotted path of a reply; `ProtocolError` when it is missing or of another type."""
+    value: Any = body
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ProtocolError(f"cannot {context}: the server's reply has no usable field {path}")
+    return value
+
+
+def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:
+    """The number at a dotted path of a reply, from `least` to 2^63-1.
+
+    Raises:
+        ProtocolError: The number is missing, is no whole number, or is out of this range.
+    """
+    number = int(field(body, path, int, context))
+    if not least <= number <= INT64_MAX:
+        raise ProtocolError(f"cannot {context}: the server's reply has {shown(number)} for {path}")
+    return number
+
+
+class PullOutcome(enum.Enum):
+    """What a status means for the pull request it answers."""
+
+    GOES_ON = "a heartbeat: the request is alive"
+    ENDED = "the request is over; what it did not deliver may be asked for again"
+    LOST = "the consumer cannot serve any more; go on with a new one"
+    REFUSED = "the request can never succeed as it is"
+
+
+#: (code, beginning of the description in lower case, or "" for any) -> outcome; the first row that fits counts.
+_STATUSES: tuple[tuple[int, str, PullOutcome], ...] = (
+    (100, "", PullOutcome.GOES_ON),
+    (404, "", PullOutcome.ENDED),
+    (408, "", PullOutcome.ENDED),
+    (409, "batch completed", PullOutcome.ENDED),
+    (409, "message size exceeds maxbytes", PullOutcome.ENDED),
+    (409, "exceeded maxwaiting", PullOutcome.ENDED),
+    (409, "consumer deleted", PullOutcome.LOST),
+    (409, "leadership change", PullOutcome.LOST),
+    (409, "server shutdown", PullOutcome.LOST),
+    (409, "consumer is push based", PullOutcome.REFUSED),
+    (409, "exceeded max", PullOutcome.REFUSED),
+    (503, "", PullOutcome.LOST),
+    (400, "", PullOutcome.REFUSED),
+    (412, "", PullOutcome.REFUSED),
+    (423, "", PullOutcome.REFUSED),
+)
+
+
+@dataclass(frozen=True)
+class PullEnd:
+    """How a status changes the account of what is outstanding."""
+
+    outcome: PullOutcome
+    undelivered: int | None
+    """Messages of the request that were not delivered; None when the status does not say."""
+    too_large: bool
+    """The next message alone is larger than the request's byte limit, if nothing at all was delivered."""
+
+
+def pull_status(status: Status, stream: str) -> PullEnd:
+    """Read a status that answers a pull request.
+
+    Raises `ConsumerLost` where a new consumer is needed, and `JetStreamError` where the request is refused for good
+    or the status is not known: an unknown status is never taken for an end.
+    """
+    words = status.description.lower()
+    fitting = (row[2] for row in _STATUSES if row[0] == status.code and words.startswith(row[1]))
+    outcome = next(fitting, PullOutcome.REFUSED)
+    said = f"{status.code} {status.description}".strip()
+    if outcome is PullOutcome.LOST:
+        raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {said}")
+    if outcome is PullOutcome.REFUSED:
+        raise JetStreamError(f"the server refused a pull request on stream {stream}: {said}")
+    pending = status.headers.get("Nats-Pending-Messages", "")
+    undelivered = int(pending) if pending.isascii() and pending.isdigit() and len(pending) < 19 else None
+    return PullEnd(outcome, undelivered, words.startswith("message size exceeds"))
+
+
+def no_reply(context: str, seconds: float) -> RequestTimeout:
+    """The error of a request that nobody answered."""
+    return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s (option requestTimeout)")
+
+
+ACCOUNT_INFO = "INFO"
+
+STREAM_NAMES = "STREAM.NAMES"
+STREAM_LIST = "STREAM.LIST"
+STREAM_INFO = "STREAM.INFO.{stream}"
+STREAM_CREATE = "STREAM.CREATE.{stream}"
+STREAM_UPDATE = "STREAM.UPDATE.{stream}"
+STREAM_DELETE = "STREAM.DELETE.{stream}"
+STREAM_PURGE = "STREAM.PURGE.{stream}"
+STREAM_STEP_DOWN = "STREAM.LEADER.STEPDOWN.{stream}"
+STREAM_PEER_REMOVE = "STREAM.PEER.REMOVE.{stream}"
+
+MESSAGE_GET = "STREAM.MSG.GET.{stream}"
+MESSAGE_DELETE = "STREAM.MSG.DELETE.{stream}"
+DIRECT_GET = "DIRECT.GET.{stream}"
+DIRECT_GET_LAST = "DIRECT.GET.{stream}.{subject}"
+
+CONSUMER_NAMES = "CONSUMER.NAMES.{stream}"
+CONSUMER_LIST = "CONSUMER.LIST.{stream}"
+CONSUMER_INFO = "CONSUMER.INFO.{stream}.{consumer}"
+CONSUMER_CREATE = "CONSUMER.CREATE.{stream}"
+CONSUMER_CREATE_NAMED = "CONSUMER.CREATE.{stream}.{consumer}"
+CONSUMER_CREATE_FILTERED = "CONSUMER.CREATE.{stream}.{consumer}.{filter}"
+CONSUMER_CREATE_DURABLE = "CONSUMER.DURABLE.CREATE.{stream}.{consumer}"
+CONSUMER_DELETE = "CONSUMER.DELETE.{stream}.{consumer}"
+CONSUMER_PAUSE = "CONSUMER.PAUSE.{stream}.{consumer}"
+CONSUMER_RESET = "CONSUMER.RESET.{stream}.{consumer}"
+CONSUMER_UNPIN = "CONSUMER.UNPIN.{stream}.{consumer}"
+CONSUMER_NEXT = "CONSUMER.MSG.NEXT.{stream}.{consumer}"
+CONSUMER_STEP_DOWN = "CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}"
+
+LOOKING = frozenset(
+    {
+        ACCOUNT_INFO,
+        STREAM_NAMES,
+        STREAM_LIST,
+        STREAM_INFO,
+        MESSAGE_GET,
+        CONSUMER_NAMES,
+        CONSUMER_LIST,
+        CONSUMER_INFO,
+    }
+)
+"""Subjects where a request changes nothing, and can be made again."""
+
+GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
+"""Subjects where a server waits for the others of its cluster, up to four seconds, before it answers."""
+
+NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4}
+"""Subjects that not every supported server knows -> the API level from which on one does."""
+
+LEVELS: Mapping[int, str] = {1: "2.11", 2: "2.12", 4: "2.14", 5: "2.15"}
+"""API level -> the first server that has it (ADR-44)."""

@@ -1,0 +1,297 @@
+"""What comes back for published rows, read in bulk. Pure: frames in, vectors out.
+
+A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
+message id, or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``. The
+plain answers are compared as bytes with what the stream's answers begin with and read as vectors; whatever looks
+different is read one by one.
+
+What it means for a row that the server did not store it: one table from answers to outcomes. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, printable
+from spark_jetstream.protocol.vectors import load8, parse_unsigned
+from spark_jetstream.protocol.wire import Frames, IntArray
+
+NO_STREAM = 503
+"""Status of an answer that says that nobody listens on the subject (``err_code`` 0)."""
+
+_DUPLICATE = b',"duplicate": true}'
+_DUPLICATE_WORDS = [
+    (at, np.frombuffer(_DUPLICATE, "<u8", 1, len(_DUPLICATE) - at)[0]) for at in (8, 16, len(_DUPLICATE))
+]
+_ZERO, _BRACE = ord("0"), ord("}")
+# The forms that the fast path reads; one with anything else in it is read one by one.
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_PLAIN_ANSWER = re.compile(
+    rb'(\{"stream":%b,(?:"domain":%b,)?"seq":)\d+(?:\}|%b)' % (_STRING, _STRING, re.escape(_DUPLICATE))
+)
+_STATUS = re.compile(rb"NATS/1\.0 (\d{3})(?: ([^\r\n]*))?\r\n")
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer that says that a row is not stored: the status or the error code, and the server's words."""
+
+    number: int
+    code: int
+    err_code: int
+    description: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Answers of one stream that say that rows are stored.
+
+    ``numbers`` are those of the publishes and ``sequences`` those in the stream (int64); ``duplicate`` says which of
+    the rows had been stored before under the same message id. ``domain`` is that of the stream, empty for a server
+    without one.
+    """
+
+    stream: str
+    domain: str
+    numbers: IntArray
+    sequences: IntArray
+    duplicate: npt.NDArray[np.bool_]
+
+
+@dataclass
+class Answers:
+    """All answers of some frames."""
+
+    stored: list[Stored] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class AckReader:
+    """Reads answers that came to ``<inbox>.<number>``; remembers how the answers of each stream begin."""
+
+    def __init__(self, inbox: str) -> None:
+        self._before = len(inbox) + 1
+        self._streams: list[tuple[bytes, str, str]] = []
+
+    def read(self, frames: Frames) -> Answers:
+        """The answers, in no particular order. Raises `ProtocolError` when one is neither of the known forms."""
+        numbers, good = parse_unsigned(frames.lines, frames.subject_start + self._before, frames.subject_end)
+        if not good.all():
+            raise ProtocolError("an acknowledgement came on a subject that nothing was published with")
+        begin = frames.line_end + frames.head
+        end = frames.line_end + frames.size
+        answers = Answers()
+        left = np.arange(len(frames))
+        for known in self._streams:
+            left = self._plain(frames, known, numbers, begin, end, left, answers)
+            if not len(left):
+                return answers
+        while len(left):
+            at = int(left[0])
+            if self._one(frames, at, int(numbers[at]), int(begin[at]), int(end[at]), answers):
+                # A stream not met before: the others may be of it as well.
+                left = self._plain(frames, self._streams[-1], numbers, begin, end, left, answers)
+            else:
+                left = left[1:]
+        return answers
+
+    def _plain(
+        self,
+        frames: Frames,
+        known: tuple[bytes, str, str],
+        numbers: IntArray,
+        begin: IntArray,
+        end: IntArray,
+        left: IntArray,
+        answers: Answers,
+    ) -> IntArray:
+        """Read those of ``left`` that are plain answers of a stream; return the others."""
+        prefix, stream, domain = known
+        start, stop = begin[left], end[left]
+        fits = stop - start > len(prefix) + 1
+        at = [*range(0, len(prefix) - 8, 8), len(prefix) - 8]
+        for offset in at:
+            word = np.frombuffer(prefix, "<u8", 1, offset)[0]
+            fits[fits] = load8(frames.data, start[fits] + offset) == word
+        start, stop, chosen = start[fits], stop[fits], left[fits]
+        octets = np.frombuffer(frames.data, np.uint8)
+        duplicate = np.ones(len(stop), np.bool_)
+        for before, word in _DUPLICATE_WORDS:
+            duplicate &= load8(frames.data, stop - before) == word
+        number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
+        sequences, good = parse_unsigned(frames.data, start + len(prefix), number_end)
+        good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
+        if good.any():
+            rows = chosen[good]
+            answers.stored.append(Stored(stream, domain, numbers[rows], sequences[good], duplicate[good]))
+        fits[np.flatnonzero(fits)] = good
+        rest: IntArray = left[~fits]
+        return rest
+
+    def _one(self, frames: Frames, index: int, number: int, begin: int, end: int, answers: Answers) -> bool:
+        """Read one answer; whether it taught how the answers of a stream begin (it is not taken then)."""
+        payload = bytes(frames.data[begin:end])
+        status = _STATUS.match(frames.data, int(frames.line_end[index]), begin)
+        if status is not None and not payload:
+            words = (status[2] or b"").decode("utf-8", "replace")
+            answers.refused.append(Refusal(number, int(status[1]), 0, words))
+            return False
+        try:
+            body = json.loads(payload)
+            error = body.get("error")
+            if error is not None:
+                answers.refused.append(_refusal(number, error))
+                return False
+            stream, domain, sequence = body["stream"], body.get("domain", ""), _integer(body["seq"])
+            if not (isinstance(stream, str) and stream and isinstance(domain, str) and sequence):
+                raise ValueError("no stream, no domain, or no sequence")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ProtocolError(f"an acknowledgement cannot be read: {payload[:120]!r}") from None
+        plain = _PLAIN_ANSWER.fullmatch(payload)
+        if plain is not None and all(plain[1] != prefix for prefix, _, _ in self._streams):
+            self._streams.append((plain[1], stream, domain))
+            return True
+        numbers, sequences = np.array([number], np.int64), np.array([sequence], np.int64)
+        answers.stored.append(Stored(stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])))
+        return False
+
+
+def _refusal(number: int, error: Any) -> Refusal:
+    description = error.get("description", "")
+    if not isinstance(description, str):
+        raise ValueError("a description that is no text")
+    return Refusal(number, _integer(error["code"]), _integer(error.get("err_code", 0)), printable(description))
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _INT64_MAX:
+        raise ValueError("no number of 63 bits")
+    return value
+
+
+class Outcome(enum.Enum):
+    """What to do about a row that was not stored."""
+
+    RETRY = "the same frame may be stored later: an election, a full queue, a full stream"
+    LOOK = "it may be stored already, by an earlier try: look at what is in its place"
+    REFUSED = "this row can never be stored; the others can"
+    FAIL = "no row can be stored as things are"
+
+
+#: err_code -> what it means (nats-server: server/errors.json); what is missing is worth a retry or fails.
+_MEANING: Mapping[int, Outcome] = {
+    10054: Outcome.REFUSED,  # message larger than the stream's max_msg_size
+    10060: Outcome.REFUSED,  # another stream than option `stream` captures the subject
+    10070: Outcome.REFUSED,  # wrong last message id
+    10071: Outcome.LOOK,  # wrong last sequence: N
+    10077: Outcome.RETRY,  # the store says no: a full stream with discard=new, most of all
+    10097: Outcome.REFUSED,  # headers of more than 64 KiB
+    10109: Outcome.FAIL,  # sealed stream
+    10111: Outcome.REFUSED,  # rollup not permitted
+    10164: Outcome.LOOK,  # wrong last sequence
+    10165: Outcome.REFUSED,  # a TTL that cannot be read
+    10166: Outcome.REFUSED,  # a TTL on a stream without allow_msg_ttl
+}
+_SUBJECT_IS_FULL = "maximum messages per subject"
+
+_WRONG_SEQUENCE = "column expected_last_subject_sequence names another message than the last one on its subject"
+_LIMITS = "raise the limits of the server or the account"
+
+_ADVICE: Mapping[int, str] = {
+    10002: _LIMITS,
+    10023: _LIMITS,
+    10028: _LIMITS,
+    10047: _LIMITS,
+    10054: "raise the stream's max_msg_size",
+    10060: "another stream than the one in option stream captures this subject",
+    10071: _WRONG_SEQUENCE,
+    10077: "the stream is full and discards what is new: raise its limits or set discard to old",
+    10097: "make column headers smaller: a server keeps 64 KiB of them",
+    10109: "nothing can be written to a sealed stream any more: write to another one",
+    10164: _WRONG_SEQUENCE,
+    10165: "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
+    10166: "set allow_msg_ttl on the stream, or drop column ttl",
+}
+
+
+def queue_is_full(refusal: Refusal) -> bool:
+    """Whether the stream has more waiting than it can hold: it stores rows all the same, so this one has its turn."""
+    return refusal.err_code == 10167 or (refusal.err_code == 0 and refusal.code == 429)
+
+
+def outcome(refusal: Refusal) -> Outcome:
+    """What an answer means for its row."""
+    if refusal.err_code == 0:
+        return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
+    if refusal.err_code == 10077 and refusal.description.startswith(_SUBJECT_IS_FULL):
+        return Outcome.REFUSED
+    known = _MEANING.get(refusal.err_code)
+    if known is not None:
+        return known
+    kind = API_ERRORS.get(refusal.err_code)
+    return Outcome.RETRY if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources)) else Outcome.FAIL
+
+
+def reason(refusal: Refusal, advice: Mapping[int, str] = _ADVICE) -> str:
+    """Why the row is not stored, in the server's words and with what to change where that is known.
+
+    ``advice`` is what to change, by error code.
+    """
+    if refusal.err_code == 0 and refusal.code == NO_STREAM:
+        return "no stream captures this subject, or its stream has no leader (status 503)"
+    if refusal.err_code == 0:
+        return f"the server answered with status {refusal.code} {refusal.description}".rstrip()
+    full = refusal.description.startswith(_SUBJECT_IS_FULL)
+    change = "raise the stream's max_msgs_per_subject" if full else advice.get(refusal.err_code)
+    said = f"{refusal.description} (error {refusal.err_code})"
+    return f"{said}: {change}" if change else said
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go, and how errors speak of it: subjects, here; `kv.Bucket` has keys.
+
+    ``api_prefix`` is where the API of the stream that stores them answers, None for the connection's own.
+    """
+
+    api_prefix: str | None = None
+
+    @property
+    def option(self) -> str:
+        """The option that names the stream."""
+        return "stream"
+
+    def at(self, subject: str) -> Target:
+        """What holds for this subject, which may be that of a dead letter."""
+        return self
+
+    def stored_at(self, subject: str) -> str:
+        """The subject under which the stream keeps what is published to ``subject``."""
+        return subject
+
+    def place(self, subject: str) -> str:
+        """Where a row cannot be stored, to be read after "cannot be stored"."""
+        return f"at subject {subject!r}"
+
+    @property
+    def nobody(self) -> str:
+        """Why a row cannot be stored that nobody listens for."""
+        return "no stream captures this subject"
+
+    @property
+    def silence(self) -> str:
+        """What it may mean that an acknowledgement never comes."""
+        return "a stream with no_ack gives none"
+
+    def reason(self, refusal: Refusal, lines: bytes) -> str:
+        """Why a row with these header lines is not stored, and what to change."""
+        return reason(refusal)

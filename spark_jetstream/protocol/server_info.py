@@ -1,0 +1,110 @@
+"""What a server says of itself (INFO), checked before the client library believes it.
+
+nats-py takes the fields as they come: a `max_payload` that is a text ends in a `TypeError` in the user's code, and a
+`connect_urls` that is no list ends the task that reads the connection. No socket, no clock, no logging.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.units import shown
+
+MOST_URLS = 1000
+"""How many URLs of other servers are remembered: nats-py keeps each of them for ever."""
+_MOST_PAYLOAD = 2**31 - 1
+_LONGEST_TEXT = 1024
+_TEXTS = ("version", "nonce", "client_ip")
+_FLAGS = ("headers", "auth_required", "tls_required", "ldm")
+_NEEDED = ("version", "max_payload")
+_NUMBER = r"(?:0|[1-9][0-9]{0,8})"
+_VERSION = re.compile(rf"({_NUMBER}\.{_NUMBER}\.{_NUMBER})(?:[-+][0-9A-Za-z.+-]*)?")
+
+
+class InfoCheck:
+    """Checks the INFO lines of all servers that one connection leads to."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def check(self, line: bytes, *, first: bool = False) -> bytes:
+        """An INFO line as nats-py may read it: with the URLs that are to be remembered, and no others.
+
+        Args:
+            first: The line is the first one of a connection, and must say which version the server has, and how much
+                it takes.
+
+        Raises:
+            ProtocolError: A field that nats-py or this package reads has another type than a NATS server gives it.
+        """
+        try:
+            info = json.loads(line.removeprefix(b"INFO"))
+        except (ValueError, RecursionError):
+            raise ProtocolError("the server's INFO is not JSON") from None
+        if not isinstance(info, dict):
+            raise ProtocolError("the server's INFO is not a JSON object")
+        for name in _NEEDED if first else ():
+            if name not in info:
+                raise ProtocolError(f"the server's INFO has no {name}")
+        for name in info.keys() & _CHECKS.keys():
+            if not _CHECKS[name](info[name]):
+                raise ProtocolError(f"the server's INFO has no usable {name}: {shown(info[name])}")
+        if "version" in info:
+            # nats-py raises an error for some forms of what may follow the three numbers.
+            info["version"] = _VERSION.sub(r"\1", info["version"])
+        if info.get("connect_urls"):
+            info["connect_urls"] = list(self._remembered(info["connect_urls"]))
+        return b"INFO %s\r\n" % json.dumps(info).encode()
+
+    def _remembered(self, urls: Iterable[str]) -> Iterable[str]:
+        for url in urls:
+            if url in self._known or len(self._known) < MOST_URLS:
+                self._known.add(url)
+                yield url
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    return _is_number(value) and 0 < value <= _MOST_PAYLOAD
+
+
+def _is_version(value: Any) -> bool:
+    return _is_text(value) and _VERSION.fullmatch(value) is not None
+
+
+def _are_urls(value: Any) -> bool:
+    # Go writes null for a list without elements.
+    return value is None or (isinstance(value, list) and all(_is_url(each) for each in value))
+
+
+def _is_url(value: Any) -> bool:
+    try:
+        return _is_text(value) and bool(urlsplit(f"nats://{value}").port)
+    except ValueError:
+        return False
+
+
+_CHECKS = {
+    **dict.fromkeys(_TEXTS, _is_text),
+    **dict.fromkeys(_FLAGS, _is_flag),
+    "version": _is_version,
+    "max_payload": _is_size,
+    "client_id": _is_number,
+    "connect_urls": _are_urls,
+}

@@ -1,0 +1,213 @@
+"""What is known of a stream, as data: its state, and ranges of its sequences. Pure.
+
+`StreamState` is what ``STREAM.INFO`` said, with what planning and the checks before writing need of it.
+`SequenceRange` says what to read; planning makes it, and `pulling.read_range` reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.units import INT64_MAX, shown, time_nanoseconds
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class SequenceRange:
+    """What one reader reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
+
+    ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's
+    creation time as the server prints it, so that a reader notices a stream that was created again.
+    ``subjects`` are the filters, empty for all. ``direct``: it is read with Direct Get, not with a consumer. Plain
+    data: it pickles, and crosses to the executors.
+
+    `ValueError`: ``first`` < 1, or ``end`` < ``first``.
+    """
+
+    stream: str
+    first: int
+    end: int
+    count: int | None
+    created: str
+    subjects: tuple[str, ...] = ()
+    direct: bool = False
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or self.end < self.first:
+            raise ValueError(f"[{self.first}, {self.end}) is no range of sequences")
+
+    @property
+    def width(self) -> int:
+        """The number of sequences in the range: no more messages can be in it."""
+        return self.end - self.first
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What ``STREAM.INFO`` said of a stream. Sequences as the server gives them, times in ns since the epoch.
+
+    ``first_seq`` is 0 or 1 when nothing was ever stored (``last_seq`` is 0 then), and ``last_seq + 1`` when
+    everything was removed. ``num_deleted`` counts the messages missing between the two. ``last_timestamp``
+    belongs to ``last_seq`` (0 when nothing was ever stored). ``retention`` is ``limits``, ``interest`` or
+    ``workqueue``. ``max_age`` (ns), ``max_msgs``, ``max_bytes`` and ``max_msgs_per_subject`` are limits of the stream;
+    <= 0 means no limit. ``server_time`` is the server's clock when it answered, 0 when it did not say.
+
+    ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
+    ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``max_msg_size`` < 0 means no limit
+    in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
+    nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
+    have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
+    """
+
+    name: str
+    created: str
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    num_deleted: int
+    last_timestamp: int
+    retention: str
+    max_msgs_per_subject: int
+    allow_direct: bool
+    max_age: int = 0
+    max_msgs: int = 0
+    max_bytes: int = 0
+    server_time: int = 0
+    duplicate_window: float = 0.0
+    subjects: tuple[str, ...] = ()
+    max_msg_size: int = -1
+    discard: str = "old"
+    storage: str = "file"
+    no_ack: bool = False
+    sealed: bool = False
+    mirror: bool = False
+    allow_msg_ttl: bool = False
+    deny_purge: bool = False
+
+    @property
+    def first_kept(self) -> int:
+        """The first sequence that is, or could be next, in the stream; at least 1."""
+        return max(1, self.first_seq)
+
+    @property
+    def expires(self) -> bool:
+        """True when the server removes messages by their age (``max_age``), or by a TTL of their own."""
+        return self.max_age > 0 or self.allow_msg_ttl
+
+    @property
+    def evicts(self) -> bool:
+        """True when a new message can push out the oldest one (``max_msgs`` or ``max_bytes``, with discard old)."""
+        return self.discard == "old" and (self.max_msgs > 0 or self.max_bytes > 0)
+
+
+def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
+    """What matches the subjects that one of these filters (with ``*`` and ``>``) matches; nothing without a filter."""
+    each = []
+    for one in filters:
+        tokens = [{"*": r"[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in one.split(".")]
+        each.append(r"\.".join(tokens))
+    return re.compile("|".join(each) or "(?!)", re.DOTALL)
+
+
+def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
+    """A `StreamState` from the reply of STREAM.INFO.
+
+    Settings that a server leaves out, or does not know yet, have the defaults of `StreamState`.
+
+    Args:
+        context: What was asked, as an infinitive without "to".
+
+    Raises:
+        ProtocolError: The name, the time of creation, the retention, or a number of the state is missing; the numbers
+            contradict each other; or a time is none.
+    """
+
+    def number(path: str, default: int | None = None) -> int:
+        return int(_field(body, path, int, context, default))
+
+    def text(path: str, default: str | None = None) -> str:
+        return str(_field(body, path, str, context, default))
+
+    def flag(path: str) -> bool:
+        return _field(body, path, bool, context, False) is True
+
+    _check_sequences(body, context)
+    created = text("created")
+    if not reply_time(body, "created", context):
+        raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
+    return StreamState(
+        name=text("config.name"),
+        created=created,
+        first_seq=number("state.first_seq"),
+        last_seq=number("state.last_seq"),
+        messages=number("state.messages"),
+        bytes=number("state.bytes"),
+        num_deleted=number("state.num_deleted", 0),
+        last_timestamp=reply_time(body, "state.last_ts", context),
+        retention=text("config.retention"),
+        max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
+        allow_direct=flag("config.allow_direct"),
+        max_age=number("config.max_age", 0),
+        max_msgs=number("config.max_msgs", 0),
+        max_bytes=number("config.max_bytes", 0),
+        server_time=reply_time(body, "ts", context),
+        duplicate_window=number("config.duplicate_window", 0) / _SECOND,
+        subjects=tuple(str(each) for each in _field(body, "config.subjects", list, context, [])),
+        max_msg_size=number("config.max_msg_size", -1),
+        discard=text("config.discard", "old"),
+        storage=text("config.storage", "file"),
+        no_ack=flag("config.no_ack"),
+        sealed=flag("config.sealed"),
+        mirror=bool(_field(body, "config.mirror", dict, context, {})),
+        allow_msg_ttl=flag("config.allow_msg_ttl"),
+        deny_purge=flag("config.deny_purge"),
+    )
+
+
+def _check_sequences(body: Mapping[str, Any], context: str) -> None:
+    """Refuse a state that no stream can have: planning makes tasks of these numbers."""
+    first, last, messages = (
+        jsapi.whole(body, f"state.{name}", context) for name in ("first_seq", "last_seq", "messages")
+    )
+    jsapi.whole(body, "state.bytes", context)
+    deleted = _field(body, "state.num_deleted", int, context, 0)
+    width = last + 1 - max(1, first)
+    if width < 0 or messages > width or not 0 <= deleted <= width or last == INT64_MAX:
+        raise ProtocolError(
+            f"cannot {context}: the server's reply makes no sense: {messages} messages and {shown(deleted)} deleted "
+            f"ones in the sequences {first} to {last}"
+        )
+
+
+def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, default: Any) -> Any:
+    """`jsapi.field`, or the default, if there is one, where the field is missing or of another type."""
+    try:
+        return jsapi.field(body, path, kind, context)
+    except ProtocolError:
+        if default is None:
+            raise
+        return default
+
+
+def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
+    """The time at a dotted path of a reply, in ns since the epoch; 0 for the year 1, and for a time that is missing.
+
+    Raises:
+        ProtocolError: The text is no time between 1970 and 2262.
+    """
+    text = str(_field(body, path, str, context, ""))
+    if not text or text.startswith("0001-01-01T"):
+        return 0
+    try:
+        return time_nanoseconds(text)
+    except ValueError:
+        raise ProtocolError(
+            f"cannot {context}: the server's reply has {shown(text)} for {path}, which is no time"
+        ) from None

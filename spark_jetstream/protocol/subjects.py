@@ -1,0 +1,77 @@
+"""Subjects and filters of them: what is wrong with one, what two have in common. Pure.
+
+The rules are the server's own (nats-server: server/sublist.go).
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_SUBJECT = 1024
+"""How many bytes a subject may have: the control line, in which a reply subject follows, has at most 4 KiB."""
+_OWN_SUBJECTS = ("$JS", "$SYS")
+
+
+def publishing_fault(subject: str) -> str:
+    tokens = subject.split(".")
+    # Halves of surrogate pairs cannot be encoded.
+    if re.search(r"[\x00-\x20\x7f\ud800-\udfff]", subject):
+        return "there are blanks or control characters"
+    if not all(tokens):
+        return "a token between the dots is empty"
+    if "*" in tokens or ">" in tokens:
+        return "there is a wildcard"
+    if tokens[0] in _OWN_SUBJECTS:
+        return f"everything below {tokens[0]} belongs to the server"
+    length = len(subject.encode())
+    return f"there are {length:,} bytes, more than {MAX_SUBJECT:,}" if length > MAX_SUBJECT else ""
+
+
+def subject_fault(subject: str) -> str:
+    """What is wrong with a subject filter, to be read after "in which"; "" when nothing is."""
+    tokens = subject.split(".")
+    if re.search(r"\s", subject) or "\0" in subject:
+        return "there are blanks"
+    if not all(tokens):
+        return "a token between the dots is empty"
+    if ">" in tokens[:-1]:
+        return "> is not the last token"
+    if any(("*" in token or ">" in token) and len(token) > 1 for token in tokens):
+        return "a * or > is not a token of its own"
+    return ""
+
+
+def subjects_overlap(one: str, other: str) -> bool:
+    """Whether some subject matches both filters."""
+    left, right = one.split("."), other.split(".")
+    for a, b in zip(left, right, strict=False):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(left) == len(right)
+
+
+def common_subjects(one: str, other: str) -> str | None:
+    """The filter of just those subjects that match both filters; None when none does."""
+    left, right = one.split("."), other.split(".")
+    tokens: list[str] = []
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if ">" in (a, b):
+            # What the other one still asks for; both reach at least this far.
+            return ".".join([*tokens, *(right[index:] if a == ">" else left[index:])])
+        if a != b and "*" not in (a, b):
+            return None
+        tokens.append(b if a == "*" else a)
+    return ".".join(tokens) if len(left) == len(right) else None
+
+
+def key_fault(key: str, *, filters: bool = False) -> str:
+    """What is wrong with a key, to be read after "in which"; "" when nothing is. With ``filters`` wildcards may be."""
+    tokens = key.split(".")
+    if not all(tokens):
+        return "a token between the dots is empty"
+    for token in tokens:
+        if not (re.fullmatch(r"[-/_=A-Za-z0-9]+", token) or (filters and token in ("*", ">"))):
+            return "there is something else than letters, digits, dots and - / _ ="
+    return ""

@@ -1,0 +1,388 @@
+"""The client side of the NATS wire protocol, read in bulk: bytes in, runs of frames out.
+
+No socket, no clock, no logging. What the server sends is a chain of lines and messages::
+
+    MSG  <subject> <sid> [reply] <size>\\r\\n<payload>\\r\\n
+    HMSG <subject> <sid> [reply] <header size> <total size>\\r\\n<header><payload>\\r\\n
+    INFO {...}\\r\\n   PING\\r\\n   PONG\\r\\n   +OK\\r\\n   -ERR '...'\\r\\n
+
+A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the
+chain of lengths says so. `Scanner` finds every line end of a buffer with one pass, reads all the lengths as
+vectors and checks the chain as a vector; where it breaks (a PING between two messages, a payload that
+imitates a frame) that buffer is walked frame by frame instead, with the same result.
+
+Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see `columns.py`) and
+`Status`; everything else comes out as the bytes it was, in its place, for the client library's own parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.vectors import load4, parse_unsigned, trailing_number
+
+IntArray = npt.NDArray[np.int64]
+
+MAX_LINE = 1 << 20
+"""Longest line without its end that is waited for, in bytes: a limit against a peer that never ends it."""
+MAX_FRAME = 96 << 20
+"""The size in bytes of the largest message that the scanner accepts, header and payload together.
+
+A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with such a message in base64.
+"""
+
+_LF, _CR, _SPACE, _DOT = 10, 13, 32, 46
+_MSG = int.from_bytes(b"MSG ", "little")
+_HMSG = int.from_bytes(b"HMSG", "little")
+_SHORTEST_LINE = len(b"MSG a 1 0\r\n")
+_BULK_BELOW = 2048  # mean frame size, bytes, from which walking the frames is cheaper than looking at every byte
+_CONTROL = (b"PING", b"PONG", b"+OK", b"-ERR", b"INFO")
+
+
+@dataclass(frozen=True)
+class Status:
+    """A status message of a collected subscription (ADR-13): no payload, no reply, `NATS/1.0 <code>` inline.
+
+    A stored message is never taken for one, whatever its own headers are called: it has a reply subject.
+    """
+
+    sid: int
+    subject: bytes
+    code: int
+    description: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A run of complete messages of one subscription, n >= 1 of them, contiguous in `data`.
+
+    `begin`, `line_end`, `head` and `size` are int64 vectors of length n: where the control line starts, where
+    the bytes after it start, how many of them are header (0 without one) and how many there are in all.
+    `lines` holds the n control lines, one after the other, and `separators` where its spaces and dots are;
+    `subject_start`, `subject_end` index `lines`; `reply` and `reply_dots` are the index in `separators` of the
+    space before the reply subject and how many dots that subject has (-1: the message has no reply).
+    """
+
+    sid: int
+    data: bytes
+    begin: IntArray
+    line_end: IntArray
+    head: IntArray
+    size: IntArray
+    lines: npt.NDArray[np.uint8]
+    separators: IntArray
+    subject_start: IntArray
+    subject_end: IntArray
+    reply: IntArray
+    reply_dots: IntArray
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes these messages took on the wire."""
+        return int(self.line_end[-1] + self.size[-1] + 2 - self.begin[0])
+
+    def __getitem__(self, part: slice) -> Frames:
+        """The messages of a slice with step 1; shares the buffers."""
+        return replace(self, **{name: getattr(self, name)[part] for name in _PER_MESSAGE})
+
+
+_PER_MESSAGE = ("begin", "line_end", "head", "size", "subject_start", "subject_end", "reply", "reply_dots")
+
+Event = Frames | Status | bytes
+
+
+class Scanner:
+    """Cuts what the server sends into events, whatever the places where the network cut it.
+
+    `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change
+    it between two calls of `feed`. Those that are in `whole` as well have no statuses: their messages without a reply
+    subject are `Frames` like all others.
+    """
+
+    def __init__(self) -> None:
+        self.collect: set[int] = set()
+        self.whole: set[int] = set()
+        self._tail = bytearray()
+        self._need = 1
+        self._mean = 0
+
+    def reset(self) -> None:
+        """Forget a half-received frame: the connection it came over is gone."""
+        self._tail.clear()
+        self._need = 1
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Events completed by `data`, in the order of the wire. Raises `ProtocolError`, and nothing else."""
+        if self._tail:
+            self._tail += data
+            if len(self._tail) < self._need:
+                return []
+            data = bytes(self._tail)
+            self._tail.clear()
+        if not data:
+            return []
+        scan = _scan_by_walk if self._mean >= _BULK_BELOW else _scan_in_bulk
+        pieces, used = scan(data)
+        events: list[Event] = []
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                events.append(piece)
+            else:
+                self._mean = max(1, (int(piece.end) - int(piece.begin[0])) // len(piece.begin))
+                events.extend(_events(data, piece, self.collect, self.whole))
+        if used < len(data):
+            rest = data[used:] if used else data
+            self._need = _needed(rest)
+            self._tail += rest
+        return events
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Contiguous messages of any subscription: line starts, line feeds and total sizes (int64 vectors)."""
+
+    begin: IntArray
+    feed: IntArray
+    size: IntArray
+
+    @property
+    def end(self) -> int:
+        return int(self.feed[-1] + self.size[-1] + 3)
+
+
+def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _Run], int]:
+    """All complete frames of `data` and how many bytes they took; walks where the chain is not plain."""
+    octets = np.frombuffer(data, np.uint8)
+    feeds = np.flatnonzero(octets == _LF)
+    if not len(feeds):
+        return [], 0
+    starts = np.empty_like(feeds)
+    starts[0] = 0
+    starts[1:] = feeds[:-1] + 1
+    long_enough = feeds - starts >= _SHORTEST_LINE - 1
+    starts, feeds = starts[long_enough], feeds[long_enough]
+    if not len(starts) or starts[0] != 0:
+        return _scan_by_walk(data)
+    word = load4(data, starts)
+    candidates = (word == _MSG) | (word == _HMSG)
+    starts, feeds = starts[candidates], feeds[candidates]
+    if not len(starts) or starts[0] != 0:
+        return _scan_by_walk(data)
+    size, plain = trailing_number(data, feeds - 1)
+    plain &= octets[feeds - 1] == _CR
+    follows = feeds + size + 3
+    chained = len(starts) if len(data) >= follows[-1] else len(starts) - 1
+    if not (plain.all() and np.array_equal(follows[:-1], starts[1:])):
+        return _scan_by_walk(data)
+    if not chained:
+        return [], 0
+    run = _Run(starts[:chained], feeds[:chained], size[:chained])
+    _check_ends(octets, follows[:chained])
+    used = run.end
+    # What follows may be a message that is not complete yet, or another kind of line.
+    if used < len(data) and chained == len(starts):
+        rest, more = _scan_by_walk(data, used)
+        return [run, *rest], more
+    return [run], used
+
+
+def _check_ends(octets: npt.NDArray[np.uint8], follows: IntArray) -> None:
+    if not ((octets[follows - 1] == _LF) & (octets[follows - 2] == _CR)).all():
+        raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
+
+
+def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _Run], int]:
+    """The same as `_scan_in_bulk` from byte `at` on, one frame after the other."""
+    pieces: list[bytes | _Run] = []
+    begin: list[int] = []
+    feed: list[int] = []
+    sizes: list[int] = []
+
+    def close_run() -> None:
+        if begin:
+            pieces.append(_Run(*(np.array(x, np.int64) for x in (begin, feed, sizes))))
+            for each in (begin, feed, sizes):
+                each.clear()
+
+    end = len(data)
+    while at < end:
+        line_feed = data.find(b"\n", at)
+        if line_feed < 0:
+            break
+        if data.startswith((b"MSG ", b"HMSG "), at):
+            size = _message_size(data, at, line_feed)
+            after = line_feed + size + 3
+            if after > end:
+                break
+            if data[after - 2 : after] != b"\r\n":
+                raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
+            begin.append(at)
+            feed.append(line_feed)
+            sizes.append(size)
+        else:
+            if not data.startswith(_CONTROL, at):
+                raise ProtocolError(f"the server sent a line of no known kind: {data[at : at + 40]!r}")
+            if data[line_feed - 1] != _CR:
+                raise ProtocolError("a control line on the wire does not end with CR LF")
+            close_run()
+            after = line_feed + 1
+            pieces.append(data[at:after])
+        at = after
+    close_run()
+    return pieces, at
+
+
+def _message_size(data: bytes, at: int, line_feed: int) -> int:
+    """Bytes of header and payload that the control line data[at:line_feed] announces."""
+    digits = data[data.rfind(b" ", at, line_feed) + 1 : line_feed - 1]
+    if line_feed - at < _SHORTEST_LINE - 1 or data[line_feed - 1] != _CR or not digits.isdigit():
+        raise ProtocolError(f"a message's control line cannot be read: {data[at : at + 80]!r}")
+    size = int(digits) if len(digits) < 12 else MAX_FRAME + 1
+    if size > MAX_FRAME:
+        raise ProtocolError(f"the server announced a message of {digits[:20].decode()} bytes, more than {MAX_FRAME:,}")
+    return size
+
+
+def _needed(rest: bytes) -> int:
+    """How many bytes the incomplete frame at the start of `rest` needs before looking again is of use."""
+    line_feed = rest.find(b"\n")
+    if line_feed < 0:
+        if len(rest) > MAX_LINE:
+            raise ProtocolError(f"the server sent a line of more than {MAX_LINE} bytes")
+        return len(rest) + 1
+    return line_feed + _message_size(rest, 0, line_feed) + 3
+
+
+def _events(data: bytes, run: _Run, collect: set[int], whole: set[int]) -> Iterator[Event]:
+    """Split a run by subscription; statuses of collected ones apart, others as their bytes."""
+    sid, frames = _tokenize(data, run)
+    if not collect:
+        yield data if run.begin[0] == 0 and run.end == len(data) else data[int(run.begin[0]) : run.end]
+        return
+    wanted = _among(sid, collect)
+    message = frames.reply_dots >= 0
+    if whole:
+        message |= _among(sid, whole)
+    if wanted.all() and message.all() and (sid == sid[0]).all():
+        yield replace(frames, sid=int(sid[0]))
+        return
+    key = np.where(wanted, sid * 2 + message, -1)
+    cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
+    for first, last in pairwise(cuts):
+        part = frames[first:last]
+        if key[first] < 0:
+            yield data[int(part.begin[0]) : int(part.line_end[-1] + part.size[-1] + 2)]
+        elif message[first]:
+            yield replace(part, sid=int(sid[first]))
+        else:
+            for index in range(len(part)):
+                yield _status(part[index : index + 1], int(sid[first]))
+
+
+def _among(sid: IntArray, some: set[int]) -> npt.NDArray[np.bool_]:
+    return np.isin(sid, list(some)) if len(some) > 1 else sid == next(iter(some))
+
+
+def _tokenize(data: bytes, run: _Run) -> tuple[IntArray, Frames]:
+    """Find the tokens of all control lines of a run, and read the subscription ids and header sizes."""
+    count = len(run.begin)
+    line_end = run.feed + 1
+    # The first line is taken twice: reading numbers eight bytes at a time needs something in front.
+    around = np.empty(2 * count + 1, np.int32)
+    around[0:-1:2] = run.begin
+    around[1::2] = line_end
+    around[-1] = len(data)
+    pick = np.arange(-2, 2 * count, 2)
+    pick[0] = 0
+    gathered = binary(2 * count, around, data).take(pa.array(pick))
+    _, offsets, content = gathered.buffers()
+    bounds = np.frombuffer(offsets, np.int32, count + 2)[1:].astype(np.int64)
+    lines = np.frombuffer(content, np.uint8, int(bounds[-1]))
+    separators = np.flatnonzero((lines == _SPACE) | (lines == _DOT))
+    spaces = np.flatnonzero(lines[separators] == _SPACE)
+    space_at = separators[spaces]
+    last = np.searchsorted(space_at, bounds[1:]) - 1
+    spaces_before = np.searchsorted(space_at, bounds[0])
+    per_line = np.diff(last, prepend=spaces_before - 1)
+    headed = (lines[bounds[:-1]] == ord("H")).astype(np.int64)
+    extra = per_line - headed - 3
+    if not ((extra == 0) | (extra == 1)).all():
+        raise ProtocolError("a message's control line has too many or too few parts")
+    subject_start = bounds[:-1] + 4 + headed
+    first_space = last - per_line + 1
+    subject_end = space_at[first_space + 1]
+    sid_at = space_at[first_space + 1] + 1
+    sid_end = space_at[first_space + 2]
+    sid, good = parse_unsigned(lines, sid_at, sid_end)
+    if not (good.all() and (subject_end > subject_start).all() and (space_at[first_space] == subject_start - 1).all()):
+        raise ProtocolError("a message's control line cannot be read: no subject or no subscription id")
+    head = np.zeros(count, np.int64)
+    if headed.any():
+        rows = np.flatnonzero(headed)
+        head[rows], good = parse_unsigned(lines, space_at[last[rows] - 1] + 1, space_at[last[rows]])
+        if not (good.all() and (head[rows] <= run.size[rows]).all()):
+            raise ProtocolError("a message's header size cannot be read or is larger than the message")
+    before_reply = spaces[np.minimum(first_space + 2, len(spaces) - 1)]
+    after_reply = spaces[np.minimum(first_space + 3, len(spaces) - 1)]
+    dots = np.where(extra == 1, after_reply - before_reply - 1, -1)
+    frames = Frames(
+        -1,
+        data,
+        run.begin,
+        line_end,
+        head,
+        run.size,
+        lines,
+        separators,
+        subject_start,
+        subject_end,
+        before_reply,
+        dots,
+    )
+    return sid, frames
+
+
+def _status(frame: Frames, sid: int) -> Status:
+    """Read one message without a reply as a status."""
+    start = int(frame.line_end[0])
+    head, size = int(frame.head[0]), int(frame.size[0])
+    block = frame.data[start : start + head]
+    first, *lines = block.split(b"\r\n")
+    words = first.split(None, 2)
+    if size != head or len(words) < 2 or words[0] != b"NATS/1.0" or not (words[1].isdigit() and len(words[1]) == 3):
+        raise ProtocolError("a message without a reply subject, and not a status, came for a pull request")
+    description = words[2].decode("utf-8", "replace").strip() if len(words) > 2 else ""
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if colon:
+            headers[name.decode("utf-8", "replace").strip()] = value.decode("utf-8", "replace").strip()
+    subject = bytes(frame.lines[int(frame.subject_start[0]) : int(frame.subject_end[0])])
+    return Status(sid, subject, int(words[1]), description, headers)
+
+
+def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
+    """An Arrow binary array of `length` values over `data`, not copied: value i is data[offsets[i]:offsets[i+1]]."""
+    return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
+    """Copy the pieces data[start[i]:end[i]], ascending and not overlapping, into one Arrow binary array."""
+    count = len(start)
+    around = np.empty(2 * count + 1, np.int32)
+    around[0:-1:2] = start
+    around[1::2] = end
+    around[-1] = end[-1] if count else 0
+    return binary(2 * count, around, data).take(pa.array(np.arange(0, 2 * count, 2)))

@@ -1,0 +1,56 @@
+"""Rows of a Key-Value bucket from the messages of its stream, which `kv` explains. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream.buckets.kv import OPERATIONS, PUT, Codes, keys, operations
+from spark_jetstream.protocol.columns import Messages, integers, microseconds, repeated
+from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
+
+
+def bucket_batch(messages: Messages, *, bucket: str, columns: Sequence[str], live_only: bool = False) -> pa.RecordBatch:
+    """Rows of a bucket, one for each message, in stream order, with the named columns of `schema.BUCKET_COLUMNS`.
+
+    `bucket` is what the column of that name says. `value` is null unless the operation is PUT; an empty value that was
+    put is an empty value. With `live_only` there are rows for PUT only, so perhaps none. Raises `ProtocolError` when a
+    subject is not that of a key.
+    """
+    schema = arrow_schema(columns, BUCKET_COLUMNS)
+    codes = None
+    if live_only or "operation" in columns or "value" in columns:
+        codes = operations(messages.headers())
+    arrays: list[pa.Array] = []
+    for name in columns:
+        if name == "bucket":
+            arrays.append(repeated(bucket, len(messages)))
+        elif name == "key":
+            arrays.append(keys(messages))
+        elif name == "value":
+            arrays.append(_values(messages.payloads(), codes))
+        elif name == "revision":
+            arrays.append(integers(messages.sequences))
+        elif name == "operation":
+            arrays.append(_words(codes, len(messages)))
+        else:
+            arrays.append(microseconds(messages.timestamps()))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch.filter(pa.array(codes == PUT)) if live_only and codes is not None else batch
+
+
+def _values(payloads: pa.BinaryArray, codes: Codes | None) -> pa.BinaryArray:
+    if codes is None:
+        return payloads
+    return pc.if_else(pa.array(codes == PUT), payloads, pa.scalar(None, pa.binary()))
+
+
+def _words(codes: Codes | None, count: int) -> pa.StringArray:
+    if codes is None:
+        return repeated(OPERATIONS[PUT], count)
+    return pa.array(OPERATIONS).take(pa.array(codes))
+
+
+__all__ = ["bucket_batch"]

@@ -1,0 +1,77 @@
+"""Where a read begins and ends, as the options say it."""
+
+from __future__ import annotations
+
+import logging
+
+from spark_jetstream.errors import OptionError
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.units import rfc3339
+from spark_jetstream.source.continuity import earliest_position, latest_position
+from spark_jetstream.source.offsets import StreamPosition
+from spark_jetstream.source.probe import View
+
+log = logging.getLogger(__name__)
+
+_CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
+
+
+def starting_position(options: SourceOptions, view: View, state: StreamState) -> StreamPosition:
+    """Where a query without checkpoint starts, by `startingTimestamp` or `startingOffsets`; raises `OptionError`."""
+    name = state.name
+    if options.starting_timestamp is not None:
+        ahead = options.starting_timestamp - max(state.server_time, state.last_timestamp)
+        if options.streaming and state.server_time and ahead > _CLOCK_SKEW:
+            raise OptionError(
+                f"startingTimestamp lies in the future: the server's clock shows {rfc3339(state.server_time)}",
+                option="startingTimestamp",
+            )
+        found = view.first_after(options.starting_timestamp)
+        return latest_position(state) if found is None else StreamPosition(found[0], state.created)
+    starting = options.starting_offsets
+    if isinstance(starting, str):
+        return earliest_position(state) if starting == "earliest" else latest_position(state)
+    sequence = dict(starting)[options.named(name)]
+    if sequence > max(state.last_seq + 1, state.first_kept):
+        raise OptionError(
+            f"startingOffsets begins stream {name} at sequence {sequence}, but its last message has sequence "
+            f"{state.last_seq}",
+            option="startingOffsets",
+        )
+    if sequence < state.first_kept and options.streams:
+        said = (
+            f"startingOffsets begins stream {name} at sequence {sequence}, but the first message kept has sequence "
+            f"{state.first_kept}"
+        )
+        if options.fail_on_data_loss:
+            raise OptionError(f"{said}; set failOnDataLoss to false to begin there", option="startingOffsets")
+        log.warning("%s: beginning there", said)
+        return earliest_position(state)
+    # The revisions of a bucket go by design: by its history, its TTL, or with what replaced them.
+    return StreamPosition(max(sequence, state.first_kept), state.created)
+
+
+def ending_position(options: SourceOptions, view: View, state: StreamState, start: StreamPosition) -> StreamPosition:
+    """Where a batch read ends, by `endingTimestamp` or `endingOffsets`; raises `OptionError`."""
+    name = state.name
+    if options.ending_timestamp is not None:
+        found = view.first_after(options.ending_timestamp)
+        end = latest_position(state).next if found is None else found[0]
+        return StreamPosition(max(start.next, end), state.created)
+    ending = options.ending_offsets
+    if isinstance(ending, str):
+        return latest_position(state)
+    sequence = dict(ending)[options.named(name)]
+    if sequence > state.last_seq + 1:
+        raise OptionError(
+            f"endingOffsets ends stream {name} before sequence {sequence}, but its last message has sequence "
+            f"{state.last_seq}",
+            option="endingOffsets",
+        )
+    if sequence < start.next:
+        raise OptionError(
+            f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}",
+            option="endingOffsets",
+        )
+    return StreamPosition(sequence, state.created)

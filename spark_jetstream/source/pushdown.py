@@ -1,0 +1,139 @@
+"""What predicates leave to be read of a batch. Pure: names of comparisons and Python values in, plain data out.
+
+A predicate is *pushed* when the server, or the bounds of the read, do all that it says; everything else is left to
+Spark. The predicates of one read hold together (AND).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.subjects import common_subjects, subject_fault
+from spark_jetstream.protocol.units import INT64_MAX
+from spark_jetstream.protocol.wire import IntArray
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICROSECOND = 1000  # ns
+
+#: Columns that hold no null: a predicate that only asks for that is always true.
+_NEVER_NULL = frozenset({"stream", "subject", "sequence", "timestamp", "bucket", "key", "revision", "operation"})
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What is left of a batch read, everything at first.
+
+    ``names`` are those of the streams (or of the bucket), None for all. ``filters`` are subject filters, or filters of
+    keys for a bucket, that do not overlap; empty when nothing can match. Sequences ``[first, end)`` and times
+    ``[since, until)`` in ns since the epoch are half-open. ``positions`` says whether sequences and times may be
+    narrowed at all: the current table of a bucket is made of its latest revisions, wherever they lie.
+    """
+
+    kind: str = "stream"
+    positions: bool = True
+    names: frozenset[str] | None = None
+    filters: tuple[str, ...] = (">",)
+    first: int = 1
+    end: int = INT64_MAX
+    since: int | None = None
+    until: int | None = None
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> Narrowed:
+        """All that the options ask for."""
+        if options.bucket is not None:
+            return cls(kind="bucket", positions=not options.table, filters=options.keys or (">",))
+        return cls(filters=options.subjects or (">",))
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows may have to be told apart by their time."""
+        return self.since is not None or self.until is not None
+
+    def reads(self, name: str) -> bool:
+        """Whether anything of the stream or bucket of that name is left."""
+        return bool(self.filters) and self.first < self.end and (self.names is None or name in self.names)
+
+    def at(self, timestamps: IntArray) -> npt.NDArray[np.bool_]:
+        """Which of these times, in ns since the epoch, are left."""
+        since = -INT64_MAX if self.since is None else max(self.since, -INT64_MAX)
+        until = INT64_MAX if self.until is None else min(self.until, INT64_MAX)
+        return (timestamps >= since) & (timestamps < until)
+
+    def options(self, options: SourceOptions) -> SourceOptions:
+        """The options of a source that reads just what matches `filters`."""
+        own = options.keys if self.kind == "bucket" else options.subjects
+        if self.filters == (own or (">",)):
+            return options
+        return options.model_copy(update={"keys" if self.kind == "bucket" else "subjects": self.filters})
+
+    def and_not_null(self, column: str) -> Narrowed | None:
+        """With ``column IS NOT NULL``; None when that is left to Spark."""
+        return self if column in _NEVER_NULL else None
+
+    def and_among(self, column: str, values: Sequence[object]) -> Narrowed | None:
+        """With ``column IN values``, of which ``=`` is the one with one value; None when that is left to Spark."""
+        if column == self.kind and all(isinstance(value, str) for value in values):
+            names = frozenset(str(value) for value in values)
+            return replace(self, names=names if self.names is None else self.names & names)
+        if column == self._filtered and all(_literal(value) for value in values):
+            return self._matching(sorted({str(value) for value in values}))
+        if len(values) != 1:
+            return None
+        low = self.and_compared(column, ">=", values[0])
+        return None if low is None else low.and_compared(column, "<=", values[0])
+
+    def and_prefix(self, column: str, prefix: str) -> Narrowed | None:
+        """With ``column LIKE 'prefix%'``; None when that is left to Spark, as it is unless a token ends there."""
+        if column != self._filtered or not prefix.endswith(".") or not _literal(prefix[:-1]):
+            return None
+        return self._matching([f"{prefix}>"])
+
+    def and_compared(self, column: str, comparison: str, value: object) -> Narrowed | None:
+        """With ``column < value`` and the like (<, <=, >, >=); None when that is left to Spark."""
+        if not self.positions:
+            return None
+        if column == self._numbered and isinstance(value, int) and not isinstance(value, bool):
+            first, end = _bounds(comparison, value, 1)
+            return replace(self, first=max(self.first, first), end=min(self.end, end))
+        if column == "timestamp" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
+            micros = (value - _EPOCH) // datetime.timedelta(microseconds=1)
+            # A row shows whole microseconds, rounded down: each stands for a thousand nanoseconds.
+            since, until = _bounds(comparison, micros * _MICROSECOND, _MICROSECOND)
+            both = self.since if self.since is not None else since
+            last = self.until if self.until is not None else until
+            return replace(self, since=max(both, since), until=min(last, until))
+        return None
+
+    @property
+    def _filtered(self) -> str:
+        return "key" if self.kind == "bucket" else "subject"
+
+    @property
+    def _numbered(self) -> str:
+        return "revision" if self.kind == "bucket" else "sequence"
+
+    def _matching(self, wanted: Sequence[str]) -> Narrowed:
+        both = (common_subjects(mine, other) for mine in self.filters for other in wanted)
+        return replace(self, filters=tuple(dict.fromkeys(found for found in both if found is not None)))
+
+
+def _bounds(comparison: str, value: int, step: int) -> tuple[int, int]:
+    """The half-open range of what compares so with ``value``, which stands for ``[value, value + step)``."""
+    if comparison == ">":
+        return value + step, INT64_MAX
+    if comparison == ">=":
+        return value, INT64_MAX
+    return -INT64_MAX, value if comparison == "<" else value + step
+
+
+def _literal(value: object) -> bool:
+    """Whether this is a subject, or the beginning of one, that the server takes as it stands."""
+    # A subject that is no UTF-8 is shown with U+FFFD in it, and the server knows it by its bytes.
+    return isinstance(value, str) and not subject_fault(value) and not {"*", ">", "�"} & set(value)

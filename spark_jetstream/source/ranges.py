@@ -1,0 +1,276 @@
+"""From offsets to half-open sequence ranges ``[first, end)``, one for each task.
+
+A range says what to read, whatever was counted when it was planned: all messages that match, from ``first``
+on and before ``end``. Planned again, a batch may be cut at other places, and still covers the same sequences.
+
+The parts of planning live in `continuity` (is the stream still the one the offset speaks of), `admission`
+(how much goes into one batch) and `probe` (questions to the server); this module gives all of their names.
+The ranges themselves are `streams.SequenceRange`: whoever reads one need not know how it was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import NamedTuple
+
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.admission import Cut, admit, bytes_to_messages, limit_end, share
+from spark_jetstream.source.continuity import check_continuity, earliest_position, idle_position, latest_position
+from spark_jetstream.source.offsets import Offset
+from spark_jetstream.source.probe import CachedProbe, Point, Probe, find_cut
+
+__all__ = [
+    "MAX_PIECES",
+    "CachedProbe",
+    "Cut",
+    "Probe",
+    "admit",
+    "bytes_to_messages",
+    "check_continuity",
+    "earliest_position",
+    "idle_position",
+    "latest_position",
+    "limit_end",
+    "ranges_between",
+    "share",
+    "split",
+]
+
+#: The most tasks of one micro-batch, unless `minPartitions` asks for more. Spark starts each of them and keeps its
+#: state on the driver, so that larger tasks are faster beyond this number.
+MAX_PIECES = 10_000
+
+#: The most questions that `split` asks for one range.
+SPLIT_PROBES = 64
+
+#: The most pieces `split` makes of a range of which nothing is known but its width.
+BLIND_PIECES = 1000
+
+# One cut between two pieces may take this many steps before its neighbourhood is good enough.
+_CUT_STEPS = 12
+
+# A side of so many pieces may be larger or smaller by an eighth: its pieces hardly differ from the others.
+_MANY = 6
+
+
+def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> list[SequenceRange]:
+    """What a batch from ``start`` to ``end`` reads: one range for each stream, sorted by name, none empty.
+
+    - A stream of both offsets is read from the one ``next`` to the other.
+    - A stream that was created again between the two is read from sequence 1.
+    - A stream that is only in ``end`` was added to the query: the batch that adds it reads nothing of it, and
+      the next one begins at its position in ``end``. So a batch that is run again never depends on "now".
+    - A stream whose position goes back (it lost its tail) is not read in this batch either, for the same
+      reason.
+    - A stream that is only in ``start`` was taken out of the query.
+    """
+    ranges = []
+    for name, to in end.streams.items():
+        since = start.streams.get(name)
+        if since is None:
+            continue
+        first = since.next if since.created == to.created else 1
+        if first < to.next:
+            ranges.append(SequenceRange(name, first, to.next, None, to.created, tuple(subjects)))
+    return ranges
+
+
+def split(
+    whole: SequenceRange,
+    *,
+    max_messages: int,
+    min_partitions: int = 1,
+    probe: Probe | None = None,
+    contiguous: bool = False,
+    max_pieces: int = MAX_PIECES,
+) -> list[SequenceRange]:
+    """Cuts a range into pieces, one for each task.
+
+    The pieces cover the range exactly and do not overlap. Each has at most ``max_messages`` (>= 1) matching
+    messages; there are at least ``min_partitions`` (>= 1) if there are that many messages; their sizes are
+    nearly equal, and none with a known count is empty. An empty range gives [].
+
+    There are about ``max_pieces`` at most, unless ``min_partitions`` asks for more: the pieces have more than
+    ``max_messages`` where they would be more.
+
+    Where the messages lie is known by arithmetic if every sequence is there (``count == width``).
+    ``contiguous`` says so of a stream without filters and deletions: what ``count`` lacks is then missing at
+    the head of the range, and with a ``count`` of None nothing is missing. Otherwise ``probe`` is asked, at
+    most `SPLIT_PROBES` times.
+
+    Beyond that, and without a probe, a range is cut evenly by sequences: its pieces have the count None, and
+    may hold more than ``max_messages`` or nothing. A range with a count of 0 is not cut, and still read:
+    counts may be wrong.
+
+    A task that finds less than ``count`` reports a loss. So counts by probes are never too high: if messages
+    were published meanwhile, they are lowered by as many, or None if nothing is left. (A `CachedProbe` is
+    asked past its cache for that.)
+    """
+    if whole.width == 0:
+        return []
+    if isinstance(probe, CachedProbe):
+        probe = probe.uncached
+    if whole.count is None and contiguous:
+        whole = replace(whole, count=whole.width)
+    if whole.count is None and probe is None:
+        return _evenly(whole, max(min_partitions, min(_ceil(whole.width, max_messages), BLIND_PIECES)))
+    survey = None
+    if whole.count is None and probe is not None:
+        survey = _Survey(whole, probe)
+        whole = replace(whole, count=survey.count)
+    count = min(max(0, whole.count or 0), whole.width)
+    max_messages = max(max_messages, _ceil(count, max_pieces))
+    pieces = max(_ceil(count, max_messages), min(min_partitions, count))
+    if pieces <= 1:
+        return [replace(whole, count=count)]
+    if contiguous or count == whole.width:
+        return _by_arithmetic(whole, count, pieces)
+    if probe is None:
+        return _evenly(whole, pieces)
+    return _by_probes(whole, survey or _Survey(whole, probe), _Quota(max_messages, min_partitions), probe)
+
+
+def _by_arithmetic(whole: SequenceRange, count: int, pieces: int) -> list[SequenceRange]:
+    start = whole.end - count
+    cuts = [start + count * i // pieces for i in range(pieces + 1)]
+    ranges = [replace(whole, first=first, end=end, count=end - first) for first, end in pairwise(cuts)]
+    # What is missing is missing at the head: the first piece takes that stretch.
+    ranges[0] = replace(ranges[0], first=whole.first)
+    return ranges
+
+
+def _evenly(whole: SequenceRange, pieces: int) -> list[SequenceRange]:
+    pieces = min(pieces, whole.width)
+    cuts = [whole.first + whole.width * i // pieces for i in range(pieces + 1)]
+    count = whole.count if pieces == 1 else None
+    return [replace(whole, first=first, end=end, count=count) for first, end in pairwise(cuts)]
+
+
+class _Quota:
+    """How many pieces a number of messages deserves. Cuts miss their aim a little, so pieces have room."""
+
+    def __init__(self, max_messages: int, min_partitions: int) -> None:
+        self._most = max_messages
+        self._planned = max_messages - max_messages // 8
+        self._least = min_partitions
+
+    def pieces(self, count: int) -> int:
+        """The fewest pieces that ``count`` messages of a part fit in."""
+        return 1 if count <= self._most else _ceil(count, self._planned)
+
+    def pieces_of_all(self, count: int) -> int:
+        """As many pieces as the whole range is to have."""
+        return max(self.pieces(count), min(self._least, count))
+
+
+class _Survey:
+    """Counts in a range of a stream that may move meanwhile.
+
+    Messages published behind the range raise each answer of the probe that comes later, so the difference of
+    two answers is too low if the one for the lower sequence came first, and else too high by up to ``drift``.
+    """
+
+    def __init__(self, whole: SequenceRange, probe: Probe) -> None:
+        self._probe = probe
+        self._end = whole.end
+        self._total = probe.pending(whole.first)
+        self._behind = probe.pending(whole.end)
+        self.count = min(max(0, self._total - self._behind), whole.width)
+
+    def below(self, sequence: int) -> int:
+        """How many messages of the range lie below a sequence."""
+        return self._total - self._probe.pending(sequence)
+
+    def following(self, sequence: int) -> int | None:
+        """The first matching sequence that is not below ``sequence``."""
+        found = self._probe.peek(sequence)
+        return None if found is None else found[0]
+
+    def drift(self) -> int:
+        """How many messages have been published behind the range since the survey began."""
+        return max(0, self._probe.pending(self._end) - self._behind)
+
+
+class _Part(NamedTuple):
+    """What lies between two points, and is to become so many pieces. That with most pieces sorts first."""
+
+    missing: int
+    low: Point
+    high: Point
+
+    @property
+    def pieces(self) -> int:
+        return -self.missing
+
+    @property
+    def size(self) -> int:
+        return self.high.below - self.low.below
+
+
+def _by_probes(whole: SequenceRange, survey: _Survey, quota: _Quota, probe: Probe) -> list[SequenceRange]:
+    head = probe.peek(whole.first)
+    pieces = quota.pieces_of_all(survey.count)
+    if head is None or head[0] >= whole.end or pieces <= 1:
+        return [replace(whole, count=survey.count)]
+    left = SPLIT_PROBES - 4  # the peek, and three of the survey
+
+    # The largest part first: what is still uncounted when the probes are used up is then as small as can be.
+    todo = [_Part(-pieces, Point(head[0], 0), Point(whole.end, survey.count))]
+    done: list[_Part] = []
+    while todo:
+        part = heappop(todo)
+        cut, used = _cut(part, survey, min(left, _CUT_STEPS))
+        left -= used
+        if cut is None:
+            done.append(part)
+            continue
+        for side in _sides(part, cut, quota):
+            if side.pieces > 1:
+                heappush(todo, side)
+            else:
+                done.append(side)
+    done.sort(key=lambda part: part.low)
+    drift = survey.drift()
+    ranges = [piece for part in done for piece in _pieces_of(whole, part, drift)]
+    # Nothing matches before the head: the first piece takes that stretch.
+    ranges[0] = replace(ranges[0], first=whole.first)
+    return ranges
+
+
+def _cut(part: _Part, survey: _Survey, probes: int) -> tuple[Point | None, int]:
+    """A point that divides a part into two with messages in both, near its middle; and the probes used."""
+    low, high, pieces, size = part.low, part.high, part.pieces, part.size
+    ahead = pieces // 2
+    aim = low.below + size * ahead // pieces
+    if high.sequence - low.sequence == size:
+        return Point(low.sequence + aim - low.below, aim), 0
+    # An eighth of a piece, but one message of few; of the whole side if its pieces are shared out again.
+    slack = size * (ahead if ahead >= _MANY else 1) // pieces // 8
+    slack = max(slack, 1 if size >= 3 * pieces else 0)
+    window = max(aim - slack, low.below + ahead), min(aim + slack, high.below - (pieces - ahead))
+    found = find_cut(survey.below, survey.following, low, high, window=window, probes=probes)
+    inside = [point for point in (found.low, found.high) if low.below < point.below < high.below]
+    return min(inside, key=lambda point: abs(point.below - aim), default=None), found.used
+
+
+def _sides(part: _Part, cut: Point, quota: _Quota) -> tuple[_Part, _Part]:
+    ahead = cut.below - part.low.below
+    after = part.size - ahead
+    share_ahead = min(max(1, _ceil(2 * part.pieces * ahead - part.size, 2 * part.size)), part.pieces - 1)
+    return (
+        _Part(-max(share_ahead, quota.pieces(ahead)), part.low, cut),
+        _Part(-max(part.pieces - share_ahead, quota.pieces(after)), cut, part.high),
+    )
+
+
+def _pieces_of(whole: SequenceRange, part: _Part, drift: int) -> list[SequenceRange]:
+    # A count of 0 would say that the piece is known to be empty.
+    count = part.size - drift if part.size > drift else None
+    return _evenly(replace(whole, first=part.low.sequence, end=part.high.sequence, count=count), part.pieces)
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)

@@ -1,0 +1,1 @@
+"""How messages of a stream are read: by pull consumers, by Direct Get, one by one."""

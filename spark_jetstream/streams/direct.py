@@ -1,0 +1,354 @@
+"""A sequence range, read to its end by batched Direct Gets (JETSTREAM: ADR-31), without any consumer.
+
+`read_direct` keeps the contract of `pulling.read_range`: each matching message of a half-open range once, in order,
+whatever happens to connections and servers in between. Direct Gets are answered by whichever server comes first, and
+that decides the rules:
+
+- A replica of the stream may lag behind its leader. It has all messages up to the last one it has, so a message that
+  came proves that nothing is missing in front of it; that nothing came proves nothing. The end of a range is a message
+  at or behind its last sequence, or the leader's word (`STREAM.MSG.GET`) that no more matches. Where the leader knows
+  of another message the same is asked for again.
+- A mirror answers for its origin even when it lacks messages, has others, or has other subjects for them. Messages that
+  are not signed with the name of the stream itself are dropped, and asked for again.
+- Each message of an answer names the one before it, and a status ends it: what the wire lost is asked for again.
+- Nothing in an answer says of which stream with this name it is. The time of its creation is looked up behind the first
+  answer, behind the last one, and behind each with messages that are younger than the look before.
+
+Outages may last `retryTimeout` each, counted from the last message that came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    DataLossError,
+    JetStreamError,
+    NoResponders,
+    OutageError,
+    PermissionDenied,
+    StreamNotFound,
+)
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.direct_get import Answered, Ending, merge, read_answers
+from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state
+from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.streams.lookup import next_message
+from spark_jetstream.streams.pull import PullSettings
+
+log = logging.getLogger(__name__)
+
+OLDEST_SERVER = (2, 11, 0)
+_CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
+_LEAST_BYTES = 64 * 1024  # of one request, however many filters share the memory
+_MOST_BYTES = 32 * 1024 * 1024  # the server closes a connection that has 64 MiB to receive
+_MIRROR_ANSWERS = 20  # in a row that cost no pause: the stream itself is one of several that answer
+
+
+class AnswerRejected(JetStreamError):
+    """An answer to a Direct Get that proves nothing: another one may."""
+
+    retriable = True
+
+
+class MirrorAnswered(AnswerRejected):
+    """An answer of a mirror."""
+
+
+def read_direct(
+    connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
+) -> Iterator[Messages]:
+    """The messages of `part`.
+
+    `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins what is logged. One
+    batch is held at a time, of up to `settings.max_bytes` as they are stored and one message more; filters share that.
+    Payloads come along even with `headers_only`. The filters of `part` must not overlap. Raises `DataLossError`,
+    `OutageError`, and errors that no retry can mend as they are.
+    """
+    whole = _Part(connect, part, settings, label)
+    most = min(settings.max_bytes, _MOST_BYTES)
+    share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
+    readers = [_Reader(whole, subject, share).read() for subject in part.subjects or (None,)]
+    runs: Iterator[Messages] = readers[0] if len(readers) == 1 else merge(readers)
+    count = 0
+    with contextlib.ExitStack() as stack:
+        for reader in readers:
+            stack.callback(reader.close)
+        try:
+            for run in runs:
+                count += len(run)
+                yield run
+            whole.check_count(count)
+        except DataLossError as error:
+            if settings.fail_on_data_loss:
+                raise
+            log.warning("%s: %s", label, error)
+
+
+def look(connection: Connection, part: SequenceRange) -> StreamState:
+    """The stream's state now. Raises `DataLossError` when it is not the stream any more that `part` is of."""
+    context = f"look at stream {part.stream}"
+    advice = "set failOnDataLoss to false to go on without them"
+    try:
+        body = connection.ask(jsapi.stream_info(connection.prefix, part.stream), b"", context=context)
+    except StreamNotFound:
+        raise DataLossError(
+            f"stream {part.stream} was deleted while sequences {part.first} to {part.end - 1} were to be read; {advice}"
+        ) from None
+    state = stream_state(body, context)
+    if state.created != part.created:
+        raise DataLossError(
+            f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {part.first} to "
+            f"{part.end - 1} of the one created at {part.created} were to be read; {advice}"
+        )
+    return state
+
+
+def check_server(connection: Connection) -> None:
+    """Raises `JetStreamError` when the server is too old for batches."""
+    if connection.server_version < OLDEST_SERVER:
+        version = ".".join(map(str, connection.server_version))
+        raise JetStreamError(
+            f"readWith=direct needs nats-server 2.11 or newer, and this is {version}; set readWith to consumer"
+        )
+
+
+def refuse_indirect(state: StreamState) -> None:
+    """Raises `JetStreamError` when nobody answers Direct Gets of the stream because it does not allow them."""
+    if not state.allow_direct:
+        queue = state.retention == "workqueue"
+        needed = "reading a work queue" if queue else "readWith=direct"
+        other = "" if queue else ", or readWith to consumer"
+        raise JetStreamError(
+            f"stream {state.name} does not answer direct gets, which {needed} needs; set the stream's allow_direct to "
+            f"true{other}"
+        )
+
+
+def next_at_leader(connection: Connection, stream: str, subject: str | None, sequence: int) -> int | None:
+    """The sequence of the first matching message from a sequence on, by the leader; None when there is none."""
+    try:
+        found = next_message(connection, stream, subject or ">", sequence)
+    except PermissionDenied as error:
+        raise PermissionDenied(
+            f"{error}; with readWith=direct only the leader can say where stream {stream} ends, since any replica or "
+            "mirror may answer a direct get",
+            subject=error.subject,
+        ) from None
+    return None if found is None else found.sequence
+
+
+def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
+    """The error of an answer that came from a mirror."""
+    return MirrorAnswered(
+        f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages: read the mirror "
+        "itself (option stream), or set readWith to consumer"
+    )
+
+
+class _Part:
+    """What the readers of a range's filters have in common."""
+
+    def __init__(
+        self, connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
+    ) -> None:
+        self.connect = connect
+        self.part = part
+        self.settings = settings
+        self.label = label
+        self._known = 0  # messages stored before this time (ns) are those of the stream that was planned
+
+    def knows(self, runs: list[Answered]) -> bool:
+        """Whether the last look at the stream is enough to say that these messages are of the one that was planned."""
+        return not runs or int(runs[-1][-1:].timestamps()[0]) < self._known
+
+    def look(self, connection: Connection) -> None:
+        """Make sure that what came before this call is of the stream that was planned. Raises `DataLossError`."""
+        self._known = look(connection, self.part).server_time - _CLOCK_SKEW
+
+    def check_count(self, count: int) -> None:
+        """`count` messages were read."""
+        part = self.part
+        if part.count is not None and count < part.count:
+            raise DataLossError(
+                f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
+                f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned; set "
+                "failOnDataLoss to false to go on without them"
+            )
+
+
+@dataclass
+class _Request:
+    """One batch that was asked for, and what came of it."""
+
+    number: int
+    position: int
+    """The next sequence not yet seen, or the end of the range."""
+    last: int = 0
+    """The sequence of the last message that came."""
+    got: int = 0
+
+
+class _Reader:
+    """Reads what one filter lets through of a range; `next` is the first sequence not handed out yet."""
+
+    def __init__(self, whole: _Part, subject: str | None, max_bytes: int) -> None:
+        self.whole = whole
+        self.part = whole.part
+        self.subject = subject
+        self.max_bytes = max_bytes
+        self.next = whole.part.first
+        self.number = 0
+        self.mirrored = 0
+
+    def read(self) -> Generator[Answered, None, None]:
+        patience = self.whole.settings.retry_timeout
+        outage: Deadline | None = None
+        backoff = Backoff(0.01, at_once=True)
+        while self.next < self.part.end:
+            before = self.next
+            begun = Deadline(patience)
+            try:
+                yield from self._batches(outage or begun)
+            except JetStreamError as error:
+                if not error.retriable:
+                    raise
+                if self.next > before:
+                    outage = Deadline(patience)
+                    backoff.reset()
+                elif outage is None:
+                    # Waiting for a connection is part of the outage; waiting for signs of life came before it.
+                    outage = begun if isinstance(error, ConnectionFailed) else Deadline(patience)
+                if outage.expired:
+                    raise OutageError(
+                        f"reading stream {self.part.stream} at sequence {self.next} got no further for "
+                        f"{outage.seconds:g} s (option retryTimeout): {error}"
+                    ) from error
+                self._pause(error, backoff, outage)
+
+    def _pause(self, error: JetStreamError, backoff: Backoff, outage: Deadline) -> None:
+        rejected = isinstance(error, AnswerRejected)
+        log.log(
+            logging.INFO if rejected else logging.WARNING,
+            "%s: stream %s, going on at sequence %d: %s",
+            self.whole.label,
+            self.part.stream,
+            self.next,
+            error,
+        )
+        self.mirrored = self.mirrored + 1 if isinstance(error, MirrorAnswered) else 0
+        if not 0 < self.mirrored <= _MIRROR_ANSWERS:
+            backoff.pause(outage)
+
+    def _batches(self, patience: Deadline) -> Iterator[Answered]:
+        """Read on over one connection, until the range is done. Raises what stands in the way."""
+        connection = self.whole.connect(patience.left)
+        check_server(connection)
+        with connection.inbox(whole=True) as inbox:
+            inbox.expect(self.max_bytes)
+            request = self._ask(connection, inbox, self.next)
+            runs: list[Answered] = []
+            while True:
+                more, ending = self._take(connection, inbox, request)
+                runs += more
+                done = request.position >= self.part.end
+                known = self.whole.knows(runs)
+                if not (known or done or ending):
+                    continue
+                if done or not known:
+                    self.whole.look(connection)
+                for run in runs:
+                    self.next = int(run.sequences[-1]) + 1
+                    self.mirrored = 0
+                    yield run
+                runs = []
+                self.next = request.position
+                if done:
+                    return
+                if ending is None:
+                    continue
+                if not _goes_on(request, ending):
+                    self._nothing_more(connection, request, ending)
+                    return
+                # Not earlier: asking one batch ahead made no measurable difference, and would hold twice as much.
+                request = self._ask(connection, inbox, request.position)
+
+    def _ask(self, connection: Connection, inbox: Inbox, position: int) -> _Request:
+        # One more than the range can hold: a message behind its end proves that nothing is missing in front of it.
+        batch = min(self.whole.settings.batch, self.part.end - position + 1)
+        self.number += 1
+        body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
+        inbox.publish(jsapi.direct_get(connection.prefix, self.part.stream), body, self.number)
+        return _Request(self.number, position)
+
+    def _take(self, connection: Connection, inbox: Inbox, request: _Request) -> tuple[list[Answered], Ending | None]:
+        """Wait for more of the answer; the messages that came, and the status that ends it, if that came too."""
+        runs: list[Answered] = []
+        seconds = connection.options.request_timeout
+        event = inbox.get(seconds)
+        if not isinstance(event, Frames):
+            connection.check(2.0)
+            raise jsapi.no_reply(f"read stream {self.part.stream} by direct gets", seconds)
+        for answer in read_answers(event, inbox.subject):
+            if answer.number != request.number or request.position >= self.part.end:
+                continue
+            if isinstance(answer, Ending):
+                return runs, answer
+            runs += self._accept(request, answer)
+        return runs, None
+
+    def _accept(self, request: _Request, answer: Answered) -> list[Answered]:
+        """Check that messages follow what came before; those of them that are in the range."""
+        if answer.stream != self.part.stream:
+            raise not_the_stream(self.part.stream, answer.stream)
+        sequences, previous = answer.sequences, answer.previous
+        if int(previous[0]) != request.last or (previous[1:] != sequences[:-1]).any():
+            raise AnswerRejected("messages of an answer were lost on the way")
+        if int(sequences[0]) < request.position or (sequences[1:] <= sequences[:-1]).any():
+            raise AnswerRejected("a direct get was answered with messages out of order")
+        end = self.part.end
+        request.last = int(sequences[-1])
+        request.got += len(answer)
+        request.position = min(request.last + 1, end)
+        inside = int(sequences.searchsorted(end))
+        return [answer[:inside]] if inside else []
+
+    def _nothing_more(self, connection: Connection, request: _Request, ending: Ending) -> None:
+        """An answer ended without going on: the range is done if the leader says so, or else raise why it is not."""
+        stream, position = self.part.stream, request.position
+        if ending.code == jsapi.NO_RESPONDERS:
+            refuse_indirect(look(connection, self.part))
+            raise NoResponders(f"nobody answers direct gets of stream {stream}")
+        if ending.code not in (jsapi.END_OF_BATCH, jsapi.NOT_FOUND):
+            raise JetStreamError(
+                f"the server refused a direct get of stream {stream}: {ending.code} {ending.description}".rstrip()
+            )
+        if (ending.last or 0) != request.last:
+            raise AnswerRejected("messages of an answer were lost on the way")
+        try:
+            found = next_at_leader(connection, stream, self.subject, position)
+        except StreamNotFound:
+            look(connection, self.part)
+            raise
+        if found is None or found >= self.part.end:
+            self.whole.look(connection)
+            self.next = self.part.end
+            return
+        # Nothing matches in front of that one.
+        self.next = max(position, found)
+        raise AnswerRejected(
+            f"a server that answered does not have message {found} (yet), which the leader of stream {stream} has"
+        )
+
+
+def _goes_on(request: _Request, ending: Ending) -> bool:
+    """Whether an answer ended because it was full, and more follows it."""
+    return ending.code == jsapi.END_OF_BATCH and request.got > 0 and bool(ending.pending)

@@ -1,0 +1,140 @@
+"""Single messages of a stream, asked for at its leader (STREAM.MSG.GET).
+
+The leader never answers with an older state than what it has acknowledged, as a replica that serves Direct Get may.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+import time
+from dataclasses import dataclass
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.stream import reply_time
+from spark_jetstream.protocol.units import rfc3339
+
+log = logging.getLogger(__name__)
+
+_VALID = 1.0  # seconds for which an answer about a subject holds, or that nobody could be asked
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as it is stored: its stream sequence, its header block (empty without one), its payload.
+
+    ``time`` is when the server stored it, in nanoseconds since the epoch.
+    """
+
+    sequence: int
+    headers: bytes
+    data: bytes
+    time: int
+
+    @property
+    def message_id(self) -> bytes:
+        """Its `Nats-Msg-Id`, empty without one."""
+        found = re.search(rb"^Nats-Msg-Id: ([^\r\n]*)\r$", self.headers, re.MULTILINE)
+        return found[1] if found is not None else b""
+
+
+def last_message(
+    connection: Connection, stream: str, subject: str, *, prefix: str | None = None
+) -> StoredMessage | None:
+    """The last message of a stream on a subject, or None. Raises what `Connection.api` raises.
+
+    ``prefix`` is where the stream's API answers, unless it is that of the connection.
+    """
+    context = f"get the last message of stream {stream} on {subject}"
+    return _message(connection, stream, jsapi.last_message_request(subject), context, prefix)
+
+
+def next_message(
+    connection: Connection, stream: str, subject: str, sequence: int, *, prefix: str | None = None
+) -> StoredMessage | None:
+    """The first message of a stream on a subject (wildcards allowed) from a sequence on, or None.
+
+    ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
+    """
+    context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
+    return _message(connection, stream, jsapi.next_message_request(subject, sequence), context, prefix)
+
+
+def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> StoredMessage | None:
+    """The first message of a stream on a subject (wildcards allowed) stored at a time (ns) or later, or None.
+
+    Raises what `Connection.api` raises.
+    """
+    time_text = rfc3339(nanoseconds)
+    context = f"get the first message of stream {stream} on {subject} since {time_text}"
+    return _message(connection, stream, jsapi.first_message_request(time_text, subject), context)
+
+
+def message(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
+    """One message of a stream, or None when it is gone. Raises what `Connection.api` raises."""
+    context = f"get message {sequence} of stream {stream}"
+    return _message(connection, stream, jsapi.message_request(sequence), context)
+
+
+def _message(
+    connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
+) -> StoredMessage | None:
+    try:
+        body = connection.ask(jsapi.message_get(prefix or connection.prefix, stream), request, context=context)
+    except MessageNotFound:
+        return None
+    sequence = jsapi.whole(body, "message.seq", context, least=1)
+    found = body["message"]
+    try:
+        headers, data = (base64.b64decode(found.get(name) or "", validate=True) for name in ("hdrs", "data"))
+    except (ValueError, TypeError):
+        raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
+    return StoredMessage(sequence, headers, data, reply_time(body, "message.time", context))
+
+
+def streams_of(
+    connection: Connection, subject: str, hint: str = "; option stream would name it", *, prefix: str | None = None
+) -> list[str]:
+    """The streams that capture a subject (STREAM.NAMES); errors end with ``hint``.
+
+    ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
+    """
+    context = f"find the stream that captures {subject}{hint}"
+    api = jsapi.stream_names(prefix or connection.prefix)
+    body = connection.ask(api, jsapi.stream_names_request(subject), context=context)
+    return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
+
+
+class Listeners:
+    """Whether any stream listens on a subject; asks no more than once a second about each.
+
+    ``may_ask`` is false when the account was not allowed to ask the last time. ``prefix`` is that of `last_message`.
+    """
+
+    def __init__(self, connection: Connection, prefix: str | None = None) -> None:
+        self.may_ask = True
+        self._connection = connection
+        self._prefix = prefix
+        self._heard: dict[str, float] = {}
+        self._failed = float("-inf")
+
+    def nobody(self, subject: str) -> bool:
+        """Whether the JetStream API says that no stream captures a subject; False when it cannot be asked."""
+        now = time.monotonic()
+        if now - self._failed < _VALID or now - self._heard.get(subject, float("-inf")) < _VALID:
+            return False
+        try:
+            found = streams_of(self._connection, subject, prefix=self._prefix)
+        except JetStreamError as error:
+            # An election, most likely: the API has no leader either.
+            log.info("%s", error)
+            self._failed = time.monotonic()
+            self.may_ask = not isinstance(error, PermissionDenied)
+            return False
+        self._heard = {each: at for each, at in self._heard.items() if now - at < _VALID}
+        if found:
+            self._heard[subject] = time.monotonic()
+        return not found

@@ -1,0 +1,359 @@
+"""A sequence range, read to its end by pull consumers of its own.
+
+`read_range` hands out the messages of a half-open range of stream sequences, in order, each exactly once, whatever
+happens to connections, servers and consumers in between. The rules:
+
+- An ephemeral consumer without acknowledgements is made at the next sequence, and asked for messages through
+  `CONSUMER.MSG.NEXT` (ADR-37) with two requests under way, never for more than the range can still hold.
+- The consumer's own sequence rises by one with each message. A hole, a cut connection, a status that says the
+  consumer is gone, silence instead of heartbeats: all lead to a new consumer at the next sequence not yet handed out.
+- The range ends when its last sequence was seen or passed, or when the server says that nothing more matches; never
+  because of a time-out. What the plan promised and the server no longer has is data loss and is raised as such.
+- Outages may last `retryTimeout` each, counted from the last message that came, and so may the wait for room on a
+  stream that has all the consumers it may have.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    ConsumerLost,
+    DataLossError,
+    JetStreamError,
+    OutageError,
+    StreamNotFound,
+)
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.columns import Acks, Delivered
+from spark_jetstream.protocol.stream import SequenceRange, stream_state
+from spark_jetstream.protocol.wire import MAX_FRAME, Frames, Status
+from spark_jetstream.streams.consumers import create_reader, delete_reader
+
+log = logging.getLogger(__name__)
+
+_CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
+_QUIET_HEARTBEATS = 2
+_FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
+
+
+@dataclass(frozen=True)
+class PullSettings:
+    """How to pull: messages and bytes of one request, times in seconds."""
+
+    batch: int
+    max_bytes: int
+    expires: float
+    retry_timeout: float
+    fail_on_data_loss: bool
+    headers_only: bool = False
+
+    @property
+    def heartbeat(self) -> float:
+        """Interval of the server's signs of life; at most half of `expires`, as it demands."""
+        return min(5.0, self.expires / 2)
+
+
+def read_range(
+    connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
+) -> Iterator[Delivered]:
+    """The messages of `part`.
+
+    `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins the consumers'
+    names. Raises `DataLossError`, `OutageError`, and errors that no retry can mend as they are.
+    """
+    return RangeReader(connect, part, settings, label).read()
+
+
+class RangeReader:
+    """Reads one range. Who reads something else in the same way (`latest`) overrides how it begins and ends.
+
+    `next` is the first sequence that was not handed out yet, `count` is how many messages were.
+    """
+
+    def __init__(
+        self, connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
+    ) -> None:
+        self.connect = connect
+        self.part = part
+        self.settings = settings
+        self.label = label
+        self.next = part.first
+        self.count = 0
+        self.found_nothing = 0
+        self.confirming = Backoff(0.1)
+        self.left_to_stream: dict[str, Any] = {}
+
+    def read(self) -> Iterator[Delivered]:
+        outage: Deadline | None = None
+        backoff = Backoff(at_once=True)
+        while self.next < self.part.end:
+            before = self.next
+            begun = Deadline(self.settings.retry_timeout)
+            try:
+                for pulled in self._consume(outage or begun):
+                    outage = None
+                    backoff.reset()
+                    yield pulled
+                outage = None
+                backoff.reset()
+                if self.next < self.part.end:
+                    self.confirming.pause()
+            except DataLossError as error:
+                if self.settings.fail_on_data_loss:
+                    raise
+                log.warning("%s", error)
+                return
+            except JetStreamError as error:
+                if not error.retriable:
+                    raise
+                if self.next > before:
+                    outage = Deadline(self.settings.retry_timeout)
+                    backoff.reset()
+                elif outage is None:
+                    # Waiting for a connection is part of the outage; waiting for signs of life came before it.
+                    waited = isinstance(error, ConnectionFailed)
+                    outage = begun if waited else Deadline(self.settings.retry_timeout)
+                if outage.expired:
+                    raise OutageError(
+                        f"reading stream {self.part.stream} at sequence {self.next} got no further for "
+                        f"{outage.seconds:g} s (option retryTimeout): {error}"
+                    ) from error
+                log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
+                backoff.pause(outage)
+        self._check_count()
+
+    def _consume(self, patience: Deadline) -> Iterator[Delivered]:
+        """Read on with one new consumer, until the range is done or nothing seems to be left of it.
+
+        Raises `ConsumerLost` and the like.
+        """
+        connection = self.connect(patience.left)
+        name = f"{self.label}-{uuid.uuid4().hex[:8]}"
+        with connection.inbox() as inbox:
+            try:
+                pending = self._create(connection, name, patience)
+                if pending == 0:
+                    self.nothing_more()
+                    return
+                yield from self.pulls(connection, inbox, name, pending).drain()
+            finally:
+                delete_reader(connection, self.part.stream, name)
+
+    def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
+        """Create the consumer; how many messages it has to deliver, those behind the range included."""
+        part = self.part
+        settings = {**self.start(), "headers_only": self.settings.headers_only}
+        try:
+            pending = create_reader(
+                connection,
+                part.stream,
+                name,
+                part.subjects,
+                settings,
+                left_to_stream=self.left_to_stream,
+                patience=patience,
+            )
+            # Only now: what the consumer reads must be the stream that was planned.
+            self._check_stream(connection)
+        except StreamNotFound as error:
+            raise DataLossError(
+                f"stream {part.stream} was deleted while sequences {self.next} to {part.end - 1} were to be read; "
+                f"set failOnDataLoss to false to go on without them"
+            ) from error
+        return pending
+
+    def _check_stream(self, connection: Connection) -> None:
+        context = f"look at stream {self.part.stream}"
+        body = connection.ask(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
+        created = stream_state(body, context).created
+        if created != self.part.created:
+            raise DataLossError(
+                f"stream {self.part.stream} was deleted and created again (at {created}) while sequences {self.next} "
+                f"to {self.part.end - 1} of the one created at {self.part.created} were to be read; set failOnDataLoss "
+                "to false to go on without them"
+            )
+
+    def start(self) -> dict[str, Any]:
+        """Where a new consumer begins, as `jsapi.reader_config` has it."""
+        return {"start_sequence": self.next}
+
+    def pulls(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> Pulls:
+        """How to pull from a new consumer, which has so many messages to deliver."""
+        return Pulls(self, connection, inbox, name, pending)
+
+    def take(self, frames: Frames, acks: Acks) -> Delivered | None:
+        """Those of `frames` that belong to the range, in place of what was read last; None if none does."""
+        sequences = acks.sequences()
+        if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
+            raise ConsumerLost("the consumer delivered messages out of order")
+        inside = len(frames)
+        if int(sequences[-1]) >= self.part.end:
+            inside = int(sequences.searchsorted(self.part.end))
+        self.next = self.part.end if inside < len(frames) else int(sequences[-1]) + 1
+        self.found_nothing = 0
+        self.confirming.reset()
+        if not inside:
+            return None
+        self.count += inside
+        if inside == len(frames):
+            return Delivered(frames, acks, sequences)
+        inner = frames[:inside]
+        return Delivered(inner, Acks(inner), sequences[:inside])
+
+    def nothing_more(self) -> None:
+        """The server says that nothing from `next` on matches. Believed at once where nothing is missing."""
+        expected = self.part.count
+        if expected is not None and self.count >= expected:
+            self.next = self.part.end
+            return
+        self.found_nothing += 1
+        # A replica that has not caught up says the same: ask again, with a new consumer.
+        if self.found_nothing >= _CONFIRMATIONS:
+            self.next = self.part.end
+
+    def caught_up(self) -> None:
+        """The last message said that nothing more is pending."""
+        if self.next < self.part.end:
+            self.nothing_more()
+
+    def _check_count(self) -> None:
+        expected = self.part.count
+        if expected is None or self.count >= expected:
+            return
+        missing = (
+            f"{expected - self.count} of {expected} messages of stream {self.part.stream}, sequences {self.part.first} "
+            f"to {self.part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
+        )
+        if self.settings.fail_on_data_loss:
+            raise DataLossError(f"{missing}; set failOnDataLoss to false to go on without them")
+        log.warning("%s", missing)
+
+
+class Pulls:
+    """The pull requests of one consumer, and the account of what they may still bring."""
+
+    over = False
+    quiet_heartbeats = _QUIET_HEARTBEATS
+    most_fruitless = _FRUITLESS
+
+    def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
+        self.owner = owner
+        self.connection = connection
+        self.inbox = inbox
+        self.subject = jsapi.consumer_next(connection.prefix, owner.part.stream, name)
+        self.name = name
+        self.pending = pending
+        self.outstanding = 0
+        self.number = 0
+        self.consumed = 0
+        self.max_bytes = 0
+        self.limit_bytes(owner.settings.max_bytes)
+        self.since_request = 0
+        self.heartbeats = 0
+        self.fruitless = 0
+        self.expires = owner.settings.expires
+        self.heartbeat = owner.settings.heartbeat
+
+    def drain(self) -> Iterator[Delivered]:
+        """What the consumer delivers, until its reader has all it wants, nothing is pending, or `over` is set."""
+        owner = self.owner
+        silence = 2 * owner.settings.heartbeat + 1.0
+        while not self.over:
+            self.ask()
+            event = self.inbox.get(silence)
+            if event is None:
+                self.connection.check(2.0)
+                raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+            if not isinstance(event, Frames):
+                self.on_status(event)
+                continue
+            acks = Acks(event)
+            self._account(event, acks)
+            self.pending = self.left(len(event), acks)
+            pulled = owner.take(event, acks)
+            if pulled is not None:
+                yield pulled
+            if owner.next >= owner.part.end:
+                return
+            if self.pending == 0:
+                owner.caught_up()
+                return
+
+    def left(self, came: int, acks: Acks) -> int:
+        """How many messages the consumer still has to deliver, after the last of those that came."""
+        return acks.pending()
+
+    def possible(self) -> int:
+        """How many messages may still come that are of use."""
+        owner = self.owner
+        possible = min(owner.part.end - owner.next, self.pending)
+        if owner.part.count is not None:
+            # The planned count can be too low, so it bounds what is asked for, not what is read: behind it, a single
+            # message (most likely one behind the range, which ends it), then more and more.
+            planned = owner.part.count - owner.count
+            possible = min(possible, planned if planned > 0 else 1 << min(-planned, 20))
+        return possible
+
+    def ask(self) -> None:
+        """Keep up to two full requests under way, but never ask for more than is of use."""
+        batch, possible = self.owner.settings.batch, self.possible()
+        while self.outstanding <= batch and (missing := possible - self.outstanding) > 0:
+            self.request(min(batch, missing))
+
+    def request(self, batch: int, *, no_wait: bool = False) -> None:
+        """Ask for so many messages."""
+        self.number += 1
+        self.since_request = 0
+        body = jsapi.next_request(
+            batch, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, no_wait=no_wait
+        )
+        self.inbox.publish(self.subject, body, self.number)
+        self.outstanding += batch
+
+    def limit_bytes(self, most: int) -> None:
+        """Let each request from now on ask for at most so many bytes."""
+        self.max_bytes = most
+        self.inbox.expect(2 * most)
+
+    def on_status(self, status: Status) -> None:
+        """A heartbeat, or the end of a request that did not bring all it could."""
+        end = jsapi.pull_status(status, self.owner.part.stream)
+        if end.outcome is jsapi.PullOutcome.GOES_ON:
+            self.heartbeats += 1
+            if self.heartbeats >= self.quiet_heartbeats:
+                # What should come was removed, or the consumer is stuck: a new one will say which.
+                raise ConsumerLost("the server has sent nothing but heartbeats")
+            return
+        if end.undelivered is None:
+            raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
+        self.outstanding = max(0, self.outstanding - end.undelivered)
+        if not self.since_request:
+            self.ended_without_message(end, status)
+
+    def ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:
+        """Ask for more bytes where the next message alone is too large, and do not ask for ever."""
+        if end.too_large and self.max_bytes < MAX_FRAME:
+            self.limit_bytes(min(2 * self.max_bytes, MAX_FRAME))
+            return
+        self.fruitless += 1
+        if self.fruitless >= self.most_fruitless:
+            raise ConsumerLost(f"the server ends each request without a message: {status.code} {status.description}")
+
+    def _account(self, frames: Frames, acks: Acks) -> None:
+        """Check that no delivery is missing, and note what is still to come."""
+        first, last = acks.consumer_sequences()
+        if first != self.consumed + 1 or last - first != len(frames) - 1:
+            raise ConsumerLost(f"deliveries {self.consumed + 1} to {last} of the consumer have a hole")
+        self.consumed = last
+        self.heartbeats = self.fruitless = 0
+        self.outstanding = max(0, self.outstanding - len(frames))
+        self.since_request += len(frames)

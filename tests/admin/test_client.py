@@ -1,0 +1,465 @@
+"""`JetStreamAdmin` as a whole: how it connects and from where it can be used, the account, errors, old servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import spark_jetstream.admin
+from spark_jetstream.admin import JetStreamAdmin, models
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    JetStreamError,
+    JetStreamNotEnabled,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    RequestTimeout,
+    ServerBusy,
+    StreamNotFound,
+)
+from spark_jetstream.testing import NatsServer
+from tests.admin.fake_api import Answer, FakeApi, account
+from tests.support.publish import Message, Publisher
+
+PASSWORD = "right-pass-7f3a"
+ACCOUNTS = f"""
+jetstream {{ domain: hub }}
+accounts {{
+  A {{ jetstream: {{ max_file: 1G, max_streams: 7 }}, users: [
+    {{ user: ann, password: "{PASSWORD}" }}
+    {{ user: looker, password: "{PASSWORD}", permissions: {{
+        publish: ["$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.>"], subscribe: ["_INBOX.>"] }} }}
+    {{ user: director, password: "{PASSWORD}", permissions: {{
+        publish: ["$JS.API.DIRECT.GET.ORDERS.orders.a"], subscribe: ["_INBOX.>"] }} }}
+  ] }}
+  PLAIN {{ users: [{{ user: pat, password: "{PASSWORD}" }}] }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """A server with accounts, the stream ORDERS in one of them."""
+    with NatsServer(config=ACCOUNTS) as running, JetStreamAdmin(**login(running)) as admin:
+        admin.streams.create(name="ORDERS", subjects=["orders.>"], allow_direct=True)
+        with Publisher(running.url, user="ann", **{"pass": PASSWORD}) as ann:
+            ann.publish([Message("orders.a", b"1"), Message("orders.b", b"2")])
+        yield running
+    close_all()
+
+
+def login(server: NatsServer, user: str = "ann", **options: object) -> dict[str, object]:
+    return {"servers": server.url, "user": user, "password": PASSWORD, **options}
+
+
+# -- options --
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"server": "a"}, "there is no option server; did you mean servers"),
+        ({"tls_ca_file": "a"}, "there is no option tls_ca_file; did you mean tlsCaFile"),
+        ({"stream": "ORDERS"}, "there is no option stream; did you mean"),
+        ({"path": "a"}, "there is no option path; did you mean"),
+        ({"Servers": "a", "servers": "b"}, "option servers is given twice"),
+        ({"requestTimeout": "soon"}, "option requestTimeout must be"),
+        ({"user": "ann"}, "option user needs password beside it"),
+        ({"domain": "hub", "apiPrefix": "$JS.API"}, "options domain and apiPrefix"),
+        ({"servers": []}, "option servers holds an empty element"),
+        ({"servers": ["nats://a:1", ""]}, "option servers holds an empty element"),
+        ({"user": ["ann"]}, "option user must be a single value, not a list"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        JetStreamAdmin(**options)
+
+
+def test_options_match_in_any_case_and_show_no_secret(server: NatsServer) -> None:
+    with JetStreamAdmin(SERVERS=server.url, User="ann", PassWord=PASSWORD, REQUESTTIMEOUT="5s") as admin:
+        assert admin.options.request_timeout == 5
+        assert list(admin.streams.names()) == ["ORDERS"]
+        assert PASSWORD not in f"{admin!r}{admin.options!r}{vars(admin)}"
+        assert server.url in repr(admin)
+
+
+def test_servers_as_a_list(server: NatsServer) -> None:
+    urls = ["nats://127.0.0.1:1", server.url]
+    for given in (urls, tuple(urls), ",".join(urls)):
+        with JetStreamAdmin(**{**login(server), "servers": given}) as admin:
+            assert admin.options.servers == tuple(urls)
+            assert list(admin.streams.names()) == ["ORDERS"]
+    assert JetStreamAdmin.from_environment(**{**login(server), "servers": urls}).options.servers == tuple(urls)
+
+
+def test_nothing_is_asked_before_it_is_needed() -> None:
+    admin = JetStreamAdmin(servers="nats://127.0.0.1:1", connectTimeout="300ms")
+    with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1"):
+        admin.account.info()
+    # What is wrong without asking is said where nothing can be asked.
+    with pytest.raises(OptionError, match='there is no field "max_msg"'):
+        admin.streams.create("S", max_msg=5)
+
+
+def test_a_closed_one_says_so_and_leaves_the_connection_to_others(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server)) as one, JetStreamAdmin(**login(server)) as other:
+        one.account.info()
+        one.close()
+        one.close()
+        with pytest.raises(JetStreamError, match="is closed"):
+            one.account.info()
+        with pytest.raises(JetStreamError, match="is closed"):
+            one.consumers.load("ORDERS", "c")
+        assert other.streams.load("ORDERS").config.name == "ORDERS"
+
+
+def test_by_a_domain_and_by_a_prefix(server: NatsServer) -> None:
+    for options in ({"domain": "hub"}, {"apiPrefix": "$JS.hub.API"}):
+        with JetStreamAdmin(**login(server, **options)) as admin:
+            assert admin.streams.load("ORDERS").domain == "hub"
+    with (
+        JetStreamAdmin(**login(server, domain="nowhere")) as admin,
+        pytest.raises(NoResponders, match=r"look at stream ORDERS: nobody answers at \$JS.nowhere.API.STREAM.INFO.ORD"),
+    ):
+        admin.streams.load("ORDERS")
+
+
+def test_the_package_has_all_models_and_the_connector_is_light_without_it() -> None:
+    assert set(models.__all__) < set(spark_jetstream.admin.__all__)
+    assert all(hasattr(spark_jetstream.admin, name) for name in spark_jetstream.admin.__all__)
+    code = "import sys, spark_jetstream; print(sorted({'nats', 'pydantic', 'pyarrow'} & sys.modules.keys()))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"
+
+
+# -- where it is used --
+
+
+def test_in_a_notebook_whose_event_loop_runs(server: NatsServer) -> None:
+    async def cell() -> list[str]:
+        assert asyncio.get_running_loop().is_running()
+        with JetStreamAdmin(**login(server, requestTimeout="9s")) as admin:
+            return list(admin.streams.names())
+
+    assert asyncio.run(cell()) == ["ORDERS"]
+    # And again, in another loop, over the connection that the first one opened.
+    assert asyncio.run(cell()) == ["ORDERS"]
+
+
+def test_from_many_threads_at_once(server: NatsServer) -> None:
+    admin = JetStreamAdmin(**login(server, requestTimeout="8s"))
+    start = threading.Barrier(8)
+
+    def work(number: int) -> list[str]:
+        start.wait(20)
+        admin.consumers.create("ORDERS", name=f"thread{number}")
+        return [admin.consumers.load("ORDERS", f"thread{number}").name for _ in range(20)]
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(work, range(8)))
+    assert found == [[f"thread{number}"] * 20 for number in range(8)]
+    assert sum(admin.consumers.delete("ORDERS", f"thread{number}") for number in range(8)) == 8
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_after_a_fork(server: NatsServer) -> None:
+    admin = JetStreamAdmin(**login(server))
+    before = admin.account.info().api.total
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # The child never comes back into pytest.
+        try:
+            os.write(into, json.dumps([os.getpid(), list(admin.streams.names())]).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    with open(out, "rb") as file:
+        said = json.loads(file.read())
+    assert os.waitpid(pid, 0)[1] == 0
+    assert said == [pid, ["ORDERS"]]
+    assert admin.account.info().api.total > before
+
+
+# -- the account --
+
+
+def test_the_account(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server)) as admin:
+        info = admin.account.info()
+        assert (info.streams, info.limits.max_streams, info.limits.max_storage, info.domain) == (1, 7, 10**9, "hub")
+        assert {name: tier.limits for name, tier in admin.account.tiers().items()} == {"": info.limits}
+        errors = admin.account.info().api.errors
+        with pytest.raises(StreamNotFound):
+            admin.streams.load("NOWHERE")
+        assert admin.account.info().api.errors == errors + 1
+
+
+def test_the_server(admin: JetStreamAdmin, publisher: Publisher) -> None:
+    found = admin.account.server()
+    assert found.version == publisher.info["version"]
+    assert (found.api_level, found.max_payload) == (publisher.info["api_lvl"], publisher.info["max_payload"])
+    assert found.version.startswith(f"{found.api_since}.")
+
+
+def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
+    tier = {"storage": 5, "streams": 1, "limits": {"max_storage": 100}}
+    with (
+        FakeApi(nats_server.url, {"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        found = admin.account.tiers()
+    assert sorted(found) == ["R1", "R3"]
+    assert (found["R1"].storage, found["R1"].limits.max_storage) == (5, 100)
+
+
+def test_an_account_without_jetstream(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server, "pat")) as admin, pytest.raises(JetStreamNotEnabled, match="the account"):
+        admin.account.info()
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_a_server_without_jetstream() -> None:
+    with (
+        NatsServer(jetstream=False) as plain,
+        JetStreamAdmin(servers=plain.url) as admin,
+        pytest.raises(NoResponders, match=r"nobody answers at \$JS.API.INFO: is JetStream enabled"),
+    ):
+        admin.account.info()
+
+
+# -- refusals --
+
+
+def test_wrong_credentials(server: NatsServer) -> None:
+    with (
+        JetStreamAdmin(servers=server.url, user="ann", password="wrong-91be") as admin,
+        pytest.raises(AuthenticationFailed) as caught,
+    ):
+        admin.account.info()
+    assert "wrong-91be" not in str(caught.value)
+
+
+def test_what_is_not_permitted_is_named(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server, "looker")) as admin:
+        assert admin.streams.load("ORDERS").config.name == "ORDERS"
+        refused: dict[str, Any] = {
+            "STREAM.NAMES": lambda: list(admin.streams.names()),
+            "STREAM.CREATE.NEW": lambda: admin.streams.create(name="NEW"),
+            "STREAM.DELETE.ORDERS": lambda: admin.streams.delete("ORDERS"),
+            "STREAM.PURGE.ORDERS": lambda: admin.streams.purge("ORDERS"),
+            "STREAM.MSG.GET.ORDERS": lambda: admin.messages.get("ORDERS", 1),
+            "INFO": admin.account.info,
+        }
+        for subject, request in refused.items():
+            with pytest.raises(PermissionDenied, match="may not publish") as caught:
+                request()
+            assert caught.value.subject == f"$JS.API.{subject}"
+
+
+def test_an_account_that_may_read_one_subject_only(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server, "director")) as admin:
+        assert admin.messages.last("ORDERS", "orders.a", direct=True).data == b"1"
+        with pytest.raises(PermissionDenied) as caught:
+            admin.messages.last("ORDERS", "orders.b", direct=True)
+        assert caught.value.subject == "$JS.API.DIRECT.GET.ORDERS.orders.b"
+        with pytest.raises(PermissionDenied) as caught:
+            admin.messages.last_of_each("ORDERS")
+        assert caught.value.subject == "$JS.API.DIRECT.GET.ORDERS"
+        with pytest.raises(PermissionDenied) as caught:
+            admin.messages.last("ORDERS", "orders.a")
+        assert caught.value.subject == "$JS.API.STREAM.MSG.GET.ORDERS"
+
+
+def test_a_level_that_may_not_be_asked_for_is_trusted(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server, "looker")) as admin:
+        admin.consumers.create("ORDERS", durable_name="paused", ack_policy="explicit")
+        assert admin.consumers.pause("ORDERS", "paused", "2036-01-01T00:00:00Z").paused
+        assert admin.consumers.delete("ORDERS", "paused")
+
+
+@pytest.mark.parametrize("name", ["", "A.B", "*", ">", "A B", "a/b"])
+@pytest.mark.usefixtures("publisher")  # it makes KEPT
+def test_a_name_that_would_be_another_request(name: str, admin: JetStreamAdmin) -> None:
+    for request in (
+        lambda: admin.streams.load(name),
+        lambda: admin.streams.delete(name),
+        lambda: admin.streams.purge(name),
+        lambda: admin.streams.copy("KEPT", name),
+        lambda: admin.messages.get(name, 1),
+        lambda: list(admin.consumers.names(name)),
+        lambda: admin.consumers.create(name, durable_name="c"),
+        lambda: admin.consumers.delete("KEPT", name),
+        lambda: admin.consumers.load("KEPT", name),
+    ):
+        with pytest.raises(OptionError, match="must be the name of a"):
+            request()
+    assert "KEPT" in admin.streams.names()
+
+
+# -- old servers, and servers that answer for a part --
+
+
+def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer) -> None:
+    """It would give no reply at all on these subjects."""
+    consumer = {"stream_name": "S", "name": "c", "created": "2026-01-01T00:00:00Z", "config": {"name": "c"}}
+    with (
+        FakeApi(nats_server.url, {"INFO": account(0), "CONSUMER.INFO.S.c": consumer}) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        refused: list[tuple[str, Any]] = [
+            (
+                r"pause consumer c of stream S: this needs nats-server 2.11 or newer \(API level 1\), .* level 0",
+                "pause",
+            ),
+            ("resume consumer c of stream S: this needs nats-server 2.11", "resume"),
+            ("unpin group g of consumer c of stream S: this needs nats-server 2.11", "unpin"),
+            ("reset consumer c of stream S to sequence 5: this needs nats-server 2.14", "reset"),
+        ]
+        arguments: dict[str, list[Any]] = {"pause": ["2036-01-01T00:00:00Z"], "unpin": ["g"], "reset": [5]}
+        for said, method in refused:
+            with pytest.raises(JetStreamError, match=said):
+                getattr(admin.consumers, method)("S", "c", *arguments.get(method, []))
+        requests: list[tuple[str, Any]] = [
+            ("get the first > since .* this needs nats-server 2.11", lambda: admin.messages.since("S", 10**18)),
+            ("step down in favour of n: this needs", lambda: admin.streams.step_down("S", preferred="n")),
+        ]
+        for said, request in requests:
+            with pytest.raises(JetStreamError, match=said):
+                request()
+        assert set(fake.asked) == {"INFO", "CONSUMER.INFO.S.c"}
+        assert fake.asked.count("INFO") == 1
+
+
+def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(nats_server: NatsServer) -> None:
+    stream = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
+    consumer = {"stream_name": "S", "name": "c", "created": "2026-01-01T00:00:00Z", "config": {"durable_name": "c"}}
+    answers: dict[str, Answer] = {"INFO": account(1), "STREAM.INFO.S": stream, "CONSUMER.INFO.S.c": consumer}
+    pinned: dict[str, Any] = {"priority_policy": "prioritized", "priority_groups": ["g"]}
+    mirror = {"name": "O", "consumer": {"name": "c", "deliver_subject": "d"}}
+    with (
+        FakeApi(nats_server.url, answers) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        requests: list[tuple[str, Any]] = [
+            ("create stream N with allow_atomic: this needs nats-server 2.12", {"name": "N", "allow_atomic": True}),
+            (r"create stream N with allow_batched: .* 2\.14", {"name": "N", "allow_batched": True}),
+            ("create stream N with mirror.consumer: this needs", {"name": "N", "mirror": mirror}),
+            ("create stream N with sources.consumer: this needs", {"name": "N", "sources": [mirror]}),
+        ]
+        for said, config in requests:
+            with pytest.raises(JetStreamError, match=said):
+                admin.streams.create(config)
+        with pytest.raises(JetStreamError, match="update stream S with allow_atomic: this needs"):
+            admin.streams.update("S", allow_atomic=True)
+        with pytest.raises(
+            JetStreamError, match="create consumer c of stream S with priority_policy prioritized: this"
+        ):
+            admin.consumers.create("S", durable_name="c", **pinned)
+        with pytest.raises(
+            JetStreamError, match="update consumer c of stream S with priority_policy prioritized: this"
+        ):
+            admin.consumers.update("S", "c", pinned)
+        with pytest.raises(JetStreamError, match=r"with ack_policy flow_control: this needs nats-server 2\.14"):
+            admin.consumers.create("S", durable_name="c", ack_policy="flow_control", deliver_subject="d")
+        assert set(fake.asked) == answers.keys()
+
+
+def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
+    """Before 2.12 a server drops the fields that it does not know without a word; any may do so with values."""
+
+    def created(body: dict[str, Any]) -> dict[str, Any]:
+        known = {name: value for name, value in body.items() if name != "allow_direct"}
+        return {"config": known, "created": "2026-01-01T00:00:00Z", "state": {**EMPTY}}
+
+    answers: dict[str, Answer] = {
+        "STREAM.CREATE.S": created,
+        "STREAM.UPDATE.S": created,
+        "STREAM.INFO.S": created({"name": "S"}),
+    }
+    with (
+        FakeApi(nats_server.url, answers) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        said = "stream S was created, but the server has not taken all .*: allow_direct: false -> true"
+        with pytest.raises(JetStreamError, match=said):
+            admin.streams.create(name="S", allow_direct=True)
+        with pytest.raises(JetStreamError, match=r"S was updated, but the server has not taken all .*: allow_dir"):
+            admin.streams.update("S", allow_direct=True, description="new")
+        assert [str(each) for each in admin.streams.update("S", description="new")] == ["description: nothing -> new"]
+
+
+EMPTY = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+
+
+def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
+    stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
+    page = {"total": 3, "offset": 0, "limit": 256, "streams": [stream], "missing": ["B"], "offline": {"C": "too new"}}
+    consumers = {"total": 1, "offset": 0, "limit": 256, "consumers": None, "missing": ["c"]}
+    with (
+        FakeApi(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        infos = admin.streams.infos()
+        assert next(infos).config.name == "A"
+        with pytest.raises(ServerBusy, match=r"no server answered for B; no server can run C \(too new\)") as caught:
+            next(infos)
+        assert caught.value.retriable
+        with pytest.raises(ServerBusy, match="list the consumers of stream A as a whole: no server answered for c"):
+            list(admin.consumers.infos("A"))
+
+
+def test_no_reply_is_an_error(nats_server: NatsServer) -> None:
+    with (
+        FakeApi(nats_server.url, {}) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="300ms") as admin,
+        pytest.raises(RequestTimeout, match=r"look at stream S: no reply within 0\.3 s"),
+    ):
+        admin.streams.load("S")
+
+
+def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
+    """Nobody replies while a stream has no leader, and the API says that it is busy while that has none."""
+    stream = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
+    busy = {"error": {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}}
+    replies: list[dict[str, Any] | None] = [None, busy, stream]
+    answers: dict[str, Answer] = {"STREAM.INFO.S": lambda _: replies.pop(0), "STREAM.DELETE.S": busy}
+    answers["STREAM.INFO.T"] = busy
+    with (
+        FakeApi(nats_server.url, answers) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="500ms") as impatient,
+    ):
+        assert admin.streams.load("S").config.name == "S"
+        assert fake.asked == ["STREAM.INFO.S"] * 3
+        with pytest.raises(ServerBusy, match="look at stream T: JetStream system temporarily unavailable"):
+            impatient.streams.load("T")
+        assert fake.asked.count("STREAM.INFO.T") > 1
+        # Whether this was done is not known: it is for the caller to say whether to do it again.
+        with pytest.raises(ServerBusy, match="cannot delete stream S: JetStream system temporarily unavailable"):
+            admin.streams.delete("S")
+        assert fake.asked.count("STREAM.DELETE.S") == 1
+
+
+def test_a_reply_that_says_nothing_is_no_success(nats_server: NatsServer) -> None:
+    with (
+        FakeApi(nats_server.url, {"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        with pytest.raises(JetStreamError, match="cannot delete stream S: the server does not say"):
+            admin.streams.delete("S")
+        with pytest.raises(JetStreamError, match="cannot purge stream S: the server does not say"):
+            admin.streams.purge("S")

@@ -1,0 +1,186 @@
+"""What `JetStreamAdmin` does with whole streams: plans of files and mappings, descriptions, backups."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin, template
+from spark_jetstream.admin.descriptions import yaml_documents, yaml_text
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.testing import NatsServer
+from tests.admin.configs import CONSUMERS, STREAMS
+from tests.admin.conftest import Api, Make
+from tests.admin.fake_api import FakeApi, account
+from tests.support.publish import Message, Publisher
+
+NAMES = ("PLANNEDA", "PLANNEDB")
+
+
+@pytest.fixture
+def names(admin: JetStreamAdmin) -> Iterator[tuple[str, ...]]:
+    """Two names of streams; what has them is gone after the test."""
+    yield NAMES
+    for name in NAMES:
+        admin.streams.delete(name, missing_ok=True)
+
+
+def test_a_plan_that_is_half_done_says_so(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
+    plan = admin.plan(*({"name": name, "subjects": ["half.planned"]} for name in names))
+    with pytest.raises(ApiError, match=f"{names[1]}: .*; this was done before, and stays: create stream {names[0]}$"):
+        admin.apply(plan)
+    assert names[0] in admin.streams.names()
+
+
+def test_files_and_mappings_are_planned_together(admin: JetStreamAdmin, names: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"name: {names[0]}\nmax_age: 1h\nconsumers: [{{durable_name: c, ack_policy: explicit}}]\n")
+    other = {"name": names[1], "max_msgs": 5}
+    plan = admin.plan(file, other)
+    assert [(step.what, step.action) for step in plan.steps] == [
+        (f"stream {names[0]}", "create"),
+        (f"consumer c of stream {names[0]}", "create"),
+        (f"stream {names[1]}", "create"),
+    ]
+    assert not set(names) & set(admin.streams.names())
+    admin.apply(plan)
+    assert not admin.plan(str(file), other).changes
+    assert admin.consumers.load(names[0], "c").config.ack_policy == "explicit"
+    # Of what is given only, or of all.
+    assert not admin.plan({"name": names[1]}, given_only=True).changes
+    [step] = admin.plan({"name": names[1]}).steps
+    assert [str(each) for each in step.differences] == ["max_msgs: 5 -> -1"]
+    with pytest.raises(OptionError, match=rf"^description 2: stream {names[0]} is described in .*a\.yaml already$"):
+        admin.plan(file, {"name": names[0]})
+    with pytest.raises(OptionError, match=r"^description 1: a stream is described without its name$"):
+        admin.plan({"max_msgs": 5})
+    refused = admin.plan({"name": names[1], "storage": "memory"})
+    with pytest.raises(JetStreamError, match=r"^nothing was changed: .*storage: file -> memory"):
+        admin.apply(refused)
+
+
+def test_an_old_server_is_asked_for_nothing_that_it_cannot_know(nats_server: NatsServer) -> None:
+    missing = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+    with (
+        FakeApi(nats_server.url, {"INFO": account(0), "STREAM.INFO.S": missing, "STREAM.INFO.T": missing}) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        plan = admin.plan({"name": "S"}, {"name": "T", "allow_msg_ttl": True})
+        with pytest.raises(JetStreamError, match=r"create stream T with allow_msg_ttl: this needs nats-server 2\.11"):
+            admin.apply(plan)
+        assert set(fake.asked) == {"INFO", "STREAM.INFO.S", "STREAM.INFO.T"}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_every_kind_of_stream_is_described_as_it_is(kind: str, admin: JetStreamAdmin, make_stream: Make) -> None:
+    name = make_stream(STREAMS[kind])
+    found = admin.describe(name)
+    assert found["name"] == name
+    assert not admin.plan(found).changes
+    for copy in (json.loads(json.dumps(found)), *yaml_documents(yaml_text(found), "test")):
+        assert copy == found
+    whole = admin.describe(name, readable=False)
+    assert not admin.plan(json.loads(json.dumps(whole))).changes
+    # What is the default, and what the server adds, is left out.
+    assert not {"max_consumers", "consumers"} & (found.keys() - STREAMS[kind].keys())
+    assert not [key for key in found.get("metadata", {}) if key.startswith("_nats.")]
+
+
+def test_every_kind_of_durable_consumer_is_described_as_it_is(
+    admin: JetStreamAdmin, api: Api, make_stream: Make
+) -> None:
+    stream = make_stream({"subjects": ["c.>"]})
+    expected = []
+    for number, config in enumerate(CONSUMERS.values()):
+        name = f"c{number:02}"
+        sent = {**config, "name": name, **({} if "durable_name" in config else {"durable_name": name})}
+        sent = {field: value for field, value in sent.items() if value is not None}
+        api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": sent, "action": "create"})
+        expected += [name] if "durable_name" in sent else []
+    found = admin.describe(stream)
+    assert [each["durable_name"] for each in found["consumers"]] == expected
+    assert len(expected) == len(CONSUMERS) - 1
+    again = yaml_documents(yaml_text(found), "test")
+    assert again == [found]
+    assert not admin.plan(*again).changes
+    assert not admin.plan(json.loads(json.dumps(admin.describe(stream, readable=False)))).changes
+
+
+def test_what_is_described_is_made_again(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
+    admin.streams.create(name=names[0], subjects=["planned.>"], max_age="1h30m", max_bytes="1g", metadata={"a": "b"})
+    admin.consumers.create(names[0], durable_name="c", ack_policy="explicit", backoff=["1s", "1m"])
+    found = admin.describe(names[0])
+    assert found == {
+        "name": names[0],
+        "subjects": ["planned.>"],
+        "max_bytes": "1GiB",
+        "max_age": "1h30m",
+        "duplicate_window": "2m",
+        "metadata": {"a": "b"},
+        "consumers": [
+            {
+                "durable_name": "c",
+                "ack_policy": "explicit",
+                "ack_wait": "1s",
+                "backoff": ["1s", "1m"],
+                "max_waiting": 512,
+                "max_ack_pending": 1000,
+            }
+        ],
+    }
+    admin.streams.delete(names[0])
+    admin.apply(admin.plan(found))
+    assert admin.describe(names[0]) == found
+    with pytest.raises(StreamNotFound, match="stream NOWHERE"):
+        admin.describe("NOWHERE")
+
+
+def test_yaml_needs_an_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "own.yaml").write_text("max_age: 1h\n")
+    extra = r"YAML needs PyYAML: pip install 'spark-jetstream\[yaml\]'$"
+    with pytest.raises(OptionError, match=rf"^template {tmp_path}/own\.yaml: reading {extra}"):
+        template(tmp_path / "own.yaml")
+    with pytest.raises(OptionError, match=f"^writing {extra}"):
+        yaml_text({"name": "A"})
+
+
+def test_backup_and_restore(
+    admin: JetStreamAdmin, names: tuple[str, ...], publisher: Publisher, tmp_path: Path
+) -> None:
+    name, copy = names
+    admin.streams.create(name=name, subjects=["planned.>"])
+    admin.consumers.create(name, durable_name="c")
+    publisher.publish(Message("planned.a", b"%d" % number) for number in range(10))
+    steps: dict[str, list[tuple[int, int]]] = {"out": [], "checked": [], "in": []}
+    made = admin.streams.backup(name, tmp_path / "saved", progress=lambda *step: steps["out"].append(step))
+    whole = int(made.manifest.data_bytes)
+    given: dict[str, Any] = {"subjects": ["copied.>"], "description": "a copy"}
+    found = admin.streams.restore(
+        made.path,
+        copy,
+        checking=lambda *step: steps["checked"].append(step),
+        progress=lambda *step: steps["in"].append(step),
+        **given,
+    )
+    assert (found.differences, found.notes, found.sha256) == ((), (), made.manifest.data_sha256)
+    assert (found.info.config.subjects, found.info.config.description) == (("copied.>",), "a copy")
+    assert (steps["out"][-1][0], steps["checked"][-1], steps["in"][-1]) == (whole, (whole, whole), (whole, whole))
+    assert [each.data for each in admin.messages.read(copy)] == [b"%d" % number for number in range(10)]
+    assert list(admin.consumers.names(copy)) == ["c"]
+    admin.streams.delete(copy)
+    bare = admin.streams.backup(name, tmp_path / "bare.tar", consumers=False)
+    assert admin.streams.restore(bare.path, copy, subjects=["copied.>"]).info.state.consumer_count == 0
+    for refused, said in (
+        (lambda: admin.streams.backup("a.b", tmp_path / "x"), "stream must be the name of a stream"),
+        (lambda: admin.streams.backup(name, bare.path), "exists already"),
+        (lambda: admin.streams.restore(bare.path, "a.b"), "stream must be the name of a stream"),
+        (lambda: admin.streams.restore(bare.path, max_ages="1h"), r'no field "max_ages" \(did you mean max_age\?\)'),
+    ):
+        with pytest.raises(OptionError, match=said):
+            refused()

@@ -1,0 +1,561 @@
+"""Option ensureStream: streams that are made, compared, updated or left before they are read or written."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from spark_jetstream.admin import ensure as ensure_module
+from spark_jetstream.admin.ensure import Ensure, ensure_streams
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.datasource import JetStreamDataSource
+from spark_jetstream.errors import (
+    ApiError,
+    DataLossError,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    RequestTimeout,
+    SchemaError,
+)
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.source.offsets import Offset
+from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.reader import JetStreamStreamReader
+from spark_jetstream.testing import NatsServer
+from tests.support.publish import Message, Publisher
+from tests.support.queries import available_now, batch, refusal, stored, streaming
+from tests.support.streams import Stream
+
+COLUMNS = StructType([StructField("subject", StringType()), StructField("data", BinaryType())])
+UPDATE = {"ensureStreamOnConflict": "update"}
+IGNORE = {"ensureStreamOnConflict": "ignore"}
+
+_numbers = itertools.count(1)
+
+Source = Callable[..., JetStreamDataSource]
+
+
+@pytest.fixture
+def source(nats_server: NatsServer) -> Source:
+    """A function that makes the data source as Spark does, whose options come in lower case."""
+
+    def make(ensured: object = None, /, **options: object) -> JetStreamDataSource:
+        given = {"servers": nats_server.url, **options}
+        if ensured is not None:
+            given["ensureStream"] = ensured if isinstance(ensured, str) else json.dumps(ensured)
+        return JetStreamDataSource({name.lower(): str(value) for name, value in given.items()})
+
+    return make
+
+
+@pytest.fixture
+def new(publisher: Publisher) -> Iterator[Callable[[], str]]:
+    """A function that says the name of a stream that is not there; whatever gets it is gone after the test."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"ENSURED{next(_numbers)}")
+        return made[-1]
+
+    yield make
+    for name in set(made) & set(publisher.api("STREAM.NAMES").get("streams") or []):
+        publisher.api(f"STREAM.DELETE.{name}")
+
+
+def config(publisher: Publisher, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = publisher.api(f"STREAM.INFO.{name}")["config"]
+    return found
+
+
+def names(publisher: Publisher) -> list[str]:
+    found: list[str] = publisher.api("STREAM.NAMES")["streams"]
+    return found
+
+
+def use(side: str, found: JetStreamDataSource) -> None:
+    """What Spark does first on the driver."""
+    if side == "batch":
+        found.reader(COLUMNS).partitions()
+    elif side == "stream":
+        found.streamReader(COLUMNS).initialOffset()
+    elif side == "write":
+        found.writer(COLUMNS, False)
+    else:
+        found.streamWriter(COLUMNS, False)
+
+
+SIDES = ["batch", "stream", "write", "writeStream"]
+
+
+# -- what is done --
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_missing_stream_is_made_and_stays(
+    side: str, source: Source, new: Callable[[], str], publisher: Publisher
+) -> None:
+    name = new()
+    described = {"subjects": [f"{name}.>"], "max_age": "1h", "storage": "memory"}
+    found = source(described, stream=name)
+    use(side, found)
+    made = config(publisher, name)
+    assert (made["subjects"], made["max_age"], made["storage"]) == ([f"{name}.>"], 3600 * 10**9, "memory")
+    created = publisher.api(f"STREAM.INFO.{name}")["created"]
+    use(side, found)
+    assert publisher.api(f"STREAM.INFO.{name}")["created"] == created
+    assert config(publisher, name) == made
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_differing_stream_is_an_error_that_lists_the_differences(
+    side: str, source: Source, stream: Callable[..., Stream], publisher: Publisher
+) -> None:
+    s = stream(max_age=7200 * 10**9)
+    before = config(publisher, s.name)
+    found = source({"max_age": "1h", "metadata": {"team": "us"}, "no_ack": False}, stream=s.name)
+    with pytest.raises(OptionError) as caught:
+        use(side, found)
+    assert caught.value.option == "ensureStream"
+    assert str(caught.value) == (
+        f"stream {s.name} is not as option ensureStream describes it: max_age is 2h, not 1h, metadata.team is nothing, "
+        "not us; change the description, or set ensureStreamOnConflict to update or ignore (with update: max_age: "
+        "messages beyond it are deleted at once)"
+    )
+    assert config(publisher, s.name) == before
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_differing_stream_is_updated(
+    side: str,
+    source: Source,
+    stream: Callable[..., Stream],
+    publisher: Publisher,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    s = stream(max_msgs=100, metadata={"owner": "me"})
+    s.fill(3)
+    before = config(publisher, s.name)
+    use(side, source({"max_age": "1h", "metadata": {"team": "us"}}, stream=s.name, **UPDATE))
+    after = config(publisher, s.name)
+    assert after.pop("metadata") == {**before.pop("metadata"), "team": "us"}
+    assert after == {**before, "max_age": 3600 * 10**9}
+    assert publisher.api(f"STREAM.INFO.{s.name}")["state"]["messages"] == 3
+    warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert f"option ensureStream has updated stream {s.name}: max_age: 0s -> 1h (risk: " in " ".join(warned)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_differing_stream_is_used_as_it_is(
+    side: str,
+    source: Source,
+    stream: Callable[..., Stream],
+    publisher: Publisher,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    s = stream()
+    before = config(publisher, s.name)
+    use(side, source({"max_age": "1h", "storage": "memory"}, stream=s.name, **IGNORE))
+    assert config(publisher, s.name) == before
+    assert (
+        f"stream {s.name} is not as option ensureStream describes it, and is left so: max_age is 0s, not 1h, "
+        "storage is file, not memory" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("conflict", [{}, UPDATE])
+def test_what_cannot_be_changed(
+    conflict: dict[str, str], source: Source, stream: Callable[..., Stream], publisher: Publisher
+) -> None:
+    s = stream()
+    before = config(publisher, s.name)
+    words = (
+        r"storage: file -> memory \(refused: it can never change\)" if conflict else r"\(storage: it can never change\)"
+    )
+    with pytest.raises(OptionError, match=rf"stream {s.name} .*{words}.* set ensureStreamOnConflict to ignore$"):
+        source({"max_msgs": 5, "storage": "memory"}, stream=s.name, **conflict).reader(COLUMNS)
+    assert config(publisher, s.name) == before
+
+
+def test_ignore_still_makes_what_is_missing(
+    source: Source, stream: Callable[..., Stream], new: Callable[[], str], publisher: Publisher
+) -> None:
+    s, name = stream(), new()
+    described = {s.name: {"max_msgs": 5}, name: {"subjects": ["ensured.more"]}}
+    source(described, stream=f"{s.name},{name}", **IGNORE).reader(COLUMNS)
+    assert config(publisher, s.name)["max_msgs"] == -1
+    assert config(publisher, name)["subjects"] == ["ensured.more"]
+
+
+# -- which streams --
+
+
+def test_several_streams_as_a_list_and_by_name(
+    source: Source, new: Callable[[], str], publisher: Publisher, stream: Callable[..., Stream]
+) -> None:
+    one, two, there = new(), new(), stream()
+    both = f"{one},{two},{there.name}"
+    source([{"name": one, "subjects": ["ensured.1"]}, {"name": two, "subjects": ["ensured.2"]}], stream=both).reader(
+        COLUMNS
+    )
+    assert config(publisher, two)["subjects"] == ["ensured.2"]
+    again = source({one: {"subjects": ["ensured.1"]}, two: {"subjects": ["ensured.3"]}}, stream=both)
+    with pytest.raises(OptionError, match=f"^stream {two} is not as"):
+        again.reader(COLUMNS)
+
+
+def test_a_sink_without_a_stream_says_which(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
+    name = new()
+    source({"name": name, "subjects": ["ensured.sink"]}, subject="ensured.sink").writer(COLUMNS, False)
+    assert config(publisher, name)["subjects"] == ["ensured.sink"]
+    with pytest.raises(OptionError, match=r"^option ensureStream: a stream is described without its name$"):
+        source({"subjects": ["ensured.sink"]}).writer(COLUMNS, False)
+
+
+def test_a_file_describes_streams(source: Source, new: Callable[[], str], publisher: Publisher, tmp_path: Path) -> None:
+    name = new()
+    (tmp_path / "streams.json").write_text(json.dumps({"subjects": [f"{name}.>"]}))
+    (tmp_path / "streams.yml").write_text(f"name: {name}\nsubjects: ['{name}.>']\nmax_age: 7d\n")
+    source(str(tmp_path / "streams.json"), stream=name).reader(COLUMNS)
+    assert config(publisher, name)["max_age"] == 0
+    source(str(tmp_path / "streams.yml"), stream=name, **UPDATE).reader(COLUMNS)
+    assert config(publisher, name)["max_age"] == 7 * 86400 * 10**9
+
+
+def test_a_file_that_was_sent_along(
+    nats_server: NatsServer, new: Callable[[], str], publisher: Publisher, tmp_path: Path
+) -> None:
+    name = new()
+    (tmp_path / "sent.json").write_text(json.dumps({"name": name, "subjects": ["ensured.sent"]}))
+    options = ConnectionOptions.from_spark({"servers": nats_server.url})
+    ensure_streams(
+        Ensure(options, "sent.json", "error", ()),
+        lambda patience: connect(options, patience=patience),
+        lambda path: str(tmp_path / path),
+    )
+    assert config(publisher, name)["subjects"] == ["ensured.sent"]
+
+
+WRONG: list[tuple[Any, dict[str, str], str]] = [
+    ('{"subjects": ["a"]', {"stream": "S"}, "option ensureStream: this is not valid JSON: "),
+    ('{"name": "S", "name": "S"}', {"stream": "S"}, '"name" is there twice'),
+    ({"max_aeg": "1d"}, {"stream": "S"}, 'stream "S": there is no field "max_aeg" (did you mean max_age?)'),
+    ({"name": "T"}, {"stream": "S"}, "stream T is described, which option stream does not name"),
+    ({"T": {}}, {"stream": "S"}, "stream T is described, which option stream does not name"),
+    ({"subjects": ["a"]}, {"stream": "S,T"}, "a stream is described without its name"),
+    ({"consumers": [{"durable_name": "c"}]}, {"stream": "S"}, "stream S: consumers are not made here: remove"),
+    (
+        "streams.toml",
+        {"stream": "S"},
+        "option ensureStream (neither JSON nor a file): the file cannot be read: No such",
+    ),
+    ([], {"stream": "S"}, "no stream is described"),
+    ({"mirror": {"name": "A"}, "subjects": ["a"]}, {"stream": "S"}, "a mirror cannot have subjects"),
+]
+
+
+@pytest.mark.parametrize(("ensured", "options", "words"), WRONG, ids=lambda value: str(value)[:50])
+def test_what_a_description_cannot_be(ensured: Any, options: dict[str, str], words: str, source: Source) -> None:
+    found = source(ensured, **options)
+    for look in (found.schema, lambda: found.reader(COLUMNS)):  # the first is what load() calls
+        with pytest.raises(OptionError) as caught:
+            look()
+        assert caught.value.option == "ensureStream"
+        assert words in str(caught.value)
+        assert caught.value.__context__ is None
+    first_call = found.streamReader(COLUMNS)  # a constructor that fails would hide why
+    with pytest.raises(OptionError):
+        first_call.initialOffset()
+
+
+def test_wrong_columns_make_no_stream(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
+    name = new()
+    wrong = StructType([StructField("datum", StringType())])
+    found = source({"subjects": [f"{name}.>"]}, stream=name)
+    for make in (
+        lambda: found.reader(wrong),
+        lambda: found.streamReader(wrong).initialOffset(),
+        lambda: found.writer(wrong, False),
+        lambda: found.streamWriter(wrong, False),
+    ):
+        with pytest.raises(SchemaError):
+            make()
+    assert name not in names(publisher)
+
+
+def test_executors_make_no_stream(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
+    name = new()
+    reader = source({"subjects": [f"{name}.>"]}, stream=name).streamReader(COLUMNS)
+    copied = pickle.loads(pickle.dumps(reader))
+    with pytest.raises(JetStreamError, match="stream not found"):
+        copied.initialOffset()
+    assert name not in names(publisher)
+    reader.initialOffset()
+    assert name in names(publisher)
+
+
+def test_a_stream_that_was_made_again_is_noticed(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
+    name = new()
+    found = source({"subjects": [f"{name}.>"]}, stream=name)
+    first = found.streamReader(COLUMNS)
+    assert isinstance(first, JetStreamStreamReader)
+    first.initialOffset()
+    publisher.publish([Message(f"{name}.a"), Message(f"{name}.a")])
+    reached = latest(first.driver)
+    publisher.api(f"STREAM.DELETE.{name}")
+    second = found.streamReader(COLUMNS)
+    assert isinstance(second, JetStreamStreamReader)
+    with pytest.raises(DataLossError, match="created"):
+        second.driver.latest(reached, limited=False)
+    assert name in names(publisher)
+
+
+def latest(driver: Driver) -> Offset:
+    return driver.latest(driver.initial(), limited=False)
+
+
+# -- trouble --
+
+
+class Meddler:
+    """A connection whose requests something happens to."""
+
+    def __init__(self, connection: Connection, meddle: Callable[[str, bytes], None]) -> None:
+        self.prefix = connection.prefix
+        self.asked: list[str] = []
+        self._connection = connection
+        self._meddle = meddle
+
+    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        self.asked.append(subject.removeprefix("$JS.API.STREAM."))
+        self._meddle(subject, body)
+        return self._connection.api(subject, body, context=context)
+
+
+Meddle = Callable[..., Meddler]
+
+
+@pytest.fixture
+def ensured(nats_server: NatsServer) -> Callable[..., list[str]]:
+    """A function that ensures a stream while something happens; the requests that were made."""
+    options = ConnectionOptions.from_spark({"servers": nats_server.url})
+
+    def run(
+        described: Mapping[str, Any],
+        meddle: Callable[[str, bytes], None] = lambda subject, body: None,
+        conflict: Any = "error",
+        remembered: bool = False,
+    ) -> list[str]:
+        meddler = Meddler(connect(options), meddle)
+        ensure = Ensure(options, json.dumps(described), conflict, ())
+        ensure_streams(ensure, lambda patience: meddler, lambda path: path, remembered=remembered)  # type: ignore[arg-type,return-value]
+        return meddler.asked
+
+    return run
+
+
+def test_somebody_else_makes_it_at_the_same_moment(
+    ensured: Callable[..., list[str]], new: Callable[[], str], publisher: Publisher
+) -> None:
+    for rest, conflict, asked in (
+        ({}, "error", []),
+        ({"max_msgs": 5}, "error", ["INFO"]),  # more than is given
+        ({"max_age": 10**12}, "update", ["INFO", "INFO", "INFO", "UPDATE"]),
+    ):
+        name = new()
+        described = {"name": name, "subjects": [f"{name}.>"], "max_age": 0}
+
+        def create(subject: str, body: bytes, name: str = name, rest: dict[str, Any] = rest) -> None:
+            if "STREAM.CREATE" in subject:
+                publisher.api(subject.removeprefix("$JS.API."), {**json.loads(body), **rest})
+
+        assert ensured(described, create, conflict) == [f"{verb}.{name}" for verb in ["INFO", "CREATE", *asked]]
+        assert config(publisher, name)["max_age"] == 0
+        assert config(publisher, name)["max_msgs"] == rest.get("max_msgs", -1)
+
+
+def test_somebody_else_makes_another_one_at_the_same_moment(
+    ensured: Callable[..., list[str]], new: Callable[[], str], publisher: Publisher
+) -> None:
+    name = new()
+
+    def create(subject: str, body: bytes) -> None:
+        if "STREAM.CREATE" in subject:
+            publisher.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["ensured.else"]})
+
+    with pytest.raises(OptionError, match=rf"^stream {name} is not as .*subjects is \[\"ensured.else\"\], not"):
+        ensured({"name": name, "subjects": [f"{name}.>"]}, create)
+
+
+def test_an_answer_that_is_lost(
+    ensured: Callable[..., list[str]], new: Callable[[], str], publisher: Publisher
+) -> None:
+    name = new()
+    lost: list[str] = []
+
+    def lose(subject: str, body: bytes) -> None:
+        if "STREAM.CREATE" in subject and not lost:
+            lost.append(subject)
+            publisher.api(f"STREAM.CREATE.{name}", json.loads(body))
+            raise RequestTimeout("no reply")
+
+    described = {"name": name, "subjects": [f"{name}.>"]}
+    assert ensured(described, lose) == [f"INFO.{name}", f"CREATE.{name}", f"INFO.{name}"]
+    assert name in names(publisher)
+
+
+def test_a_query_that_writes_asks_once_a_minute(
+    ensured: Callable[..., list[str]], new: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = new()
+    described = {"name": name, "subjects": [f"{name}.>"]}
+    assert ensured(described, remembered=True) == [f"INFO.{name}", f"CREATE.{name}"]
+    assert ensured(described, remembered=True) == []
+    assert ensured(described) == [f"INFO.{name}"]
+    assert ensured({**described, "max_msgs": -1}, remembered=True) == [f"INFO.{name}"]
+    monkeypatch.setattr(ensure_module, "_VALID", 0.0)
+    assert ensured(described, remembered=True) == [f"INFO.{name}"]
+
+
+def test_what_the_server_refuses_names_the_option(
+    source: Source, stream: Callable[..., Stream], new: Callable[[], str]
+) -> None:
+    s, name = stream(), new()
+    with pytest.raises(ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"):
+        source({"subjects": [f"{s.subject}.a"]}, stream=name).reader(COLUMNS)
+
+
+INFO, CREATE, UPDATED = "$JS.API.STREAM.INFO.S", "$JS.API.STREAM.CREATE.S", "$JS.API.STREAM.UPDATE.S"
+LOGINS = {"both": (INFO, CREATE), "three": (INFO, CREATE, UPDATED), "info": (INFO,), "none": ("a",)}
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[NatsServer]:
+    """A server whose users may ask for just these subjects."""
+    users = "\n".join(
+        f'{{user: {name}, password: p, permissions: {{publish: {json.dumps(subjects)}, subscribe: "_INBOX.>"}}}}'
+        for name, subjects in LOGINS.items()
+    )
+    with NatsServer(
+        config=f"accounts {{ A {{ jetstream: enabled, users: [{{user: all, password: p}}\n{users}] }} }}"
+    ) as server:
+        yield server
+
+
+def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source: Source) -> None:
+    def by(user: str, max_msgs: int, **options: str) -> None:
+        described = {"subjects": ["s"], "max_msgs": max_msgs}
+        found = source(described, stream="S", servers=strict.url, user=user, password="p", **options)
+        found.streamWriter(COLUMNS, False)
+
+    needed = rf"; option ensureStream needs {INFO} and {CREATE}$".replace("$JS", r"\$JS")
+    with pytest.raises(PermissionDenied, match=rf"may not publish to \{INFO}{needed}"):
+        by("none", 1)
+    with pytest.raises(PermissionDenied, match=rf"may not publish to \{CREATE}{needed}") as caught:
+        by("info", 1)
+    assert caught.value.subject == CREATE
+    by("both", 1)
+    by("info", 1)  # there is nothing to do any more
+    with pytest.raises(PermissionDenied, match=rf"needs \{INFO}, \{CREATE} and \{UPDATED}$"):
+        by("both", 2, **UPDATE)
+    by("three", 2, **UPDATE)
+    with Publisher(strict.url, user="all", **{"pass": "p"}) as publisher:
+        assert config(publisher, "S")["max_msgs"] == 2
+
+
+# -- through Spark --
+
+
+def test_a_query_reads_a_stream_that_it_makes(
+    spark: SparkSession, nats_server: NatsServer, new: Callable[[], str], publisher: Publisher, tmp_path: Path
+) -> None:
+    name = new()
+    (tmp_path / "orders.yaml").write_text(f"subjects: ['{name}.>']\n")
+    frame = streaming(spark, nats_server.url, name, ensureStream=tmp_path / "orders.yaml")
+    assert available_now(frame, tmp_path / "checkpoint").rows == []
+    assert config(publisher, name)["subjects"] == [f"{name}.>"]
+
+
+def test_a_write_makes_its_stream_and_a_batch_reads_it(
+    spark: SparkSession, nats_server: NatsServer, new: Callable[[], str]
+) -> None:
+    name = new()
+    described = json.dumps({"subjects": [f"{name}.>"]})
+    frame = spark.createDataFrame([(f"{name}.a", b"1")], "subject string, data binary")
+    writer = frame.write.format("jetstream").options(servers=nats_server.url, stream=name, ensureStream=described)
+    writer.mode("append").save()
+    found = batch(spark, nats_server.url, name, ensureStream=described)
+    assert [row.data for row in stored(found)] == [b"1"]
+
+
+def test_a_streaming_write_makes_its_stream(
+    spark: SparkSession,
+    nats_server: NatsServer,
+    new: Callable[[], str],
+    stream: Callable[..., Stream],
+    tmp_path: Path,
+) -> None:
+    name, s = new(), stream()
+    s.fill(3)
+    query = (
+        streaming(spark, nats_server.url, s.name, maxMessagesPerTrigger=1)
+        .drop("subject")
+        .writeStream.format("jetstream")
+        .options(servers=nats_server.url, stream=name, subject=f"{name}.a")
+        .options(ensureStream=json.dumps({"subjects": [f"{name}.>"]}), checkpointLocation=str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert [row.data for row in stored(batch(spark, nats_server.url, name))] == [row.data for row in s.rows()]
+
+
+def test_what_the_user_sees(
+    spark: SparkSession, nats_server: NatsServer, stream: Callable[..., Stream], tmp_path: Path
+) -> None:
+    s = stream()
+    described = '{"max_msgs": 5}'
+    expected = f"stream {s.name} is not as option ensureStream describes it: max_msgs is -1, not 5; "
+    with pytest.raises(StreamingQueryException) as by_stream:
+        available_now(streaming(spark, nats_server.url, s.name, ensureStream=described), tmp_path)
+    with pytest.raises(AnalysisException) as by_batch:
+        batch(spark, nats_server.url, s.name, ensureStream=described).collect()
+    frame = spark.createDataFrame([("a", b"1")], "subject string, data binary")
+    writer = frame.write.format("jetstream").options(servers=nats_server.url, stream=s.name, ensureStream=described)
+    with pytest.raises(AnalysisException) as by_write:
+        writer.mode("append").save()
+    for caught in (by_stream, by_batch, by_write):
+        kind, said = refusal(caught.value)
+        assert kind == "OptionError"
+        assert said.startswith(expected)
+    with pytest.raises(AnalysisException) as misspelt:  # by load(), before anything runs
+        streaming(spark, nats_server.url, s.name, ensureStream='{"max_msg": 5}')
+    kind, said = refusal(misspelt.value)
+    assert (kind, said.partition(": ")[0]) == ("OptionError", "option ensureStream")
+    assert 'there is no field "max_msg" (did you mean max_msgs?)' in said
+
+
+def test_a_work_queue_is_given_direct_reads(
+    spark: SparkSession, nats_server: NatsServer, stream: Callable[..., Stream], publisher: Publisher, tmp_path: Path
+) -> None:
+    s = stream(retention="workqueue")
+    s.fill(3)
+    rows = s.rows()
+    options = {"durable": "queue", "ensureStream": '{"allow_direct": true}'}
+    with pytest.raises(StreamingQueryException) as caught:
+        available_now(streaming(spark, nats_server.url, s.name, durable="queue"), tmp_path / "first")
+    assert 'ensureStream={"allow_direct": true} and ensureStreamOnConflict=update' in refusal(caught.value)[1]
+    run = available_now(streaming(spark, nats_server.url, s.name, **options, **UPDATE), tmp_path / "second")
+    assert run.stored == rows
+    assert config(publisher, s.name)["allow_direct"]

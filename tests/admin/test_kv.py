@@ -1,0 +1,683 @@
+"""Key-Value buckets on a real server: set up, changed, removed; keys read and written, beside nats-py's client."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from nats.aio.msg import Msg
+from nats.js.api import KeyValueConfig
+from nats.js.client import JetStreamContext
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+
+from spark_jetstream.admin import Bucket, BucketConfig, BucketInfo, Entry, JetStreamAdmin
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import (
+    ApiError,
+    JetStreamError,
+    KeyNotFound,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    StreamExists,
+    StreamNotFound,
+    WrongRevision,
+)
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.streams.latest import read_table
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.support.client import ask
+from tests.support.keyed import table_of
+from tests.support.leaf import Linked
+from tests.support.publish import Message, Publisher
+
+Make = Callable[..., Bucket]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[str]:
+    """A name for a bucket; all whose names begin so are gone after the test."""
+    chosen = f"kva{next(_numbers)}x"
+    yield chosen
+    for each in [each for each in admin.kv.names() if each.startswith(chosen)]:
+        admin.kv.delete(each)
+
+
+@pytest.fixture
+def make(admin: JetStreamAdmin, name: str) -> Make:
+    """A function that creates a bucket in memory, five revisions of each key unless the fields say otherwise."""
+
+    def create(suffix: str = "", **fields: Any) -> Bucket:
+        given = {"history": 5, "storage": "memory", **fields}
+        return admin.kv.bucket(admin.kv.create(name + suffix, given).bucket)
+
+    return create
+
+
+def facts(entry: Entry) -> tuple[str, bytes, int, str]:
+    return entry.key, entry.value, entry.revision, entry.operation
+
+
+# -- setting up --
+
+
+def test_limits_of_zero_and_one_origin(admin: JetStreamAdmin, name: str) -> None:
+    """As for streams: 0 is no limit, and one text stands for a list."""
+    made = admin.kv.create(f"{name}a", max_bytes=0, max_value_size=0)
+    assert (made.max_bytes, made.stream.config.max_msg_size) == (-1, -1)
+    assert admin.kv.create(f"{name}a", max_bytes=-1).created == made.created
+    assert admin.kv.plan(f"{name}a", max_bytes=0, max_value_size=0) == []
+    copy = admin.kv.create(f"{name}b", sources=f"{name}a")
+    assert [each.name for each in copy.stream.config.sources] == [f"KV_{name}a"]
+    for wrong in ("a", ["a"]):
+        with pytest.raises(OptionError, match="a BucketConfig or a mapping is needed"):
+            admin.kv.create(f"{name}c", wrong)  # type: ignore[arg-type]
+
+
+def test_a_bucket_is_set_up_as_the_clients_do_it(admin: JetStreamAdmin, name: str) -> None:
+    info = admin.kv.create(
+        name,
+        history=7,
+        ttl="90s",
+        max_value_size="1k",
+        max_bytes="1m",
+        storage="memory",
+        compression=False,
+        limit_marker_ttl="1m",
+        description="what colours are",
+        metadata={"owner": "me"},
+        republish={"src": f"$KV.{name}.>", "dest": "copies.>"},
+    )
+    config = info.stream.config.body()
+    second = 1_000_000_000
+    expected = {
+        "name": f"KV_{name}",
+        "subjects": [f"$KV.{name}.>"],
+        "description": "what colours are",
+        "max_msgs_per_subject": 7,
+        "max_age": 90 * second,
+        "duplicate_window": 90 * second,
+        "max_msg_size": 1024,
+        "max_bytes": 1024 * 1024,
+        "max_msgs": -1,
+        "max_consumers": -1,
+        "storage": "memory",
+        "discard": "new",
+        "retention": "limits",
+        "allow_direct": True,
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "deny_purge": False,
+        "allow_msg_ttl": True,
+        "subject_delete_marker_ttl": 60 * second,
+        "republish": {"src": f"$KV.{name}.>", "dest": "copies.>"},
+        "metadata": {"owner": "me"},
+    }
+    assert {field: config.get(field) for field in expected} == expected
+    assert (info.bucket, info.history, str(info.ttl), info.max_value_size) == (name, 7, "1m30s", 1024)
+    assert (info.max_bytes, info.storage, info.replicas, info.compression) == (1024 * 1024, "memory", 1, False)
+    assert (str(info.limit_marker_ttl), info.description, info.metadata) == ("1m", "what colours are", {"owner": "me"})
+    assert (info.values, info.sealed, info.mirror, info.sources, info.placement) == (0, False, None, (), None)
+    assert info.republish is not None
+
+
+def test_what_is_not_said_has_the_defaults_of_the_clients(nats_server: NatsServer, make: Make, name: str) -> None:
+    make(history=1, ttl=None)
+
+    async def work(js: JetStreamContext) -> dict[str, Any]:
+        await js.create_key_value(bucket=f"{name}py", direct=True, storage="memory")
+        configs = [(await js.stream_info(f"KV_{each}")).config.as_dict() for each in (name, f"{name}py")]
+        return {
+            field: (configs[0].get(field), configs[1].get(field))
+            for field in {**configs[0], **configs[1]}
+            if configs[0].get(field) != configs[1].get(field)
+        }
+
+    # This client always allows a TTL of single messages, which Go's does with limit markers only.
+    assert ask(nats_server.url, work).keys() == {"name", "subjects", "allow_msg_ttl", "metadata"}
+
+
+def test_a_bucket_that_exists(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    config = BucketConfig(history=5, storage="memory")
+    make()
+    assert admin.kv.create(name, config).history == 5
+    assert admin.kv.load_or_create(name, config, history=5).bucket == name
+    with pytest.raises(StreamExists, match=f"cannot create stream KV_{name}"):
+        admin.kv.create(name, config, history=6)
+    with pytest.raises(JetStreamError, match=r"max_msgs_per_subject: 5 -> 6"):
+        admin.kv.load_or_create(name, config, history=6)
+    assert admin.kv.load_or_create(f"{name}b", storage="memory").history == 1
+
+
+def test_buckets_are_listed(admin: JetStreamAdmin, make: Make, name: str, publisher: Publisher) -> None:
+    make().put("a", "1")
+    make("b", description="second")
+    make("m", mirror=name, history=1)
+    assert [each for each in admin.kv.names() if each.startswith(name)] == [name, f"{name}b", f"{name}m"]
+    found = {info.bucket: info for info in admin.kv.infos() if info.bucket.startswith(name)}
+    assert list(found) == [name, f"{name}b", f"{name}m"]
+    assert (found[name].values, found[f"{name}b"].description) == (1, "second")
+    assert found[name].bytes > 0
+    assert isinstance(found[name], BucketInfo)
+    assert all(not each.startswith("KEPT") for each in admin.kv.names())
+
+
+def test_a_bucket_is_changed(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    bucket = make(limit_marker_ttl="1m", metadata={"a": "b"})
+    assert [str(each) for each in admin.kv.plan(name, history=3)] == ["max_msgs_per_subject: 5 -> 3"]
+    assert bucket.status().history == 5
+    found = admin.kv.update(name, history=3, ttl="30s", limit_marker_ttl=None, description="new", metadata=None)
+    assert {each.field for each in found} == {
+        "max_msgs_per_subject", "max_age", "duplicate_window", "subject_delete_marker_ttl", "description", "metadata.a",
+    }  # fmt: skip
+    info = bucket.status()
+    assert (info.history, str(info.ttl), info.limit_marker_ttl, info.description) == (3, "30s", 0, "new")
+    assert [each.field for each in admin.kv.update(name, ttl=None)] == ["max_age", "duplicate_window"]
+    assert admin.kv.update(name, history=3) == []
+    sources = admin.kv.update(name, sources=[f"{name}b"])
+    assert [each.field for each in sources] == ["sources"]
+
+
+def test_changes_that_cannot_be(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    make()
+    make("m", mirror=name, history=1)
+    cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (OptionError, rf'bucket {name}: there is no field "hist" \(did', lambda: admin.kv.update(name, hist=3)),
+        (OptionError, "history must be a whole number from 1 to 64", lambda: admin.kv.update(name, history=65)),
+        (JetStreamError, "storage: memory -> file .*never", lambda: admin.kv.update(name, storage="file")),
+        (OptionError, "mirror cannot change", lambda: admin.kv.update(f"{name}m", mirror=None)),
+        (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.update(f"{name}zz", history=2)),
+        (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.load(f"{name}zz")),
+        (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.delete(f"{name}zz")),
+        (OptionError, 'bucket must be 1 to 252 letters .*, not "a.b"', lambda: admin.kv.create("a.b")),
+        (OptionError, 'ttl must be .*, not "soon"', lambda: admin.kv.create(name, ttl="soon")),
+        (OptionError, "a mirror cannot have sources", lambda: admin.kv.create(name, mirror="a", sources=["b"])),
+        (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.create(f"{name}c", mirror=f"{name}zz")),
+    ]
+    for kind, said, work in cases:
+        with pytest.raises(kind, match=said):
+            work()
+    assert admin.kv.delete(f"{name}zz", missing_ok=True) is False
+    assert admin.kv.delete(f"{name}m") is True
+
+
+# -- keys, beside nats-py --
+
+
+def test_what_nats_py_wrote(admin: JetStreamAdmin, nats_server: NatsServer, name: str) -> None:
+    async def work(js: JetStreamContext) -> None:
+        kv = await js.create_key_value(KeyValueConfig(bucket=name, history=5, storage="memory"))  # type: ignore[arg-type]
+        await kv.put("a.b", b"1")
+        await kv.create("c", b"\xff")
+        await kv.update("a.b", b"2", last=1)
+        await kv.delete("c")
+        await kv.put("d", b"")
+        await kv.put("e", b"x")
+        await kv.purge("e")
+
+    ask(nats_server.url, work)
+    bucket = admin.kv.bucket(name)
+    assert facts(bucket.get("a.b")) == ("a.b", b"2", 3, "PUT")
+    assert (bucket.get("a.b").text, bucket.get("a.b", revision=1).text) == ("2", "1")
+    assert bucket.get("d").value == b""
+    assert [facts(each) for each in bucket.history("c")] == [("c", b"\xff", 2, "PUT"), ("c", b"", 4, "DELETE")]
+    assert [facts(each) for each in bucket.history("e")] == [("e", b"", 7, "PURGE")]
+    assert list(bucket.keys()) == ["a.b", "d"]
+    assert list(bucket.keys("a.*", "c")) == ["a.b"]
+    assert [facts(each) for each in bucket.entries(include_deletes=True)] == [
+        ("a.b", b"2", 3, "PUT"), ("c", b"", 4, "DELETE"), ("d", b"", 5, "PUT"), ("e", b"", 7, "PURGE"),
+    ]  # fmt: skip
+    # This client leaves direct reads off.
+    with pytest.raises(NoResponders, match=f"stream KV_{name}: does it exist, and is its allow_direct"):
+        bucket.get("d", direct=True)
+
+
+def test_what_nats_py_reads(nats_server: NatsServer, make: Make, name: str) -> None:
+    bucket = make()
+    assert bucket.put("a", "é") == 1
+    assert bucket.create("b", b"\x00\xff") == 2
+    assert bucket.update("a", "2", 1) == 3
+    assert bucket.delete("b", revision=2) == 4
+    assert bucket.put("c", b"x") == 5
+    assert bucket.purge("c") == 6
+    assert bucket.create("b", "again") == 7
+
+    async def work(js: JetStreamContext) -> list[tuple[str, bytes | None, int | None, str | None]]:
+        kv = await js.key_value(name)
+        assert (await kv.get("a")).value == b"2"
+        assert (await kv.get("a", revision=1)).value == "é".encode()
+        with pytest.raises(KeyNotFoundError):
+            await kv.get("c")
+        with pytest.raises(KeyWrongLastSequenceError):
+            await kv.create("b", b"x")
+        return [(each.key, each.value, each.revision, each.operation) for each in await kv.history("b")]
+
+    assert ask(nats_server.url, work) == [
+        ("b", b"\x00\xff", 2, None), ("b", b"", 4, "DEL"), ("b", b"again", 7, None),
+    ]  # fmt: skip
+    assert table_of(nats_server.url, name) == {"a": b"2", "b": b"again"}
+    # However they are read they are the same.
+    latest = [bucket.get("a"), bucket.get("b", direct=True)]
+    assert list(bucket.entries()) == latest == [bucket.history(key)[-1] for key in "ab"]
+    assert [each for each in bucket.watch("a", "b", timeout=0.1) if each] == latest
+
+
+def test_keys_that_have_no_value(make: Make, name: str) -> None:
+    bucket = make()
+    bucket.put("a", "1")
+    bucket.delete("a")
+    bucket.put("b", "2")
+    bucket.purge("b")
+    cases: list[tuple[Callable[[], object], str, tuple[str, str, int]]] = [
+        (lambda: bucket.get("a"), f"get key a of bucket {name}: it was deleted at revision 2", ("a", "DELETE", 2)),
+        (lambda: bucket.get("b"), f"get key b of bucket {name}: it was purged at revision 4", ("b", "PURGE", 4)),
+        (lambda: bucket.get("b", direct=True), "it was purged at revision 4", ("b", "PURGE", 4)),
+        (lambda: bucket.get("c"), f"get key c of bucket {name}: there is no such key", ("c", "", 0)),
+        (lambda: bucket.get("c", direct=True), "there is no such key", ("c", "", 0)),
+        (lambda: bucket.get("a", revision=99), "at revision 99: the bucket has no such revision", ("a", "", 0)),
+        (lambda: bucket.get("c", revision=1), "at revision 1: that is a revision of key a", ("c", "", 0)),
+        (lambda: bucket.get("a", revision=2), "it was deleted at revision 2", ("a", "DELETE", 2)),
+        (lambda: bucket.history("c"), f"the history of key c of bucket {name}", ("c", "", 0)),
+        (lambda: bucket.revert("a", 2), "it was deleted at revision 2", ("a", "DELETE", 2)),
+    ]
+    for work, said, (key, operation, revision) in cases:
+        with pytest.raises(KeyNotFound, match=said) as caught:
+            work()
+        error = caught.value
+        assert (error.bucket, error.key, error.operation, error.revision) == (name, key, operation, revision)
+        assert error.err_code == 10037
+
+
+def test_revisions_that_are_not_the_latest(make: Make, name: str) -> None:
+    bucket = make()
+    bucket.put("a", "1")
+    cases: list[tuple[Callable[[], object], str, tuple[int, int]]] = [
+        (lambda: bucket.update("a", "x", 9), f"key a of bucket {name}: revision 9 was expected, but it has re", (9, 1)),
+        (lambda: bucket.update("z", "x", 9), "revision 9 was expected, but it has none", (9, 0)),
+        (lambda: bucket.delete("a", revision=2), "delete key a .*: revision 2 was expected", (2, 1)),
+        (lambda: bucket.purge("a", revision=2), "purge key a .*: revision 2 was expected", (2, 1)),
+        (lambda: bucket.create("a", "x"), f"create key a of bucket {name}: it exists, with revision 1", (0, 1)),
+    ]  # fmt: skip
+    for work, said, (expected, found) in cases:
+        with pytest.raises(WrongRevision, match=said) as caught:
+            work()
+        error = caught.value
+        assert (error.bucket, error.expected, error.found) == (name, expected, found)
+        assert error.err_code in (10071, 10164)
+    assert [facts(each) for each in bucket.history("a")] == [("a", b"1", 1, "PUT")]
+
+
+def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    bucket = make()
+    for key in ("", "a b", "a..b", ".a", "a.", "a*", "ä", "a\n", "k" * 800):
+        with pytest.raises(OptionError, match=r"key .* cannot be one"):
+            bucket.put(key, "x")
+        with pytest.raises(OptionError, match=r"key .* cannot be one"):
+            bucket.get(key)
+    wrong: Any = 5
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: bucket.get(wrong), "key .* cannot be one: there is no text"),
+        (lambda: bucket.put("a", wrong), "a value must be text or bytes, not int"),
+        (lambda: bucket.put("a", "\ud800"), "the value is no text"),
+        (lambda: bucket.update("a", "x", 0), "revision must be a whole number from 1 on"),
+        (lambda: bucket.get("a", revision=-1), "revision must be"),
+        (lambda: bucket.create("a", "x", ttl="500ms"), "ttl must be a duration of whole seconds"),
+        (lambda: bucket.create("a", "x", ttl="soon"), "ttl must be"),
+        (lambda: bucket.keys("a b"), 'filter "a b" of keys cannot be'),
+        (lambda: bucket.entries("a.*", "*.b"), r'the filters "a\.\*" and "\*\.b" overlap'),
+        (lambda: bucket.purge_deletes("soon"), "older_than must be a duration"),
+        (lambda: bucket.purge_deletes(-1), "older_than must be a duration"),
+        (lambda: admin.kv.bucket("a b"), "bucket must be 1 to 252 letters"),
+    ]
+    for work, said in cases:
+        with pytest.raises(OptionError, match=said):
+            work()
+    nowhere = admin.kv.bucket(f"{name}zz")
+    for each in (lambda: nowhere.put("a", "x"), lambda: nowhere.get("a"), nowhere.keys, nowhere.watch):
+        with pytest.raises(StreamNotFound, match=f"there is no Key-Value bucket {name}zz"):
+            each()
+    assert bucket.status().values == 0
+
+
+def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    small, full = make("s", max_value_size=200), make("f", max_bytes=300)
+    assert small.put("a", "x" * 200) == 1
+    with pytest.raises(
+        ApiError, match=rf"put key a of bucket {name}s: .* larger than max_value_size of bucket {name}s"
+    ):
+        small.put("a", "x" * 201)
+    with pytest.raises(
+        JetStreamError, match=r"the value has 3,000,\d+ bytes, and the server takes no more than 1,048,57"
+    ):
+        small.put("a", "x" * 3_000_000)
+    with pytest.raises(ApiError, match="a ttl needs limit_marker_ttl of bucket"):
+        small.create("a", "x", ttl="5s")
+    full.put("a", "x" * 100)
+    with pytest.raises(ApiError, match=rf"put key b of bucket {name}f: bucket {name}f takes nothing more: .*max_bytes"):
+        full.put("b", "x" * 300)
+    admin.streams.seal(f"KV_{name}s")
+    with pytest.raises(ApiError, match=f"bucket {name}s is sealed"):
+        small.put("a", "x")
+    assert small.status().sealed
+    # A bucket that goes while somebody has it.
+    admin.kv.delete(f"{name}f")
+    with pytest.raises(StreamNotFound, match=f"put key a of bucket {name}f: there is no Key-Value bucket"):
+        full.put("a", "x")
+
+
+# -- time --
+
+
+def test_keys_that_go_by_themselves_leave_a_mark(make: Make) -> None:
+    bucket = make(limit_marker_ttl="30s", history=1)
+    bucket.put("kept", "1")
+    assert bucket.create("a", "x", ttl="1s") == 2
+    bucket.purge("p", ttl="1s")
+    assert bucket.create("n", "x", ttl="never") == 4
+    assert bucket.get("a").value == b"x"
+    changes = bucket.watch("a", updates_only=True, timeout=10)
+    assert next(changes) is None
+    gone = next(changes)
+    assert gone is not None
+    assert (gone.key, gone.operation, gone.value) == ("a", "PURGE", b"")
+    with pytest.raises(KeyNotFound, match=f"it was purged at revision {gone.revision}"):
+        bucket.get("a")
+    assert list(bucket.keys()) == ["kept", "n"]
+    # A new value takes the place of the server's mark.
+    with pytest.raises(OptionError, match=r"ttl must be at least limit_marker_ttl of bucket .* \(30s\)"):
+        make("h", limit_marker_ttl="30s").create("a", "x", ttl="1s")
+    assert bucket.create("a", "y") > gone.revision
+    assert bucket.get("a").value == b"y"
+
+
+def test_marks_of_deletions_are_removed(make: Make) -> None:
+    bucket = make()
+    for key in ("a", "b", "c"):
+        bucket.put(key, "1")
+        bucket.put(key, "2")
+    bucket.delete("a")
+    bucket.purge("b")
+    # All are young: the history goes, the marks stay.
+    assert bucket.purge_deletes("1h") == 0
+    assert [facts(each)[2:] for each in bucket.history("a")] == [(7, "DELETE")]
+    assert bucket.purge_deletes(0) == 2
+    with pytest.raises(KeyNotFound, match="no such key"):
+        bucket.get("a")
+    assert [facts(each) for each in bucket.watch(history=True, timeout=0.1) if each] == [
+        ("c", b"1", 5, "PUT"), ("c", b"2", 6, "PUT"),
+    ]  # fmt: skip
+    assert bucket.purge_deletes() == 0
+
+
+@pytest.mark.parametrize("wildcard", ["*", ">", "a.*"])
+def test_a_mark_whose_subject_matches_others_stays(
+    make: Make, publisher: Publisher, wildcard: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server stores such a message if somebody publishes it, and purging its subject would purge the others."""
+    bucket = make()
+    for key in ("a.b", "live"):
+        bucket.put(key, "1")
+    publisher.publish([Message(f"$KV.{bucket.name}.{wildcard}", b"", [("KV-Operation", "DEL")])])
+    bucket.delete("gone")
+    assert bucket.purge_deletes(0) == 1
+    assert list(bucket.keys()) == ["a.b", "live"]
+    assert f"message 3 of bucket {bucket.name} on $KV.{bucket.name}.{wildcard} stays" in caplog.text
+
+
+def test_a_value_that_is_put_while_marks_are_removed_stays(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = make()
+    for key in ("a", "b"):
+        bucket.put(key, "1")
+        bucket.delete(key)
+
+    def slowly(*args: Any) -> Iterator[Messages]:
+        runs = list(read_table(*args))
+        bucket.put("a", "new")
+        yield from runs
+
+    monkeypatch.setattr("spark_jetstream.admin.kv.read_table", slowly)
+    assert bucket.purge_deletes(0) == 2
+    monkeypatch.undo()
+    assert [facts(each) for each in bucket.history("a")] == [("a", b"new", 5, "PUT")]
+    assert list(bucket.keys()) == ["a"]
+
+
+def test_a_value_is_put_once_more(make: Make) -> None:
+    bucket = make()
+    bucket.put("a", "1")
+    bucket.put("a", "2")
+    assert bucket.revert("a", 1) == 3
+    assert bucket.get("a").value == b"1"
+    bucket.delete("a")
+    assert bucket.revert("a", 2) == 5
+    assert [each.value for each in bucket.history("a")] == [b"1", b"2", b"1", b"", b"2"]
+
+
+# -- many --
+
+
+def test_ten_thousand_keys(make: Make, name: str, publisher: Publisher) -> None:
+    bucket = make(history=1)
+    publisher.publish(Message(f"$KV.{name}.k{at % 7}.{at}", b"%d" % at) for at in range(10_000))
+    publisher.publish(Message(f"$KV.{name}.k0.{at}", b"", [("KV-Operation", "DEL")]) for at in range(0, 700, 7))
+    assert set(bucket.keys()) == {f"k{at % 7}.{at}" for at in range(10_000) if at % 7 or at >= 700}
+    found = {each.key: each for each in bucket.entries("k1.*", "k2.>")}
+    assert {key: int(each.value) for key, each in found.items()} == {
+        f"k{at % 7}.{at}": at for at in range(10_000) if at % 7 in (1, 2)
+    }
+    assert all(each.live and each.bucket == name and not each.created.never for each in found.values())
+
+
+def test_no_key_is_lost_while_others_write(make: Make, name: str, nats_server: NatsServer) -> None:
+    """Each write removes the message that a reader was about to get."""
+    bucket = make(history=1)
+    expected = {f"k{at}" for at in range(300)}
+    for key in expected:
+        bucket.put(key, "0")
+    done = threading.Event()
+
+    def overwrite() -> None:
+        with Publisher(nats_server.url) as publisher:
+            for number in itertools.count(1):
+                if done.is_set():
+                    return
+                publisher.publish(Message(f"$KV.{name}.{key}", b"%d" % number) for key in expected)
+
+    writer = threading.Thread(target=overwrite)
+    writer.start()
+    try:
+        for _ in range(5):
+            found = list(bucket.keys())
+            assert len(found) == len(expected)
+            assert set(found) == expected
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_of_several_writers_nobody_overwrites_another(make: Make) -> None:
+    bucket = make(history=64)
+
+    def count(_: int) -> int:
+        lost = 0
+        for _ in range(10):
+            while True:
+                last = bucket.get("counter")
+                try:
+                    bucket.update("counter", str(int(last.value) + 1), last.revision)
+                    break
+                except WrongRevision:
+                    lost += 1
+        return lost
+
+    def win(number: int) -> bool:
+        try:
+            bucket.create("lock", str(number))
+        except WrongRevision:
+            return False
+        return True
+
+    bucket.put("counter", "0")
+    bucket.put("lock", "x")
+    bucket.delete("lock")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(4)))
+        won = list(pool.map(win, range(8)))
+    assert bucket.get("counter").value == b"40"
+    assert won.count(True) == 1
+    assert int(bucket.get("lock").value) == won.index(True)
+
+
+# -- copies, other streams, other domains --
+
+
+def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    origin, mirror = make("o"), make("m", mirror=f"{name}o")
+    info = mirror.status()
+    assert info.mirror is not None
+    assert (info.mirror.name, info.stream.config.mirror_direct) == (f"KV_{name}o", True)
+    assert mirror.put("a", "1") == 1
+    assert mirror.create("b", "1") == 2
+    assert mirror.delete("b") == 3
+    assert mirror.create("b", "2") == 4
+    assert mirror.update("a", "3", 1) == 5
+    assert [facts(each) for each in origin.entries()] == [("b", b"2", 4, "PUT"), ("a", b"3", 5, "PUT")]
+    poll(lambda: mirror.status().values == 5 or None, 10, lambda: TimeoutError("the mirror"))
+    assert [facts(each) for each in mirror.entries()] == [("b", b"2", 4, "PUT"), ("a", b"3", 5, "PUT")]
+    assert list(mirror.keys("a")) == ["a"]
+    assert mirror.get("a").value == b"3"
+    assert [each.revision for each in mirror.history("b")] == [2, 3, 4]
+    origin.delete("a")
+    assert origin.purge_deletes(0) == 1
+    admin.streams.create(name=f"KV_{name}odd", mirror={"name": "KEPT"}, storage="memory")
+    with pytest.raises(OptionError, match=f"{name}odd is a mirror of stream KEPT, which is no Key-Value bucket"):
+        admin.kv.bucket(f"{name}odd").put("a", "x")
+
+
+def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: Make, name: str) -> None:
+    one, two = make("1"), make("2")
+    one.put("a", "1")
+    two.put("b", "2")
+    both = make("b", sources=[f"{name}1", {"name": f"KV_{name}2"}])
+    transforms = {each.name: each.subject_transforms for each in both.status().sources}
+    assert {source: [(each.src, each.dest) for each in found] for source, found in transforms.items()} == {
+        f"KV_{name}{at}": [(f"$KV.{name}{at}.>", f"$KV.{name}b.>")] for at in (1, 2)
+    }
+    poll(lambda: both.status().values == 2 or None, 10, lambda: TimeoutError("the sources"))
+    assert {each.key: each.value for each in both.entries()} == {"a": b"1", "b": b"2"}
+    assert both.get("b").value == b"2"
+    both.put("a", "own")
+    assert {each.key: each.value for each in both.entries()} == {"a": b"own", "b": b"2"}
+    # Made by somebody who rewrites no subjects: the keys keep those of their buckets.
+    admin.streams.create(
+        name=f"KV_{name}p", subjects=[f"$KV.{name}p.>"], sources=[{"name": f"KV_{name}1"}], max_msgs_per_subject=5,
+        storage="memory",
+    )  # fmt: skip
+    plain = admin.kv.bucket(f"{name}p")
+    poll(lambda: plain.status().values == 1 or None, 10, lambda: TimeoutError("the source"))
+    assert plain.get("a").value == b"1"
+    plain.put("a", "own")
+    plain.put("c", "own")
+    assert [(each.key, each.value) for each in plain.entries()] == [("a", b"own"), ("c", b"own")]
+
+
+def test_what_another_stream_stores_is_no_success(
+    admin: JetStreamAdmin, nats_server: NatsServer, name: str, publisher: Publisher
+) -> None:
+    for stream, key in ((f"KV_{name}", "a"), (f"KV_{name}other", "b")):
+        admin.streams.create(name=stream, subjects=[f"$KV.{name}.{key}"], max_msgs_per_subject=5, storage="memory")
+    bucket = admin.kv.bucket(name)
+    assert bucket.put("a", "1") == 1
+    with pytest.raises(JetStreamError, match=rf"put key b .*: stream KV_{name}other has stored it .*, not KV_{name}$"):
+        bucket.put("b", "1")
+
+    async def answering(js: JetStreamContext) -> list[str]:
+        said = [b'{"stream":"ELSE","seq":7}', b'{"stream":"KV_%b","seq":7,"duplicate":true}' % name.encode()]
+
+        async def answer(message: Msg) -> None:
+            await message.respond(said[0])
+
+        await js._nc.subscribe(f"$KV.{name}.c", cb=answer)
+        await js._nc.flush()
+        found = []
+        while said:
+            with pytest.raises(JetStreamError) as caught:
+                await asyncio.to_thread(bucket.put, "c", "1")
+            found.append(str(caught.value))
+            del said[0]
+        return found
+
+    elsewhere, duplicate = ask(nats_server.url, answering)
+    assert f"stream ELSE has stored it (sequence 7), not KV_{name}" in elsewhere
+    assert "took it for a duplicate" in duplicate
+
+
+_SMALL = """
+jetstream {}
+accounts { A { jetstream: enabled, users: [
+  { user: all, password: x },
+  { user: few, password: x, permissions: {
+      publish: ["$KV.b.>", "$JS.API.DIRECT.GET.KV_b.>"], subscribe: ["_INBOX.>"] } } ] } }
+"""
+
+
+def test_who_may_see_nothing_but_keys_can_write_and_read_them(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory(config=_SMALL)
+    with (
+        JetStreamAdmin(servers=server.url, user="all", password="x") as owner,
+        JetStreamAdmin(servers=server.url, user="few", password="x", requestTimeout="2s") as other,
+    ):
+        owner.kv.create("b", history=5, storage="memory")
+        bucket = other.kv.bucket("b")
+        assert bucket.put("a", "1") == 1
+        assert bucket.update("a", "2", 1) == 2
+        assert bucket.get("a", direct=True).value == b"2"
+        with pytest.raises(KeyNotFound, match="no such key"):
+            bucket.get("z", direct=True)
+        for work, subject in ((lambda: bucket.get("a"), "STREAM.MSG.GET.KV_b"), (bucket.keys, "STREAM.INFO.KV_b")):
+            with pytest.raises(PermissionDenied) as caught:
+                work()
+            assert caught.value.subject == f"$JS.API.{subject}"
+    close_all()
+
+
+def test_buckets_behind_a_domain() -> None:
+    with Linked() as linked:
+        with (
+            JetStreamAdmin(servers=linked.leaf.url, domain="hub") as far,
+            JetStreamAdmin(servers=linked.leaf.url) as near,
+        ):
+            far.kv.create("b", history=5, storage="memory")
+            bucket = far.kv.bucket("b")
+            assert bucket.put("a", "1") == 1
+            assert bucket.delete("a") == 2
+            assert bucket.create("a", "2") == 3
+            assert bucket.get("a").value == b"2"
+            assert [each.revision for each in bucket.history("a")] == [1, 2, 3]
+            with pytest.raises(WrongRevision, match="revision 1 was expected, but it has revision 3"):
+                bucket.update("a", "x", 1)
+            with pytest.raises(StreamNotFound, match="no Key-Value bucket b "):
+                near.kv.bucket("b").put("a", "x")
+            # A mirror here of the bucket there.
+            near.kv.create(
+                "copy", history=5, storage="memory", mirror={"name": "b", "external": {"api": "$JS.hub.API"}}
+            )
+            copy = near.kv.bucket("copy")
+            assert copy.put("c", "3") == 4
+            assert copy.purge("c") == 5
+            assert copy.create("c", "4") == 6
+            poll(lambda: copy.status().stream.state.last_seq == 6 or None, 10, lambda: TimeoutError("the mirror"))
+            assert {each.key: each.value for each in copy.entries()} == {"a": b"2", "c": b"4"}
+            bucket.delete("a")
+            poll(lambda: copy.status().stream.state.last_seq == 7 or None, 10, lambda: TimeoutError("the mirror"))
+            # The marks are removed where they were written.
+            assert copy.purge_deletes(0) == 1
+            assert [each.key for each in bucket.entries(include_deletes=True)] == ["c"]
+        close_all()

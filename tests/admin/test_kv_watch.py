@@ -1,0 +1,345 @@
+"""Buckets and streams watched without an end, on a real server: every change once, whatever breaks in between."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import Bucket, Entry, JetStreamAdmin, StoredMessage
+from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.watch import LABEL, watch
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import ApiError, DataLossError, OptionError, OutageError, StreamNotFound
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.streams import pull
+from spark_jetstream.streams.consumers import create_reader
+from spark_jetstream.testing import NatsCluster, NatsServer
+from spark_jetstream.testing.process import poll
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import QUICK, consumers, wait_until
+
+Make = Callable[..., Bucket]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def make(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[Make]:
+    """A function that creates a bucket in memory which keeps 64 revisions; gone after the test."""
+    made: list[str] = []
+
+    def create(history: int = 64) -> Bucket:
+        made.append(f"kvw{next(_numbers)}")
+        admin.kv.create(made[-1], history=history, storage="memory")
+        return admin.kv.bucket(made[-1])
+
+    yield create
+    for each in made:
+        admin.kv.delete(each, missing_ok=True)
+
+
+def facts(entry: Entry | None) -> tuple[str, bytes, int] | None:
+    return None if entry is None else (entry.key, entry.value, entry.revision)
+
+
+def revisions(found: Iterator[Entry | None], count: int) -> list[int]:
+    return [entry.revision for entry in itertools.islice(found, count) if entry is not None]
+
+
+# -- what comes --
+
+
+def test_what_is_there_comes_first_then_none_then_changes(make: Make, nats_server: NatsServer) -> None:
+    bucket = make()
+    for key, value in (("a", "1"), ("b.x", "1"), ("a", "2")):
+        bucket.put(key, value)
+    bucket.delete("b.x")
+    found = bucket.watch()
+    assert [facts(next(found)) for _ in range(3)] == [("a", b"2", 3), ("b.x", b"", 4), None]
+    bucket.put("c", "1")
+    bucket.put("a", "3")
+    bucket.purge("a")
+    changes = [next(found) for _ in range(3)]
+    assert [facts(each) for each in changes] == [("c", b"1", 5), ("a", b"3", 6), ("a", b"", 7)]
+    assert [each and each.operation for each in changes] == ["PUT", "PUT", "PURGE"]
+    stream = f"KV_{bucket.name}"
+    assert [name.startswith(LABEL) for name in consumers(nats_server.url, stream)] == [True]
+    del found
+    wait_until(lambda: not consumers(nats_server.url, stream), "the consumer's end")
+
+
+def test_how_to_begin(make: Make) -> None:
+    bucket = make()
+    for number in range(3):
+        bucket.put("a", str(number))
+    bucket.delete("b")
+    bucket.put("c.d", "x")
+    everything = [("a", b"0", 1), ("a", b"1", 2), ("a", b"2", 3), ("b", b"", 4), ("c.d", b"x", 5), None]
+    assert [facts(each) for each in bucket.watch(history=True, timeout=0.1)] == everything
+    assert [facts(each) for each in bucket.watch(timeout=0.1)] == everything[2:]
+    assert [facts(each) for each in bucket.watch(include_deletes=False, timeout=0.1)] == [
+        ("a", b"2", 3), ("c.d", b"x", 5), None,
+    ]  # fmt: skip
+    assert [facts(each) for each in bucket.watch("a", "c.>", timeout=0.1)] == [("a", b"2", 3), ("c.d", b"x", 5), None]
+    assert list(bucket.watch("z", timeout=0.1)) == [None]
+    # Changes count from the call on, not from the first look.
+    found = bucket.watch(updates_only=True, timeout=0.3)
+    bucket.put("a", "3")
+    bucket.put("e", "x")
+    assert [facts(each) for each in found] == [None, ("a", b"3", 6), ("e", b"x", 7)]
+
+
+def test_what_cannot_be_watched(make: Make, admin: JetStreamAdmin) -> None:
+    bucket = make()
+    cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (OptionError, "history and updates_only cannot", lambda: bucket.watch(history=True, updates_only=True)),
+        (OptionError, r'filter "a\.\.b" of keys cannot be', lambda: bucket.watch("a..b")),
+        (OptionError, r'filters "\*" and "a" overlap', lambda: bucket.watch("*", "a")),
+        (OptionError, "timeout must be a number of seconds above 0", lambda: bucket.watch(timeout=0)),
+        (StreamNotFound, "no Key-Value bucket kvnone", lambda: admin.kv.bucket("kvnone").watch()),
+    ]
+    for kind, said, work in cases:
+        with pytest.raises(kind, match=said):
+            work()
+
+
+def test_more_than_one_request_brings(make: Make, publisher: Publisher) -> None:
+    bucket = make()
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"%d" % at) for at in range(3000))
+    found = bucket.watch()
+    assert revisions(found, 3000) == list(range(1, 3001))
+    assert next(found) is None
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"new") for at in range(3000))
+    assert revisions(found, 3000) == list(range(3001, 6001))
+
+
+def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: Make, publisher: Publisher) -> None:
+    bucket = make(history=1)
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
+    found = bucket.watch()
+    latest = {}
+    for entry in itertools.islice(found, 10):
+        assert entry is not None
+        latest[entry.key] = entry.value
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"new") for at in range(2990))
+    while len(latest) < 3000 or list(latest.values()).count(b"new") < 2990:
+        entry = next(found)
+        if entry is not None:
+            latest[entry.key] = entry.value
+    assert {key for key, value in latest.items() if value == b"old"} == {f"k{at}" for at in range(2990, 3000)}
+
+
+def test_changes_made_while_keys_are_listed_survive_the_consumer(
+    admin: JetStreamAdmin, make: Make, publisher: Publisher, nats_server: NatsServer
+) -> None:
+    bucket = make()
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
+    found = bucket.watch()
+    assert revisions(found, 1) == [1]
+    # Another list, made now, has the second of these only.
+    changes = [bucket.put("k2999", "first"), bucket.put("k2999", "second"), bucket.delete("k2999")]
+    for name in consumers(nats_server.url, f"KV_{bucket.name}"):
+        admin.consumers.delete(f"KV_{bucket.name}", name)
+    came = revisions(found, 3002)
+    assert came == [*range(2, 3000), *changes]
+    assert [bucket.put("k0", "new")] == revisions(found, 1)
+
+
+# -- streams --
+
+
+def test_a_stream_is_watched(admin: JetStreamAdmin, make: Make, nats_server: NatsServer) -> None:
+    api = Api(ConnectionOptions.from_spark({"servers": nats_server.url}))
+    bucket = make()
+    stream = f"KV_{bucket.name}"
+    for number in range(6):
+        bucket.put(f"k{number % 2}", str(number))
+    found = list(watch(api, stream, start=4, timeout=0.1))
+    assert [each and each.seq for each in found] == [4, 5, 6, None]
+    first = found[0]
+    assert isinstance(first, StoredMessage)
+    assert first == admin.messages.get(stream, 4).changed(stream=stream)
+    empty = list(watch(api, stream, ["$KV.*.k1"], latest=True, headers_only=True, timeout=0.1))
+    assert [each and (each.data, each.headers) for each in empty] == [(b"", {"Nats-Msg-Size": ["1"]}), None]
+    with pytest.raises(ApiError, match="10138"):
+        list(watch(api, stream, ["$KV.*.k1", "$KV.>"], timeout=0.1))
+    for wrong in (0, -1):
+        with pytest.raises(OptionError, match="sequence must be"):
+            watch(api, stream, start=wrong)
+
+
+# -- what breaks --
+
+
+def test_consumers_that_are_deleted_and_servers_that_restart(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory()
+    with JetStreamAdmin(servers=server.url, **QUICK) as admin:
+        admin.kv.create("b", history=64)
+        bucket = admin.kv.bucket("b")
+        bucket.put("a", "0")
+        found = bucket.watch(history=True)
+        assert [facts(next(found)), next(found)] == [("a", b"0", 1), None]
+        for consumer in admin.consumers.names("KV_b"):
+            admin.consumers.delete("KV_b", consumer)
+        bucket.put("a", "1")
+        assert facts(next(found)) == ("a", b"1", 2)
+        server.restart()
+        put = poll(lambda: _put(server.url, "2"), 10, lambda: TimeoutError("the server"))
+        assert facts(next(found)) == ("a", b"2", put)
+        server.kill()
+        server.start()
+        put = poll(lambda: _put(server.url, "3"), 10, lambda: TimeoutError("the server"))
+        assert facts(next(found)) == ("a", b"3", put)
+    close_all()
+
+
+def _put(url: str, value: str) -> int:
+    with Publisher(url) as publisher:
+        return publisher.publish([Message("$KV.b.a", value.encode())])[0]
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_every_change_comes_once_over_a_wire_that_is_cut(make: Make, nats_server: NatsServer, history: bool) -> None:
+    bucket = make()
+    keys, count = 50, 2000
+
+    def write() -> None:
+        with Publisher(nats_server.url) as publisher:
+            for start in range(keys, count, 50):
+                publisher.publish(
+                    Message(f"$KV.{bucket.name}.k{at % keys}", b"%d" % at) for at in range(start, start + 50)
+                )
+
+    with WireProxy(nats_server.url) as proxy, JetStreamAdmin(servers=proxy.url, **QUICK) as admin:
+        with Publisher(nats_server.url) as publisher:
+            publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"%d" % at) for at in range(keys))
+        found = admin.kv.bucket(bucket.name).watch(history=history)
+        first = revisions(found, keys)
+        writer = threading.Thread(target=write)
+        writer.start()
+        came = list(first)
+        while len(came) < count:
+            if len(came) % 200 == 0:
+                proxy.cut_after(20_000)
+            came += revisions(found, 1)
+        writer.join()
+        assert came == list(range(1, count + 1))
+    close_all()
+
+
+def test_a_list_that_is_cut_comes_to_its_end(make: Make, nats_server: NatsServer, publisher: Publisher) -> None:
+    bucket = make()
+    publisher.publish(Message(f"$KV.{bucket.name}.k{at % 2000}", b"x" * 100) for at in range(4000))
+    with WireProxy(nats_server.url) as proxy, JetStreamAdmin(servers=proxy.url, **QUICK) as admin:
+        found = admin.kv.bucket(bucket.name).watch()
+        came = revisions(found, 10)
+        proxy.cut_after(150_000)
+        came += revisions(found, 1990)
+        assert came == list(range(2001, 4001))
+        assert next(found) is None
+        assert proxy.connections == 2
+    close_all()
+
+
+def test_a_bucket_that_is_deleted_or_created_again(admin: JetStreamAdmin, make: Make) -> None:
+    bucket = make()
+    found = bucket.watch()
+    assert next(found) is None
+    admin.kv.delete(bucket.name)
+    with pytest.raises(DataLossError, match=f"stream KV_{bucket.name} was deleted, or created again, while it was"):
+        next(found)
+    admin.kv.create(bucket.name, storage="memory")
+    found = bucket.watch()
+    assert next(found) is None
+    admin.kv.delete(bucket.name)
+    admin.kv.create(bucket.name, storage="memory")
+    with pytest.raises(DataLossError, match="was deleted, or created again"):
+        next(found)
+
+
+def test_a_server_that_comes_back_without_what_it_had(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory()
+    with JetStreamAdmin(servers=server.url, **QUICK) as admin:
+        admin.kv.create("b", history=64)
+        bucket = admin.kv.bucket("b")
+        for number in range(3):
+            bucket.put("a", f"{number}")
+        watched = [bucket.watch(), bucket.watch(updates_only=True)]
+        assert [revisions(watched[0], 2), next(watched[1])] == [[3], None]
+        server.stop()
+        (messages,) = server.store_dir.glob("**/streams/KV_b/msgs")
+        shutil.rmtree(messages)
+        server.start()
+        # Sequences are given away a second time, those of what came among them.
+        assert [bucket.put(f"new{number}", "x") for number in range(5)] == [1, 2, 3, 4, 5]
+        for found in watched:
+            with pytest.raises(DataLossError, match="a server came back without what it had"):
+                next(found)
+    close_all()
+
+
+def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory()
+    with JetStreamAdmin(servers=server.url, connectTimeout="300ms", retryTimeout="500ms") as admin:
+        admin.kv.create("b")
+        found = admin.kv.bucket("b").watch()
+        assert next(found) is None
+        server.stop()
+        with pytest.raises(OutageError, match=r"watching stream KV_b at sequence 1 got no further for 0\.5 s .*retryT"):
+            next(found)
+    close_all()
+
+
+def settle(cluster: NatsCluster, stream: str, before: int) -> None:
+    """Wait until another server than ``before`` leads."""
+
+    def other() -> bool | None:
+        return cluster.leader_of(stream) != before or None
+
+    poll(other, 20, lambda: TimeoutError(f"another leader of {stream}"))
+
+
+def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
+    with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
+        admin.kv.create("moved", history=64, replicas=3)
+        bucket = admin.kv.bucket("moved")
+        found = bucket.watch()
+        came, put = [], []
+        assert next(found) is None
+        for number in range(3):
+            put.append(bucket.put("a", f"{number}"))
+            before = nats_cluster.leader_of("KV_moved")
+            admin.streams.step_down("KV_moved")
+            # What reaches a leader on its way out may be lost, and its writer hears nothing.
+            settle(nats_cluster, "KV_moved", before)
+            put.append(bucket.put("b", f"{number}"))
+            came += revisions(found, 2)
+        assert came == put
+        assert [each.value for each in bucket.history("b")] == [b"0", b"1", b"2"]
+        assert set(bucket.keys()) == {"a", "b"}
+        admin.kv.delete("moved")
+    close_all()
+
+
+def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = itertools.count()
+
+    def behind(*args: Any, **kwargs: Any) -> int:
+        pending = create_reader(*args, **kwargs)
+        return 0 if next(asked) == 0 else pending
+
+    with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
+        admin.kv.create("behind", history=64, replicas=3)
+        bucket = admin.kv.bucket("behind")
+        put = [bucket.put("a", "1"), bucket.put("a", "2")]
+        bucket.put("b", "1")
+        monkeypatch.setattr(pull, "create_reader", behind)
+        assert [each.revision for each in bucket.history("a")] == put
+        assert next(asked) >= 1
+        admin.kv.delete("behind")
+    close_all()

@@ -1,0 +1,426 @@
+"""The objects of Object Store buckets, administered on the real server; nats-py sees the same, both ways."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js import api as nats_api
+from nats.js.errors import ObjectNotFoundError
+
+from spark_jetstream.admin import JetStreamAdmin, ObjectInfo
+from spark_jetstream.buckets.objects import ObjectMeta, digest_text, meta_subject
+from spark_jetstream.errors import JetStreamError, MessageNotFound, OptionError, ProtocolError, StreamNotFound
+from spark_jetstream.testing import NatsServer
+from tests.admin.object_buckets import CHUNK, Made
+from tests.support.leaf import Linked
+from tests.support.object_job import content
+from tests.support.publish import Message, Publisher
+from tests.support.reading import QUICK
+
+NAMES = ["a", "a/b/c.txt", "mit Leerzeichen", "鍵/🔑", ".hidden", "*", ">", "..", " ", "\n", "x" * 2048]
+SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK]
+
+
+def names(found: Iterator[ObjectInfo]) -> list[str]:
+    return [info.name for info in found]
+
+
+# -- objects, and nats-py --
+
+
+def test_sizes(store: Made) -> None:
+    """What is put here nats-py reads, and the other way round; with chunks of other sizes, too."""
+    wanted = {f"{size} {chunk}": content("a", chunk, size) for size in SIZES for chunk in (1000, CHUNK, 300_000)}
+    for name, data in wanted.items():
+        put = store.objects.put(name, data, chunk_size=int(name.split()[1]))
+        assert (put.size, put.chunks) == (len(data), -(-len(data) // int(name.split()[1])))
+        assert store.objects.get(name) == data
+    assert dict(zip(wanted, store.nats_get(*wanted), strict=True)) == wanted
+    store.check()
+
+    async def put_all(there: Any) -> None:
+        for name, data in wanted.items():
+            await there.put(name, data)
+
+    store.nats(put_all)
+    for name, data in wanted.items():
+        assert store.objects.get(name) == b"".join(store.objects.read(name)) == data
+    store.check()
+
+
+def test_a_large_object_to_and_from_a_file(store: Made, tmp_path: Path) -> None:
+    data = content("large", 1, 20_000_001)
+    (tmp_path / "large.bin").write_bytes(data)
+    sent: list[tuple[int, int]] = []
+    came: list[tuple[int, int]] = []
+    put = store.objects.put_file(tmp_path / "large.bin", progress=lambda *how: sent.append(how))
+    assert (put.name, put.size, put.chunks) == ("large.bin", len(data), 153)
+    got = store.objects.get_file("large.bin", tmp_path / "copy", progress=lambda *how: came.append(how))
+    assert (tmp_path / "copy").read_bytes() == data
+    assert got == put == store.objects.info("large.bin")
+    for progress in (sent, came):
+        assert progress == sorted(progress)
+        assert (len(progress), progress[-1]) == (153, (len(data), len(data)))
+    assert store.nats_get("large.bin") == [data]
+    store.check()
+
+
+def test_a_file_that_is_overwritten_keeps_its_permissions(store: Made, tmp_path: Path) -> None:
+    store.objects.put("a", b"1")
+    target = tmp_path / "private"
+    target.write_bytes(b"")
+    target.chmod(0o600)
+    store.objects.get_file("a", target, overwrite=True)
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"1", 0o600)
+
+
+def test_a_file_that_cannot_be_made(store: Made, tmp_path: Path) -> None:
+    store.objects.put("a", b"1")
+    (tmp_path / "file").write_bytes(b"")
+    for target in (tmp_path / "file" / "inside", tmp_path / "missing" / "a", tmp_path / ("a" * 300)):
+        with pytest.raises(JetStreamError, match="cannot write"):
+            store.objects.get_file("a", target)
+    store.objects.get_file("a", tmp_path / ("日" * 84))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "日" * 84]
+
+
+def test_what_content_can_be_made_of(store: Made, tmp_path: Path) -> None:
+    data = content("a", 1, 300_000)
+
+    class Slow(io.RawIOBase):
+        """Gives less than it is asked for, and cannot go back."""
+
+        def __init__(self) -> None:
+            self._rest = data
+
+        def read(self, size: int = -1, /) -> bytes:
+            piece, self._rest = self._rest[:7777], self._rest[7777:]
+            return piece
+
+    pieces = [data[at : at + 99_999] for at in range(0, len(data), 99_999)]
+    sources: dict[str, Any] = {
+        "bytearray": bytearray(data),
+        "memoryview": memoryview(data).cast("H"),
+        "list": pieces,
+        "generator": (bytearray(piece) for piece in [b"", *pieces, b""]),
+        "exact": iter([data[:CHUNK], data[CHUNK : 2 * CHUNK], data[2 * CHUNK :]]),
+        "file": io.BytesIO(data),
+        "slow": Slow(),
+    }
+    for name, source in sources.items():
+        assert store.objects.put(name, source).chunks == 3
+        assert store.objects.get(name) == data, name
+    begun = io.BytesIO(data)
+    begun.seek(100_000)
+    assert store.objects.put("rest", begun).size == 200_000
+    assert store.objects.get("rest") == data[100_000:]
+    assert store.objects.put("empty", iter([])).chunks == 0
+    store.check()
+
+
+@pytest.mark.parametrize(
+    "data", ["text", ["text"], [1], 7, None, io.StringIO("text")], ids=lambda data: type(data).__name__
+)
+def test_what_content_cannot_be_made_of(store: Made, data: Any) -> None:
+    store.objects.put("a", b"old")
+    with pytest.raises(OptionError, match="the content of an object must be bytes"):
+        store.objects.put("a", data)
+    assert store.objects.get("a") == b"old"
+    store.check()
+
+
+def test_names(store: Made) -> None:
+    for name in NAMES:
+        store.objects.put(name, name.encode())
+    assert names(store.objects.list()) == NAMES
+    assert [store.objects.get(name) for name in NAMES] == [name.encode() for name in NAMES]
+    assert store.nats_get(*NAMES) == [name.encode() for name in NAMES]
+    for wrong, said in (("", "not empty"), ("é" * 1025, "2050 bytes"), ("\ud800", "UTF-8"), (None, "must be text")):
+        for work in (store.objects.get, store.objects.info, store.objects.delete):
+            with pytest.raises(OptionError, match=said):
+                work(wrong)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=said):
+            store.objects.put(wrong, b"x")  # type: ignore[arg-type]
+
+
+def test_what_stands_beside_the_content(store: Made) -> None:
+    headers = {"Content-Type": ["text/plain"], "ü: \r\n": ["1", "2"]}
+    put = store.objects.put(
+        "a", b"x", description="words", headers={**headers, "One": "1"}, metadata={"k": "v"}, chunk_size=100
+    )
+    assert put == store.objects.info("a")
+    assert put.headers == {"Content-Type": ("text/plain",), "ü: \r\n": ("1", "2"), "One": ("1",)}
+    assert (put.description, put.metadata, put.max_chunk_size, put.link) == ("words", {"k": "v"}, 100, None)
+    assert put.modified.nanoseconds > 0
+    assert json.loads(json.dumps(put.data()))["headers"] == {**headers, "One": ["1"]}
+
+    async def look(there: Any) -> Any:
+        return await there.get_info("a")
+
+    seen = store.nats(look)
+    assert (seen.description, seen.headers, seen.digest) == ("words", {**headers, "One": ["1"]}, put.digest)
+    assert (seen.nuid, seen.size, seen.chunks, seen.options.max_chunk_size) == (put.nuid, 1, 1, 100)
+
+    changed = store.objects.update_meta("a", description="", headers={}, metadata={"k": "w"})
+    assert (changed.description, changed.headers, changed.metadata) == ("", {}, {"k": "w"})
+    assert (changed.nuid, changed.digest) == (put.nuid, put.digest)
+    assert store.objects.update_meta("a", description="", metadata={"k": "w"}) == changed  # nothing to do
+    assert (store.nats(look).headers, store.nats_get("a")) == (None, [b"x"])
+    for wrong in ({"headers": {"a": [1]}}, {"metadata": {"a": 1}}):
+        with pytest.raises(OptionError, match="must be a mapping"):
+            store.objects.update_meta("a", **wrong)
+        with pytest.raises(OptionError, match="must be a mapping"):
+            store.objects.put("a", b"y", **wrong)
+    store.check()
+
+
+def test_fields_of_newer_clients_stay(store: Made, publisher: Publisher) -> None:
+    body = {
+        "name": "a",
+        "bucket": store.name,
+        "nuid": "x",
+        "size": 0,
+        "chunks": 0,
+        "new": {"x": 1},
+        "options": {"y": 2},
+    }
+    publisher.publish([Message(meta_subject(store.name, "a"), json.dumps(body).encode())])
+    store.objects.update_meta("a", description="d")
+    last = store.admin.messages.last(store.stream, meta_subject(store.name, "a"))
+    found = json.loads(last.data)
+    assert (found["new"], found["options"], found["description"]) == ({"x": 1}, {"y": 2}, "d")
+
+
+def test_digests_of_other_clients(store: Made, publisher: Publisher) -> None:
+    """Without padding, or in the other alphabet; and one that is none is damage."""
+    digest = store.objects.put("a", b"x").digest
+    meta = ObjectMeta.from_json(store.admin.messages.last(store.stream, meta_subject(store.name, "a")).data, store.name)
+    assert digest == meta.digest
+    encoded = digest.removeprefix("SHA-256=")
+    plain = encoded.replace("-", "+").replace("_", "/")
+    for spelled in (digest.rstrip("="), f"SHA-256={plain}", f"sha-256={encoded}"):
+        body = replace(meta, digest=spelled).to_json()
+        publisher.publish([Message(meta_subject(store.name, "a"), body, [("Nats-Rollup", "sub")])])
+        assert store.objects.get("a") == b"x"
+    for wrong in (digest_text(bytes(32)), "MD5=abc", ""):
+        body = replace(meta, digest=wrong).to_json()
+        publisher.publish([Message(meta_subject(store.name, "a"), body, [("Nats-Rollup", "sub")])])
+        with pytest.raises(JetStreamError, match="digest"):
+            store.objects.get("a")
+    publisher.publish([Message(meta_subject(store.name, "a"), b"{", [("Nats-Rollup", "sub")])])
+    with pytest.raises(ProtocolError, match=f"bucket {store.name}: a meta message is not JSON"):
+        store.objects.get("a")
+    with pytest.raises(ProtocolError, match="is not JSON"):
+        list(store.objects.list())
+
+
+def test_lists_of_any_length(store: Made, publisher: Publisher) -> None:
+    metas = (ObjectMeta(bucket=store.name, name=f"o{at}", deleted=at % 2 == 0) for at in range(3000))
+    publisher.publish(Message(meta_subject(store.name, meta.name), meta.to_json()) for meta in metas)
+    assert names(store.objects.list()) == [f"o{at}" for at in range(1, 3000, 2)]
+    assert names(store.objects.list(deleted=True)) == [f"o{at}" for at in range(3000)]
+    first = list(itertools.islice(store.objects.list(), 2))
+    assert [info.name for info in first] == ["o1", "o3"]
+
+
+def test_deletions(store: Made) -> None:
+    for name in ("a", "b", "c"):
+        store.objects.put(name, content(name, 1, 2 * CHUNK))
+    store.objects.delete("a")
+
+    async def delete(there: Any) -> None:
+        with pytest.raises(ObjectNotFoundError):
+            await there.get_info("a")
+        await there.delete("b")
+
+    store.nats(delete)
+    assert names(store.objects.list()) == ["c"]
+    left = {info.name: info for info in store.objects.list(deleted=True)}
+    assert [(each.deleted, each.size, each.chunks, each.digest) for each in (left["a"], left["b"])] == 2 * [
+        (True, 0, 0, "")
+    ]
+    for name in ("a", "b", "never"):
+        for work in (store.objects.info, store.objects.get, store.objects.delete):
+            with pytest.raises(MessageNotFound, match=rf"there is no object '{name}' in bucket {store.name}"):
+                work(name)
+        with pytest.raises(MessageNotFound):
+            list(store.objects.read(name))
+        with pytest.raises(MessageNotFound):
+            store.objects.update_meta(name, "d")
+    assert store.objects.info("a", deleted=True) == left["a"]
+    with pytest.raises(MessageNotFound):
+        store.objects.info("never", deleted=True)
+    store.check()
+    store.objects.put("a", b"again")
+    assert store.objects.get("a") == b"again"
+
+
+# -- names and links --
+
+
+def test_renaming(store: Made) -> None:
+    data = content("a", 1, 2 * CHUNK)
+    put = store.objects.put("a", data, headers={"H": ["1"]})
+    renamed = store.objects.update_meta("a", "b/c", description="moved")
+    assert (renamed.name, renamed.nuid, renamed.headers, renamed.description) == (
+        "b/c", put.nuid, {"H": ("1",)}, "moved",
+    )  # fmt: skip
+    assert (names(store.objects.list(deleted=True)), store.objects.get("b/c")) == (["b/c"], data)
+    assert store.nats_get("b/c") == [data]
+    store.check()
+    store.objects.put("a", b"other")
+    with pytest.raises(OptionError, match=rf"bucket {store.name} has an object 'a' already"):
+        store.objects.update_meta("b/c", "a")
+    assert (store.objects.get("a"), store.objects.get("b/c")) == (b"other", data)
+    store.objects.delete("a")
+    store.objects.update_meta("b/c", "a")
+    assert (names(store.objects.list(deleted=True)), store.objects.get("a")) == (["a"], data)
+    store.check()
+
+
+def test_a_rename_that_was_broken_off_is_finished(store: Made, publisher: Publisher) -> None:
+    data = content("a", 1, 2 * CHUNK)
+    store.objects.put("a", data)
+    last = store.admin.messages.last(store.stream, meta_subject(store.name, "a"))
+    both = replace(ObjectMeta.from_json(last.data, store.name), name="b")
+    publisher.publish([Message(meta_subject(store.name, "b"), both.to_json())])
+    assert store.objects.get("a") == store.objects.get("b") == data
+    store.objects.update_meta("a", "b")
+    assert (names(store.objects.list()), store.objects.get("b")) == (["b"], data)
+    store.check()
+
+
+def test_links(make_store: Callable[[], Made]) -> None:
+    store, other = make_store(), make_store()
+    data = content("a", 1, 2 * CHUNK)
+    other.objects.put("target", data)
+    made = store.objects.link("best", other.name, "target")
+    assert (made.link, made.size, made) == ((other.name, "target"), 0, store.objects.info("best"))
+    assert store.objects.get("best") == b"".join(store.objects.read("best")) == data
+    assert store.nats_get("best") == [data]
+    other.objects.put("target", b"new")
+    assert store.objects.get("best") == b"new"
+
+    store.objects.link_bucket("all", other.name)
+    assert store.objects.info("all").link == (other.name, "")
+    with pytest.raises(JetStreamError, match=rf"is a link to the whole bucket {other.name}, and has no content"):
+        store.objects.get("all")
+    store.objects.link("all", other.name, "target")  # a link may be replaced
+    with pytest.raises(OptionError, match="is a link, and links to links are not followed"):
+        store.objects.link("second", store.name, "best")
+    with pytest.raises(MessageNotFound, match=rf"no object 'nothing' in bucket {other.name}"):
+        store.objects.link("second", other.name, "nothing")
+    with pytest.raises(StreamNotFound, match="no Object Store bucket nowhere"):
+        store.objects.link_bucket("second", "nowhere")
+    store.objects.put("object", b"x")
+    with pytest.raises(OptionError, match="has an object 'object' already"):
+        store.objects.link("object", other.name, "target")
+    store.objects.delete("object")
+    store.objects.link("object", other.name, "target")
+    store.objects.delete("object")
+    assert other.objects.get("target") == b"new"
+    store.objects.update_meta("best", "better")
+    assert store.objects.get("better") == b"new"
+    store.objects.put("better", b"no link any more")
+    assert (store.objects.get("better"), store.objects.info("better").link) == (b"no link any more", None)
+    other.objects.delete("target")
+    with pytest.raises(MessageNotFound, match=rf"no object 'target' in bucket {other.name}: object 'all' of bucket"):
+        store.objects.get("all")
+    store.check()
+
+
+def test_a_link_of_another_client(store: Made) -> None:
+    store.objects.put("a", b"x")
+
+    async def put(there: Any) -> None:
+        link = nats_api.ObjectLink(bucket=store.name, name="a")
+        await there.put("l", b"", nats_api.ObjectMeta(options=nats_api.ObjectMetaOptions(link=link, max_chunk_size=1)))
+
+    store.nats(put)
+    assert store.objects.get("l") == b"x"
+    assert store.objects.info("l").link == (store.name, "a")
+
+
+# -- changes as they happen --
+
+
+def test_watching(store: Made) -> None:
+    store.objects.put("a", b"1")
+    store.objects.put("b", b"1")
+    store.objects.delete("b")
+
+    def seen(found: Iterator[ObjectInfo | None]) -> list[Any]:
+        return [info and (info.name, int(info.size), info.deleted) for info in found]
+
+    assert seen(store.objects.watch(timeout=0.2)) == [("a", 1, False), ("b", 0, True), None]
+    assert seen(store.objects.watch(timeout=0.2, deleted=False)) == [("a", 1, False), None]
+    changes = store.objects.watch(updates_only=True, timeout=10)
+    assert next(changes) is None
+    store.objects.put("c", content("c", 1, 2 * CHUNK))
+    assert seen(itertools.islice(changes, 1)) == [("c", 2 * CHUNK, False)]
+    store.objects.update_meta("c", "d")
+    assert seen(itertools.islice(changes, 1)) == [("d", 2 * CHUNK, False)]
+    store.objects.delete("d")
+    assert seen(itertools.islice(changes, 1)) == [("d", 0, True)]
+
+
+# -- other places --
+
+
+def test_a_mirror_is_read(store: Made) -> None:
+    data = content("a", 1, 2 * CHUNK)
+    store.objects.put("a", data)
+    store.objects.link("l", store.name, "a")
+    copy = f"{store.name}_copy"
+    store.admin.streams.create(name=f"OBJ_{copy}", storage="memory", mirror={"name": store.stream})
+    there = store.admin.objects.bucket(copy)
+    try:
+        changes = (info.name for info in there.watch(timeout=10) if info is not None)
+        assert list(itertools.islice(changes, 2)) == ["a", "l"]
+        assert (names(there.list()), there.get("a"), there.get("l")) == (["a", "l"], data, data)
+        with pytest.raises(JetStreamError, match=r"is a mirror, which nobody can write to"):
+            there.put("b", b"x")
+    finally:
+        store.admin.objects.delete(copy)
+
+
+def test_a_bucket_in_another_domain() -> None:
+    """Subjects know no domain: a bucket of the same name that is nearer must not pass for the one that is meant."""
+    with Linked() as linked, JetStreamAdmin(servers=linked.hub.url, domain="leaf", **QUICK) as admin:
+        data = content("a", 1, 3 * CHUNK)
+        admin.objects.create("FAR", storage="memory")
+        there = admin.objects.bucket("FAR")
+        there.put("a", data)
+        there.link("l", "FAR", "a")
+        there.update_meta("a", "b")
+        assert names(there.list()) == ["l", "b"]
+        assert there.get("b") == data
+        there.delete("l")
+        with JetStreamAdmin(servers=linked.leaf.url) as near:
+            assert near.objects.bucket("FAR").get("b") == data
+            assert [info.name for info in near.objects.bucket("FAR").list()] == ["b"]
+        with JetStreamAdmin(servers=linked.hub.url) as hub:
+            hub.objects.create("TWICE", storage="memory")
+        with pytest.raises(StreamNotFound):
+            admin.objects.bucket("TWICE").put("a", b"x")
+
+
+def test_a_server_with_small_payloads(nats_server_factory: Callable[..., NatsServer]) -> None:
+    with JetStreamAdmin(servers=nats_server_factory(max_payload=4096).url) as admin:
+        admin.objects.create("SMALL", storage="memory")
+        there = admin.objects.bucket("SMALL")
+        put = there.put("a", content("a", 1, 100_000))
+        assert put.chunks == 25
+        assert there.get("a") == content("a", 1, 100_000)
+        with pytest.raises(
+            JetStreamError, match=r"cannot store object 'b' in bucket SMALL: .*takes 4096 \(max_payload"
+        ):
+            there.put("b", b"x", description="y" * 4096)
+        assert names(there.list()) == ["a"]

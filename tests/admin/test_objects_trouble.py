@@ -1,0 +1,390 @@
+"""Objects in trouble, on the real server: damaged, replaced while they are read, cut off while they are put."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin, ObjectBucket, object_reader
+from spark_jetstream.buckets.object_store import ObjectUploads, note_body, note_subject
+from spark_jetstream.buckets.objects import chunk_subject
+from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
+from spark_jetstream.testing import NatsServer
+from tests.admin.object_buckets import CHUNK, Made
+from tests.support.acks import Acks
+from tests.support.object_job import content
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import QUICK
+
+T = TypeVar("T")
+
+SMALL = 1000  # bytes of a chunk, where there are to be many
+
+
+@pytest.fixture(autouse=True)
+def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server says every half of this that a chunk that has gone does not come: 5 seconds, for slow connections."""
+    monkeypatch.setattr(object_reader, "_EXPIRES", 1.0)
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
+    with WireProxy(nats_server.url) as running:
+        yield running
+
+
+@pytest.fixture
+def behind(store: Made, proxy: WireProxy) -> Iterator[ObjectBucket]:
+    """The bucket, as one sees it whose connection can be cut."""
+    with JetStreamAdmin(servers=proxy.url, **{**QUICK, "requestTimeout": "1s"}) as admin:
+        yield admin.objects.bucket(store.name)
+
+
+# -- damage --
+
+
+def one_removed(store: Made, publisher: Publisher, subject: str) -> None:
+    store.admin.messages.delete(store.stream, store.admin.messages.next(store.stream, subject).seq)
+
+
+def last_removed(store: Made, publisher: Publisher, subject: str) -> None:
+    store.admin.messages.delete(store.stream, store.admin.messages.last(store.stream, subject).seq)
+
+
+def all_removed(store: Made, publisher: Publisher, subject: str) -> None:
+    store.purge(subject)
+
+
+def one_doubled(store: Made, publisher: Publisher, subject: str) -> None:
+    replaced(store, publisher, subject, lambda chunks: [chunks[0], *chunks])
+
+
+def two_swapped(store: Made, publisher: Publisher, subject: str) -> None:
+    replaced(store, publisher, subject, lambda chunks: [chunks[1], chunks[0], *chunks[2:]])
+
+
+def one_bit_changed(store: Made, publisher: Publisher, subject: str) -> None:
+    replaced(store, publisher, subject, lambda chunks: [bytes([chunks[0][0] ^ 1]) + chunks[0][1:], *chunks[1:]])
+
+
+def one_longer(store: Made, publisher: Publisher, subject: str) -> None:
+    replaced(store, publisher, subject, lambda chunks: [*chunks[:-1], chunks[-1] + b"x"])
+
+
+def replaced(store: Made, publisher: Publisher, subject: str, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Store other chunks under the same id, and the meta message as it was behind them."""
+    meta = store.admin.messages.last(store.stream, f"$O.{store.name}.M.>")
+    chunks = [each.data for each in store.admin.messages.read(store.stream, subject)]
+    store.purge(subject)
+    publisher.publish(Message(subject, each) for each in change(chunks))
+    publisher.publish([Message(meta.subject, meta.data, [("Nats-Rollup", "sub")])])
+
+
+@pytest.mark.parametrize(
+    "damage", [one_removed, last_removed, all_removed, one_doubled, two_swapped, one_bit_changed, one_longer]
+)
+def test_damage_is_an_error_and_no_file(
+    store: Made, publisher: Publisher, tmp_path: Path, damage: Callable[[Made, Publisher, str], None]
+) -> None:
+    """Never fewer bytes, or others, without a word."""
+    info = store.objects.put("a", content("a", 1, 5 * SMALL), chunk_size=SMALL)
+    damage(store, publisher, chunk_subject(store.name, info.nuid))
+    said = rf"object 'a' of bucket {store.name} is damaged: its (meta message speaks of|content has another digest)"
+    with pytest.raises(DataLossError, match=said):
+        store.objects.get("a")
+    with pytest.raises(DataLossError, match=said):
+        list(store.objects.read("a"))
+    (tmp_path / "there").write_bytes(b"old")
+    for name in ("new", "there"):
+        with pytest.raises(DataLossError, match=said):
+            store.objects.get_file("a", tmp_path / name, overwrite=True)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"there": b"old"}
+
+
+# -- files --
+
+
+def test_files_are_not_overwritten_unasked(store: Made, tmp_path: Path) -> None:
+    store.objects.put("a", b"new")
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    with pytest.raises(OptionError, match=f"{target} exists already"):
+        store.objects.get_file("a", target)
+    assert target.read_bytes() == b"old"
+    store.objects.get_file("a", target, overwrite=True)
+    assert target.read_bytes() == b"new"
+    with pytest.raises(OptionError, match=f"{tmp_path} exists already"):
+        store.objects.get_file("a", tmp_path, overwrite=True)
+    with pytest.raises(JetStreamError, match=r"cannot write .*nowhere/file: No such file"):
+        store.objects.get_file("a", tmp_path / "nowhere" / "file")
+
+    def appears(done: int, total: int) -> None:
+        (tmp_path / "late").write_bytes(b"of somebody else")
+
+    with pytest.raises(OptionError, match="late exists already"):
+        store.objects.get_file("a", tmp_path / "late", progress=appears)
+    assert (tmp_path / "late").read_bytes() == b"of somebody else"
+    with pytest.raises(OptionError, match=r"cannot read .*missing: No such file"):
+        store.objects.put_file(tmp_path / "missing")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "late"]
+
+
+# -- replaced while it is read --
+
+
+def test_the_new_version_comes_whole(store: Made, tmp_path: Path) -> None:
+    """An object that is replaced while it is read comes in its new version, and no byte of the old one is left."""
+    old, new = (content("a", version, 200 * SMALL) for version in (1, 2))
+    store.objects.put("a", old, chunk_size=SMALL)
+    totals: list[int] = []
+
+    def replace_once(done: int, total: int) -> None:
+        if not totals:
+            store.objects.put("a", new[: 150 * SMALL], chunk_size=SMALL)
+        totals.append(total)
+
+    info = store.objects.get_file("a", tmp_path / "a", progress=replace_once)
+    assert (tmp_path / "a").read_bytes() == new[: 150 * SMALL]
+    assert info == store.objects.info("a")
+    assert {totals[0], totals[-1]} == {200 * SMALL, 150 * SMALL}
+    store.check()
+
+
+def test_what_was_handed_out_is_not_mixed(store: Made) -> None:
+    old, new = (content("a", version, 500 * SMALL) for version in (1, 2))
+    store.objects.put("a", old, chunk_size=SMALL)
+    reading = store.objects.read("a")
+    came = [next(reading)]
+    store.objects.put("a", new, chunk_size=SMALL)
+    with pytest.raises(JetStreamError, match=rf"object 'a' of bucket {store.name} was replaced while it was read"):
+        came.extend(reading)
+    assert old.startswith(b"".join(came))
+    assert b"".join(store.objects.read("a")) == new
+
+
+def test_deleted_while_it_is_read(store: Made) -> None:
+    store.objects.put("a", content("a", 1, 500 * SMALL), chunk_size=SMALL)
+    reading = store.objects.read("a")
+    next(reading)
+    store.objects.delete("a")
+    with pytest.raises(MessageNotFound, match="no object 'a'"):
+        list(reading)
+
+
+def test_a_reader_that_stops_leaves_no_consumer(store: Made) -> None:
+    store.objects.put("a", content("a", 1, 500 * SMALL), chunk_size=SMALL)
+    reading = store.objects.read("a")
+    next(reading)
+    assert list(store.admin.consumers.names(store.stream))
+    reading.close()  # type: ignore[attr-defined]
+    store.admin.account.info()  # behind the deletion, on the same connection
+    assert list(store.admin.consumers.names(store.stream)) == []
+
+
+def test_a_cut_while_it_is_read(store: Made, proxy: WireProxy, behind: ObjectBucket) -> None:
+    data = content("a", 1, 40 * CHUNK)
+    store.objects.put("a", data)
+    assert behind.get("a")[:10] == data[:10]
+    proxy.cut_after(10 * CHUNK)
+    assert behind.get("a") == data
+
+
+# -- a put that does not end well --
+
+
+def broken(error: BaseException) -> Iterator[bytes]:
+    yield from [b"x" * CHUNK] * 3
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("disk"), KeyboardInterrupt(), OptionError("own"), ZeroDivisionError()], ids=repr
+)
+def test_content_that_cannot_be_had(store: Made, error: BaseException) -> None:
+    """What the source raises comes out, the old object stays, and nothing else does."""
+    store.objects.put("a", content("a", 1, 2 * CHUNK))
+    with pytest.raises(type(error)) as raised:
+        store.objects.put("a", broken(error))
+    assert raised.value is error
+    assert store.objects.get("a") == content("a", 1, 2 * CHUNK)
+    with pytest.raises(type(error)):
+        store.objects.put("b", broken(error))
+    with pytest.raises(MessageNotFound):
+        store.objects.info("b", deleted=True)
+    store.check()
+
+
+def test_a_file_that_cannot_be_read(store: Made, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"cannot read {tmp_path}: Is a directory"):
+        store.objects.put_file(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(store.objects.put_file, tmp_path / "pipe", "piped")
+        (tmp_path / "pipe").write_bytes(content("a", 1, 3 * CHUNK))
+        assert putting.result(20).size == 3 * CHUNK
+    assert store.objects.get("piped") == content("a", 1, 3 * CHUNK)
+
+
+def test_a_full_bucket(store: Made) -> None:
+    store.objects.put("a", content("a", 1, 3 * CHUNK))
+    store.admin.objects.update(store.name, max_bytes=5 * CHUNK)
+    said = rf"cannot store object 'a' in bucket {store.name}: maximum bytes exceeded .*: the bucket is full"
+    with pytest.raises(ApiError, match=said) as raised:
+        store.objects.put("a", iter([content("a", 2, 3 * CHUNK)]))
+    assert raised.value.err_code == 10077
+    assert store.objects.get("a") == content("a", 1, 3 * CHUNK)
+    store.check()
+
+
+@pytest.mark.parametrize("passing", [0, 2, 6], ids=["note", "chunk", "meta"])
+def test_a_cut_while_it_is_put(store: Made, proxy: WireProxy, behind: ObjectBucket, passing: int) -> None:
+    """The answer to the note, to a chunk, to the meta message is lost: bytes are put again, and stored once."""
+    store.objects.put("a", content("a", 1, 2 * CHUNK))
+    data = content("a", 2, 5 * CHUNK)
+    assert cut_in_the_middle(proxy, passing, lambda: behind.put("a", data)).size == len(data)
+    assert store.objects.get("a") == data
+    store.check()
+
+
+def test_a_cut_while_what_comes_only_once_is_put(store: Made, proxy: WireProxy, behind: ObjectBucket) -> None:
+    store.objects.put("a", content("a", 1, 2 * CHUNK))
+    once = iter([content("a", 2, 5 * CHUNK)])
+    said = rf"cannot store object 'a' in bucket {store.name}: .*; what its content is made of cannot be read a second"
+    with pytest.raises(OutageError, match=said):
+        cut_in_the_middle(proxy, 3, lambda: behind.put("a", once))
+    assert store.objects.get("a") == content("a", 1, 2 * CHUNK)
+    store.objects.put("a", b"next")  # removes what the cut has left
+    assert store.objects.get("a") == b"next"
+    store.check()
+
+
+def test_a_server_that_does_not_come_back(store: Made, proxy: WireProxy) -> None:
+    with JetStreamAdmin(servers=proxy.url, retryTimeout="500ms", connectTimeout="500ms") as admin:
+        there = admin.objects.bucket(store.name)
+        there.put("a", b"old")
+
+        def put() -> None:
+            there.put("a", content("a", 2, 5 * CHUNK))
+
+        with pytest.raises(OutageError, match=rf"cannot store object 'a' in bucket {store.name}: the connection to .*"):
+            cut_in_the_middle(proxy, 3, put, for_good=True)
+    assert store.objects.get("a") == b"old"
+    store.objects.put("a", b"new")
+    store.check()
+
+
+def cut_in_the_middle(proxy: WireProxy, passing: int, work: Callable[[], T], *, for_good: bool = False) -> T:
+    """What ``work`` returns when the connection is cut as soon as so many acknowledgements have come."""
+    acks = Acks(proxy, passing)
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        assert acks.lost.wait(20)
+        acks.end()
+        if for_good:
+            proxy.refuse()
+        proxy.cut()
+        return working.result(60)
+
+
+# -- several at the same time --
+
+
+def test_who_ends_last_wins(store: Made, nats_server: NatsServer) -> None:
+    """Puts of one name from several threads: each object is whole, the last one stays, and no chunk of another."""
+    ready = threading.Barrier(4)
+
+    def put(writer: int) -> list[int]:
+        with JetStreamAdmin(servers=nats_server.url) as admin:
+            there = admin.objects.bucket(store.name)
+            ready.wait(10)
+            return [there.put("a", content("a", 10 * writer + each, 3 * CHUNK)).sequence for each in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        sequences = [sequence for found in pool.map(put, range(4)) for sequence in found]
+    info = store.objects.info("a")
+    assert info.sequence == max(sequences)
+    assert store.objects.get("a") in {content("a", 10 * writer + 3, 3 * CHUNK) for writer in range(4)}
+    store.check()
+
+
+@pytest.mark.parametrize("change", ["put", "rename", "delete", "describe"])
+def test_a_change_in_the_middle_of_a_put(store: Made, change: str) -> None:
+    """The put begins anew, on top of what is there by then. An object that has got another name keeps its content."""
+    old, new = content("a", 1, 3 * CHUNK), content("a", 2, 3 * CHUNK)
+    store.objects.put("a", old)
+    changed: list[str] = []
+
+    def progress(done: int, total: int) -> None:
+        if changed:
+            return
+        changed.append(change)
+        if change == "put":
+            store.objects.put("a", b"between")
+        elif change == "rename":
+            store.objects.update_meta("a", "b")
+        elif change == "delete":
+            store.objects.delete("a")
+        else:
+            store.objects.update_meta("a", description="between")
+
+    store.objects.put("a", new, progress=progress)
+    assert store.objects.get("a") == new
+    if change == "rename":
+        assert store.objects.get("b") == old
+    store.check()
+
+
+def test_a_killed_put_does_not_take_content_away_that_was_renamed(store: Made, publisher: Publisher) -> None:
+    """It has noted that what it was to replace may go. The next put under that name must not believe it."""
+    old = content("a", 1, 3 * CHUNK)
+    info = store.objects.put("a", old)
+    note = note_subject(store.name, "a")
+    publisher.publish([Message(note, note_body([info.nuid, "killed"])), Message(chunk_subject(store.name, "killed"))])
+    store.objects.update_meta("a", "b")
+    store.objects.put("a", b"new")
+    assert (store.objects.get("a"), store.objects.get("b")) == (b"new", old)
+    store.check()
+
+
+def test_renamed_before_a_put_notes_what_it_replaces(store: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the put notes then is wrong already: when it finds that, it must not remove what has another name now."""
+    old = content("a", 1, 3 * CHUNK)
+    store.objects.put("a", old)
+    note = ObjectUploads._note
+
+    def after_a_rename(uploads: ObjectUploads, *arguments: Any) -> None:
+        monkeypatch.setattr(ObjectUploads, "_note", note)
+        store.objects.update_meta("a", "b")
+        note(uploads, *arguments)
+
+    monkeypatch.setattr(ObjectUploads, "_note", after_a_rename)
+    store.objects.put("a", b"new")
+    assert (store.objects.get("a"), store.objects.get("b")) == (b"new", old)
+    store.check()
+
+
+def test_replaced_at_the_moment_of_a_rename(store: Made, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new name goes again: its content is about to go."""
+    old = content("a", 1, 3 * CHUNK)
+    store.objects.put("a", old)
+    there = store.admin.objects.bucket(store.name)
+    writing = there._writing
+    uploads = writing._uploads
+
+    def with_somebody_else(what: str) -> Any:
+        if what.startswith("rename"):
+            store.objects.put("a", b"new")
+        return uploads(what)
+
+    monkeypatch.setattr(writing, "_uploads", with_somebody_else)
+    with pytest.raises(JetStreamError, match=rf"object 'a' of bucket {store.name} keeps its name: somebody else"):
+        there.update_meta("a", "b")
+    assert [(info.name, info.size) for info in store.objects.list(deleted=True)] == [("a", 3)]
+    store.check()

@@ -1,0 +1,417 @@
+"""The layout of Object Store buckets, and which task reads which object: bytes and numbers, no server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.js import api as nats_api
+
+from spark_jetstream.buckets.object_content import Assembly
+from spark_jetstream.buckets.objects import (
+    ObjectMeta,
+    StoredObject,
+    chunk_filter,
+    chunk_subject,
+    digest_bytes,
+    digest_text,
+    meta_filter,
+    meta_subject,
+    stream_name,
+)
+from spark_jetstream.errors import JetStreamError, ProtocolError
+from spark_jetstream.options.names import name_pattern
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.wire import IntArray
+from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup, live_objects, pack, refuse_large
+
+SHA = hashlib.sha256(b"content").digest()
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+TOKEN = st.from_regex(r"[A-Za-z0-9_-]{1,22}", fullmatch=True)
+METAS = st.builds(
+    ObjectMeta,
+    bucket=TOKEN,
+    name=NAME,
+    nuid=TOKEN,
+    size=st.integers(0, 2**63 - 1),
+    chunks=st.integers(0, 2**32 - 1),
+    digest=st.binary(min_size=32, max_size=32).map(digest_text),
+    headers=st.dictionaries(NAME, st.lists(TEXT, max_size=3).map(tuple), max_size=3),
+    description=st.none() | TEXT,
+    metadata=st.dictionaries(NAME, TEXT, max_size=3),
+    link=st.none() | st.tuples(TOKEN, TEXT),
+    deleted=st.booleans(),
+    max_chunk_size=st.none() | st.integers(0, 2**31 - 1),
+    extra=st.dictionaries(st.sampled_from(["new_field", "other"]), TEXT, max_size=2),
+    extra_options=st.dictionaries(st.sampled_from(["new_option"]), st.integers(), max_size=1),
+)
+
+#: As Go's client writes it.
+GO = (
+    b'{"name":"a/b.txt","description":"d","headers":{"X":["1","2"]},"metadata":{"k":"v"},'
+    b'"options":{"max_chunk_size":131072},"bucket":"B","nuid":"N1","size":5,"mtime":"0001-01-01T00:00:00Z","chunks":1,'
+    b'"digest":"SHA-256=7RACaydZhSbEe34RKlCcyOqQSDPAl6Gn0kP7F6QGqRA="}'
+)
+
+
+# Meta messages
+
+
+def test_names_of_streams_and_subjects() -> None:
+    assert stream_name("B") == "OBJ_B"
+    assert (meta_filter("B"), chunk_filter("B")) == ("$O.B.M.>", "$O.B.C.>")
+    # The example of ADR-20: URL-safe base64, padded.
+    assert meta_subject("B", "S3_icon.png") == "$O.B.M.UzNfaWNvbi5wbmc="
+    assert meta_subject("B", "Ünï ?>/") == "$O.B.M.w5xuw68gPz4v"
+    assert chunk_subject("B", "N1") == "$O.B.C.N1"
+
+
+def test_what_a_client_writes_is_read() -> None:
+    assert ObjectMeta.from_json(GO, "B") == ObjectMeta(
+        bucket="B",
+        name="a/b.txt",
+        nuid="N1",
+        size=5,
+        chunks=1,
+        digest="SHA-256=7RACaydZhSbEe34RKlCcyOqQSDPAl6Gn0kP7F6QGqRA=",
+        headers={"X": ("1", "2")},
+        description="d",
+        metadata={"k": "v"},
+        max_chunk_size=131072,
+    )
+
+
+def test_what_is_written_is_what_a_client_writes() -> None:
+    written = json.loads(ObjectMeta.from_json(GO, "B").to_json())
+    assert written == json.loads(GO)
+
+
+@given(METAS)
+def test_a_meta_message_comes_back_as_it_was(meta: ObjectMeta) -> None:
+    assert ObjectMeta.from_json(meta.to_json(), "other") == meta
+    assert pickle.loads(pickle.dumps(meta)) == meta
+
+
+@given(METAS)
+def test_nats_py_reads_what_is_written(meta: ObjectMeta) -> None:
+    info = nats_api.ObjectInfo.from_response(json.loads(meta.to_json()))
+    assert (info.bucket, info.name, info.nuid) == (meta.bucket, meta.name, meta.nuid)
+    assert (info.size, info.chunks, info.digest, bool(info.deleted)) == (
+        meta.size,
+        meta.chunks,
+        meta.digest,
+        meta.deleted,
+    )
+    assert info.headers == ({name: list(values) for name, values in meta.headers.items()} or None)
+    assert info.is_link() == (meta.link is not None)
+
+
+@given(TOKEN, TOKEN, st.booleans())
+def test_what_nats_py_writes_is_read(name: str, nuid: str, deleted: bool) -> None:
+    options = nats_api.ObjectMetaOptions(link=nats_api.ObjectLink(bucket="O"), max_chunk_size=3)
+    info = nats_api.ObjectInfo(name=name, bucket="B", nuid=nuid, size=1, chunks=1, deleted=deleted, options=options)
+    expected = ObjectMeta(
+        bucket="B", name=name, nuid=nuid, size=1, chunks=1, deleted=deleted, link=("O", ""), max_chunk_size=3
+    )
+    assert ObjectMeta.from_json(json.dumps(info.as_dict()).encode(), "B") == expected
+
+
+def test_what_a_newer_client_adds_is_kept() -> None:
+    body = {**json.loads(GO), "compression": {"with": "s2"}, "options": {"encrypted": True}}
+    meta = ObjectMeta.from_json(json.dumps(body).encode(), "B")
+    assert meta.extra == {"compression": {"with": "s2"}}
+    assert json.loads(meta.to_json()) == body
+
+
+def test_null_is_nothing() -> None:
+    nothing = dict.fromkeys(["description", "headers", "metadata", "options", "digest", "deleted", "nuid", "size"])
+    assert ObjectMeta.from_json(json.dumps({"name": "a", **nothing}).encode(), "B") == ObjectMeta(bucket="B", name="a")
+
+
+def test_a_header_with_one_text_is_a_list_of_one() -> None:
+    assert ObjectMeta.from_json(b'{"name":"a","headers":{"X":"1"}}', "B").headers == {"X": ("1",)}
+
+
+def broken(**fields: Any) -> bytes:
+    return json.dumps({**json.loads(GO), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"name":"a","size":' + b"9" * 5000 + b"}", "is not JSON"),
+        (b"[]", "is not a JSON object"),
+        (b"{}", "names no object"),
+        (broken(name=""), "names no object"),
+        (broken(name=1), "no usable field name"),
+        (broken(name="\ud800"), "no usable field name"),
+        (broken(size=-1), "no usable field size"),
+        (broken(size=2**63), "no usable field size"),
+        (broken(size=1.5), "no usable field size"),
+        (broken(size=True), "no usable field size"),
+        (broken(chunks="1"), "no usable field chunks"),
+        (broken(digest=1), "no usable field digest"),
+        (broken(deleted="yes"), "no usable field deleted"),
+        (broken(nuid="*"), "no usable field nuid"),
+        (broken(nuid="a.b"), "no usable field nuid"),
+        (broken(bucket="a b"), "no usable field bucket"),
+        (broken(headers=[]), "no usable field headers"),
+        (broken(headers={"a": 1}), "no usable field headers"),
+        (broken(headers={"a": [1]}), "no usable field headers"),
+        (broken(headers={"\udfff": ["1"]}), "no usable field headers"),
+        (broken(metadata={"a": 1}), "no usable field metadata"),
+        (broken(options=[]), "no usable field options"),
+        (broken(options={"link": "B"}), "no usable field options.link"),
+        (broken(options={"link": {"bucket": ">"}}), "no usable field options.link.bucket"),
+        (broken(options={"link": {"name": "x"}}), "links to no bucket"),
+        (broken(options={"max_chunk_size": "x"}), "no usable field options.max_chunk_size"),
+    ],
+)
+def test_what_is_malformed(data: bytes, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said) as caught:
+        ObjectMeta.from_json(data, "MY_BUCKET")
+    assert "bucket MY_BUCKET" in str(caught.value)
+
+
+@given(st.binary() | st.recursive(st.none() | st.integers() | TEXT, lambda inner: st.dictionaries(TEXT, inner)))
+def test_anything_is_a_meta_message_or_a_protocol_error(anything: Any) -> None:
+    data = anything if isinstance(anything, bytes) else json.dumps(anything).encode()
+    found: ObjectMeta | ProtocolError
+    try:
+        found = ObjectMeta.from_json(data, "B")
+    except ProtocolError as error:
+        found = error
+    assert "bucket B" in str(found) if isinstance(found, ProtocolError) else found.name
+
+
+# Digests
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_digests(sha: bytes) -> None:
+    text = digest_text(sha)
+    assert text.startswith("SHA-256=")
+    plain = text.removeprefix("SHA-256=")
+    for same in (plain, plain.rstrip("="), plain.replace("-", "+").replace("_", "/")):
+        assert digest_bytes(f"SHA-256={same}") == digest_bytes(f"sha-256={same}") == sha
+
+
+@pytest.mark.parametrize(
+    "text", ["", "SHA-256=", "SHA-256=a", "SHA-256=YQ==", "MD5=" + "a" * 43, "SHA-256=" + "é" * 43, "SHA-256=a b" * 9]
+)
+def test_what_is_no_digest(text: str) -> None:
+    with pytest.raises(ValueError, match="the digest '"):
+        digest_bytes(text)
+
+
+# What is there
+
+
+@dataclass(frozen=True)
+class Given:
+    """Messages given in a test; implements `Messages`."""
+
+    rows: Sequence[tuple[str, int, bytes]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def sequences(self) -> IntArray:
+        return np.array([row[1] for row in self.rows], np.int64)
+
+    def timestamps(self) -> IntArray:
+        return self.sequences * 1000
+
+    def subjects(self) -> pa.StringArray:
+        return pa.array([row[0] for row in self.rows], pa.string())
+
+    def headers(self) -> pa.MapArray:
+        raise AssertionError("what a meta message says is in its payload")
+
+    def payloads(self) -> pa.BinaryArray:
+        return pa.array([row[2] for row in self.rows], pa.binary())
+
+
+def meta_row(sequence: int, name: str, **fields: Any) -> tuple[str, int, bytes]:
+    return meta_subject("B", name), sequence, ObjectMeta(bucket="B", name=name, **fields).to_json()
+
+
+def live(*runs: Messages, pattern: str | None = None) -> list[tuple[str, int]]:
+    found = live_objects(runs, "B", None if pattern is None else name_pattern(pattern))
+    assert all(stored.timestamp == stored.sequence * 1000 for stored in found)
+    return [(stored.meta.name, stored.sequence) for stored in found]
+
+
+def test_the_newest_version_of_each_object_that_is_there() -> None:
+    runs = (
+        Given([meta_row(1, "a"), meta_row(3, "b"), meta_row(4, "gone"), meta_row(5, "expired")]),
+        Given([meta_row(6, "c"), meta_row(7, "a"), meta_row(8, "gone", deleted=True)]),
+        Given([(meta_subject("B", "expired"), 9, b""), meta_row(10, "all", link=("O", ""))]),
+        Given([meta_row(11, "one", link=("O", "x"))]),
+    )
+    assert live(*runs) == [("b", 3), ("c", 6), ("a", 7), ("one", 11)]
+    assert live() == []
+
+
+def test_names_that_a_pattern_matches() -> None:
+    run = Given([meta_row(at, name) for at, name in enumerate(["a.csv", "x/b.csv", "a.csv.gz", "n\nl.csv"], 1)])
+    assert live(run, pattern="*.csv") == [("a.csv", 1), ("x/b.csv", 2), ("n\nl.csv", 4)]
+    assert live(run, pattern="?.csv") == [("a.csv", 1)]
+
+
+def test_a_malformed_meta_message_is_named() -> None:
+    with pytest.raises(ProtocolError, match=r"bucket B: a meta message is not JSON \(sequence 7, subject \$O\.B\.M\.x"):
+        live(Given([("$O.B.M.x", 7, b"?")]))
+
+
+# Tasks
+
+
+def stored(sequence: int, size: int) -> StoredObject:
+    name = f"o{sequence}"
+    return StoredObject(ObjectMeta(bucket="B", name=name, size=size), meta_subject("B", name), sequence, 0)
+
+
+SIZES = st.lists(st.integers(0, 1000) | st.integers(0, 5_000_000), max_size=60)
+
+
+@given(SIZES, st.integers(1, 20), st.integers(1, 20), st.integers(1, 8_000_000), st.booleans())
+def test_each_object_is_in_one_task(sizes: list[int], most: int, least: int, most_bytes: int, content: bool) -> None:
+    objects = [stored(at, size) for at, size in enumerate(sizes, 1)]
+    groups = pack(objects, max_objects=most, min_groups=least, max_bytes=most_bytes, with_content=content)
+    assert [each for group in groups for each in group] == objects
+    assert all(1 <= len(group) <= most for group in groups)
+    assert len(groups) >= min(least, len(objects))
+    if content:
+        assert all(len(group) == 1 or sum(each.meta.size for each in group) <= most_bytes for group in groups)
+
+
+def test_tasks_are_as_even_as_the_objects_are() -> None:
+    groups = pack([stored(at, 1000) for at in range(1, 101)], max_objects=1000, min_groups=4)
+    assert [len(group) for group in groups] == [25, 25, 25, 25]
+    assert [len(group) for group in pack([stored(at, 1000) for at in range(1, 5)], max_objects=9, min_groups=3)] == [
+        1,
+        2,
+        1,
+    ]
+    # What is large by itself does not keep the others together.
+    large = pack([stored(1, 10**9), *(stored(at, 10) for at in range(2, 10))], max_objects=1000, min_groups=4)
+    assert [len(group) for group in large] == [1, 3, 3, 2]
+
+
+def test_without_content_only_the_number_counts() -> None:
+    objects = [stored(at, 10**12) for at in range(1, 101)]
+    assert len(pack(objects, max_objects=1000)) == 100
+    assert len(pack(objects, max_objects=1000, with_content=False)) == 1
+    assert [len(group) for group in pack(objects, max_objects=40, with_content=False)] == [33, 34, 33]
+
+
+def test_a_task_pickles() -> None:
+    group = ObjectGroup("B", "OBJ_B", "2026-01-01T00:00:00Z", (stored(1, 5),))
+    assert pickle.loads(pickle.dumps(group)) == group
+
+
+def test_what_no_binary_column_can_hold() -> None:
+    refuse_large(ObjectMeta(bucket="B", name="fits", size=LARGEST_CONTENT), "B")
+    with pytest.raises(JetStreamError, match=r"bucket B, object 'big' has 2,147,483,648 bytes.*contentOff=true"):
+        refuse_large(ObjectMeta(bucket="B", name="big", size=LARGEST_CONTENT + 1), "B")
+
+
+# Content
+
+
+def described(name: str, chunks: Sequence[bytes], /, **fields: Any) -> ObjectMeta:
+    data = b"".join(chunks)
+    meta = ObjectMeta(
+        bucket="B",
+        name=name,
+        nuid=name,
+        size=len(data),
+        chunks=len(chunks),
+        digest=digest_text(hashlib.sha256(data).digest()),
+    )
+    return replace(meta, **fields)
+
+
+def assembled(metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], step: int = 3) -> Assembly:
+    assembly = Assembly([(meta, "B") for meta in metas])
+    for at in range(0, len(rows), step):
+        some = rows[at : at + step]
+        assembly.add(Given([(chunk_subject("B", nuid), at + n, data) for n, (nuid, data) in enumerate(some, 1)]))
+    return assembly
+
+
+@given(
+    st.lists(st.lists(st.binary(min_size=1, max_size=40), max_size=6), max_size=6), st.randoms(use_true_random=False)
+)
+def test_chunks_of_several_objects_in_any_mixture(contents: list[list[bytes]], shuffle: random.Random) -> None:
+    metas = [described(f"n{at}", chunks) for at, chunks in enumerate(contents)]
+    queues = [(meta.nuid, list(chunks)) for meta, chunks in zip(metas, contents, strict=True)]
+    rows = []
+    while left := [queue for queue in queues if queue[1]]:
+        nuid, queue = shuffle.choice(left)
+        rows.append((nuid, queue.pop(0)))
+    assembly = assembled(metas, rows)
+    assert assembly.faults() == [None] * len(metas)
+    assert assembly.column().to_pylist() == [b"".join(chunks) for chunks in contents]
+    wanted = list(assembly.wanted(2))
+    assert sum(count for _, count in wanted) == len(rows)
+    assert [subject for subjects, _ in wanted for subject in subjects] == [
+        chunk_subject("B", meta.nuid) for meta in metas if meta.size
+    ]
+
+
+def test_two_names_for_the_same_chunks() -> None:
+    metas = [described("n", [b"ab", b"c"], name=name) for name in ("old", "new")]
+    assembly = assembled(metas, [("n", b"ab"), ("n", b"c")])
+    assert list(assembly.wanted(10)) == [((chunk_subject("B", "n"),), 2)]
+    assert assembly.faults() == [None, None]
+    assert assembly.column().to_pylist() == [b"abc", b"abc"]
+
+
+CHUNKS = [b"abc", b"de"]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "fields", "said"),
+    [
+        ([b"abc"], {}, "speaks of 2 chunks, and there are 1"),
+        ([], {}, "speaks of 2 chunks, and there are 0"),
+        ([*CHUNKS, b"f"], {}, "speaks of 2 chunks, and there are 3"),
+        ([b"abc", b"d"], {}, "speaks of 5 bytes, and its chunks hold 4"),
+        ([b"abc", b"def"], {}, "speaks of 5 bytes, and its chunks hold 6"),
+        ([b"abc", b"dE"], {}, "has another digest"),
+        ([b"de", b"abc"], {}, "has another digest"),
+        (CHUNKS, {"digest": ""}, "the digest '' is not a SHA-256"),
+        (CHUNKS, {"nuid": ""}, "does not say where its chunks are"),
+        ([], {"size": 0, "chunks": 0}, "has another digest"),
+        (CHUNKS, {}, None),
+        ([], {"size": 0, "chunks": 0, "digest": ""}, None),
+    ],
+)
+def test_content_that_is_not_what_its_meta_message_says(
+    chunks: list[bytes], fields: dict[str, Any], said: str | None
+) -> None:
+    good = described("good", [b"xyz"])
+    metas = [good, described("x", CHUNKS, **fields), replace(good, nuid="also")]
+    rows = [("good", b"xyz"), *(("x", chunk) for chunk in chunks), ("also", b"xyz")]
+    assembly = assembled(metas, rows)
+    first, fault, last = assembly.faults()
+    assert (first, last) == (None, None)
+    assert assembly.column()[0].as_py() == assembly.column()[2].as_py() == b"xyz"
+    assert (fault is None) if said is None else (fault is not None and said in fault)

@@ -1,0 +1,1 @@
+"""Servers, workers and drivers that are killed, clusters and topologies."""

@@ -1,0 +1,476 @@
+"""What each delivery level promises holds whoever is killed: the driver, a Python worker, the server, a lone task.
+
+Killed is with SIGKILL, at moments all over a task and a micro-batch. What the streams hold in the end is read with
+nats-py: at-least-once has every row, deduplicated has each of them once within the duplicate window, and exactly-once
+after it as well, so its streams remember message ids for a second and no restart comes sooner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.client import JetStreamContext
+
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import DeliveryError
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.sink.preflight import check_start
+from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support import warm_daemon, write_job
+from tests.support.client import ask
+from tests.support.jobs import ROOT, Job, SinkJob
+from tests.support.proxy import WireProxy
+from tests.support.publish import Publisher
+from tests.support.reading import create
+from tests.support.sinking import Sink, numbers
+from tests.support.sinking import rows as sink_rows
+from tests.support.write_job import COUNT, batches, forget, values
+
+log = logging.getLogger(__name__)
+
+SEED = 20260
+KILLS = int(os.environ.get("SPARK_JETSTREAM_KILLS", "0"))
+SECOND = 1_000_000_000  # nanoseconds, as JetStream counts
+HOUR = 3600 * SECOND  # on a busy machine a test may well outlast the default of two minutes
+ALL = ("at-least-once", "deduplicated", "exactly-once")
+LEDGER = "KV_spark_jetstream_ledger"
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+
+def rows(url: str, stream: str) -> Counter[str]:
+    """The payloads of all rows in a stream, and how often each is there."""
+
+    async def work(js: JetStreamContext) -> Counter[str]:
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        consumer = await js.pull_subscribe(f"{stream}.row", stream=stream, config=config)
+        left = (await consumer.consumer_info()).num_pending or 0
+        found: Counter[str] = Counter()
+        while left:
+            messages = await consumer.fetch(min(left, 2000), timeout=20)
+            found.update(message.data.decode() for message in messages)
+            left -= len(messages)
+        return found
+
+    return ask(url, work)
+
+
+def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
+    """What the level promises; and at-least-once has shown that there was something to keep from happening."""
+    missing = [row for row in expected if row not in found]
+    assert missing == []
+    repeated = {row: times for row, times in found.items() if times > 1}
+    if delivery == "at-least-once":
+        assert repeated, "no kill came between a row and its answer: this test shows nothing"
+    else:
+        assert repeated == {}
+    assert found.keys() == set(expected)
+
+
+class Loss:
+    """Loses the answers to publishes, from the n-th of each stream named on: the task that waits for one stands still.
+
+    That is the time to strike: rows are stored, and nobody knows.
+    """
+
+    def __init__(self, proxy: WireProxy, passing: Mapping[str, int]) -> None:
+        self._proxy = proxy
+        self._left = dict(passing)
+        self._lost: set[str] = set()
+        proxy.drop(self._frame)
+
+    def _frame(self, frame: bytes) -> bytes:
+        answer = re.search(rb'\r\n\{"stream":"(\w+)", ?"seq":', frame[:400])
+        name = answer[1].decode() if answer else ""
+        if name not in self._left:
+            return frame
+        self._left[name] -= 1
+        if self._left[name] >= 0:
+            return frame
+        self._lost.add(name)
+        return b""
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every stream has lost one."""
+        return self._lost == self._left.keys()
+
+    def end(self) -> None:
+        """Let everything pass."""
+        self._proxy.drop(None)
+
+
+# -- a task --
+
+
+class Target:
+    """A stream of a test's own, and the options to write to it: one row after the other, nearly."""
+
+    def __init__(self, server: NatsServer, delivery: str, window: int) -> None:
+        self.url = server.url
+        self.delivery = delivery
+        self.stream = f"K{next(_numbers)}"
+        self.write = f"write{self.stream}"
+        create(self.url, self.stream, storage="file", duplicate_window=window)
+        self.options = {
+            "servers": server.url,
+            "stream": self.stream,
+            "subject": f"{self.stream}.row",
+            "delivery": delivery,
+            "maxInFlight": "20",
+        }
+        options = SinkOptions.from_spark(self.options, streaming=True)
+        check_start(lambda patience: connect(options.connection, patience=patience), options)
+
+    def forget(self) -> None:
+        """Let the duplicate window pass."""
+        with Publisher(self.url) as publisher:
+            forget(publisher, self.stream)
+
+    def attempt(self, partition: int, source: Iterator[pa.RecordBatch] | None = None, **more: str) -> Any:
+        """Write a partition; the report."""
+        return write_job.write({**self.options, **more}, self.write, partition, rows=source)
+
+    def run(self, **more: Any) -> str:
+        """Run `write_job`; what it prints."""
+        work = {"options": self.options, "write_name": self.write, **more}
+        done = subprocess.run(
+            [sys.executable, write_job.__file__, json.dumps(work)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+_numbers = iter(range(1, 1000))
+
+
+@pytest.mark.parametrize(
+    ("delivery", "window", "later"),
+    [
+        ("at-least-once", HOUR, False),
+        ("deduplicated", HOUR, False),
+        ("exactly-once", SECOND, True),
+    ],
+)
+def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str, window: int, later: bool) -> None:
+    target = Target(nats_server, delivery, window)
+    moments = json.loads(target.run())
+    steps = COUNT // 10
+    assert [moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")] == [1, 1, 1]
+    assert len(moments) >= 3 * steps
+    if delivery == "exactly-once":
+        # Taken, noted where the stream stands, done.
+        entries = [re.sub(r" .*ledger\..*", "", moment) for moment in moments if "$KV." in moment]
+        assert entries == ["before", "after"] * 3
+    if later:
+        target.forget()
+    partitions = range(1, len(moments) + 2)
+    # All at once: each that takes over waits until it may.
+    with ThreadPoolExecutor(len(partitions)) as pool:
+        reports = list(pool.map(target.attempt, partitions))
+    assert [(report.rows, report.stored) for report in reports] == [(COUNT, COUNT)] * len(reports)
+    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
+
+
+def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer) -> None:
+    # Where it has, ids alone do not help: what exactly-once is for.
+    target = Target(nats_server, "deduplicated", SECOND)
+    target.attempt(1)
+    target.forget()
+    target.attempt(1)
+    assert rows(target.url, target.stream) == Counter(values(1) * 2)
+
+
+@pytest.mark.parametrize(
+    ("delivery", "window"), [("at-least-once", HOUR), ("deduplicated", HOUR), ("exactly-once", SECOND)]
+)
+def test_a_task_killed_again_and_again(nats_server: NatsServer, delivery: str, window: int) -> None:
+    chance = random.Random(f"{SEED} {delivery}")
+    # Who takes over a task of exactly-once waits for two seconds.
+    jumps = [chance.randrange(1, 300) for _ in range(4 if delivery == "exactly-once" else 10)]
+    log.warning("seed %d: killed when so many more rows are stored: %s", SEED, jumps)
+    target = Target(nats_server, delivery, window)
+    target.run(count=8000, jumps=jumps)
+    target.attempt(0, batches(0, 8000), maxInFlight="4000")
+    check(delivery, rows(target.url, target.stream), values(0, 8000))
+
+
+@pytest.mark.parametrize(("delivery", "window"), [("deduplicated", HOUR), ("exactly-once", SECOND)])
+def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str, window: int) -> None:
+    target = Target(nats_server, delivery, window)
+    partitions = range(1, 6)
+    attempts = [(partition, number) for partition in partitions for number in (1, 2)]
+    together = threading.Barrier(len(attempts))
+
+    def attempt(partition: int, number: int) -> str:
+        """Why it failed, if it did."""
+        together.wait(60)
+        try:
+            # Connection options that differ give the attempts connections of their own, as processes have.
+            target.attempt(partition, connectTimeout=f"{5 + number}s")
+        except DeliveryError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(len(attempts)) as pool:
+        ended = list(pool.map(attempt, *zip(*attempts, strict=True)))
+    failed = [why for why in ended if why]
+    assert all("another attempt" in why for why in failed)
+    assert len(failed) <= (0 if delivery == "deduplicated" else len(partitions))
+    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
+
+
+@pytest.mark.parametrize("sent", [0, COUNT // 2, COUNT])
+@pytest.mark.parametrize(("delivery", "window"), [("deduplicated", HOUR), ("exactly-once", SECOND)])
+def test_an_attempt_that_goes_on_after_another_has_ended(
+    nats_server: NatsServer, delivery: str, window: int, sent: int
+) -> None:
+    target = Target(nats_server, delivery, window)
+    paused, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        for index, batch in enumerate(batches(1)):
+            if index * 10 == sent:
+                paused.set()
+                assert go_on.wait(60)
+            yield batch
+        if sent == COUNT:
+            paused.set()
+            assert go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(target.attempt, 1, slowly(), connectTimeout="6s")
+        try:
+            assert paused.wait(60)
+            assert target.attempt(1, connectTimeout="7s").stored == COUNT
+            if delivery == "exactly-once":
+                target.forget()
+        finally:
+            go_on.set()
+        if delivery == "exactly-once":
+            with pytest.raises(DeliveryError, match="another attempt of partition 1 of batch 7 has taken over"):
+                first.result(60)
+        else:
+            assert first.result(60).stored == COUNT
+    check(delivery, rows(target.url, target.stream), values(1))
+
+
+@pytest.mark.parametrize("trouble", ["the connection is cut", "nothing happens until ackTimeout"])
+def test_rows_sent_again_after_the_duplicate_window(nats_server: NatsServer, trouble: str) -> None:
+    # One attempt that lives on, with rows that are stored without its knowing.
+    target = Target(nats_server, "exactly-once", SECOND)
+    with WireProxy(nats_server.url) as proxy, ThreadPoolExecutor(1) as pool:
+        loss = Loss(proxy, {target.stream: 25})
+        running = pool.submit(target.attempt, 1, servers=proxy.url, ackTimeout="4s")
+        proxy.wait(lambda: loss.everywhere or running.done(), 20)
+        target.forget()
+        loss.end()
+        if trouble == "the connection is cut":
+            proxy.cut()
+        report = running.result(60)
+        assert (report.stored, report.duplicates > 0) == (COUNT, True)
+    check(target.delivery, rows(target.url, target.stream), values(1))
+
+
+# -- a Spark job --
+
+BATCH = 300
+STREAMS = {"at-least-once": "A", "deduplicated": "D", "exactly-once": "E"}
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server with a stream for each level."""
+    with NatsServer() as running:
+        for delivery, stream in STREAMS.items():
+            window = SECOND if delivery == "exactly-once" else HOUR
+            create(running.url, stream, storage="file", duplicate_window=window)
+        yield running
+
+
+def start(folder: Path, url: str, master: str) -> SinkJob:
+    """A job with a query for each level, which runs until it is killed."""
+    common = {"servers": url, "maxInFlight": "60", "connectTimeout": "5s", "requestTimeout": "5s"}
+    options = {
+        delivery: {**common, "delivery": delivery, "stream": stream, "subject": f"{stream}.row"}
+        for delivery, stream in STREAMS.items()
+    }
+    return SinkJob(
+        folder,
+        options,
+        format=f"{BATCH}/1",
+        trigger={"processingTime": "0 seconds"},
+        conf={"spark.master": master, "spark.python.daemon.module": warm_daemon.__name__},
+    )
+
+
+def latest(job: Job, log: str) -> dict[str, int]:
+    """The last batch of each query in one of the checkpoint's logs."""
+    return {delivery: job.latest(f"{delivery}/{log}") for delivery in ALL}
+
+
+def catch_up(job: Job) -> None:
+    """Wait until each query has done the batch that it is at, and one more."""
+    planned = latest(job, "offsets")
+    job.wait(
+        lambda: all(job.latest(f"{delivery}/commits") > planned[delivery] for delivery in ALL),
+        f"batches after {planned}",
+    )
+
+
+def check_streams(job: Job, url: str) -> None:
+    """What the streams hold: the rows of committed batches, and perhaps some of the one that the last kill hit."""
+    for delivery, stream in STREAMS.items():
+        committed = (job.latest(f"{delivery}/commits") + 1) * BATCH
+        found = rows(url, stream)
+        begun = sorted(number for number in map(int, found) if number >= committed)
+        assert not begun or begun[-1] < committed + BATCH
+        check(delivery, found, [str(number) for number in [*range(committed), *begun]])
+
+
+def passed_window(url: str) -> None:
+    """Let the duplicate window of exactly-once's stream pass."""
+    with Publisher(url) as publisher:
+        forget(publisher, STREAMS["exactly-once"])
+
+
+def answers(chance: random.Random, ledger: int | None) -> dict[str, int]:
+    """How many answers each stream may give before one is lost; a batch has 300, and three from the ledger."""
+    passing = {stream: chance.randrange(2 * BATCH) for stream in STREAMS.values()}
+    if ledger is not None:
+        # There exactly-once stands still, and its stream loses none.
+        del passing[STREAMS["exactly-once"]]
+        passing[LEDGER] = ledger
+    return passing
+
+
+@pytest.mark.timeout(900)  # seven drivers, one after the other
+def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
+    chance = random.Random(f"{SEED} driver")
+    with WireProxy(server.url) as proxy:
+        for ledger in (None, 0, 1, None, 2, 3):
+            passing = answers(chance, ledger)
+            log.warning("seed %d: killed when so many answers have come, and no more: %s", SEED, passing)
+            loss = Loss(proxy, passing)
+            connections = proxy.connections
+            with start(tmp_path / "job", proxy.url, "local[3]") as job:
+                passed_window(server.url)
+                assert proxy.connections == connections, "the job was back before the duplicate window had passed"
+                job.wait(lambda loss=loss: loss.everywhere, f"answers lost: {passing}")  # type: ignore[misc]
+                job.kill()
+            under_way = {
+                delivery: job.latest(f"{delivery}/offsets") - job.latest(f"{delivery}/commits") for delivery in ALL
+            }
+            assert under_way == dict.fromkeys(ALL, 1)
+        loss.end()
+        with start(tmp_path / "job", proxy.url, "local[3]") as job:
+            catch_up(job)
+            job.kill()
+            check_streams(job, server.url)
+
+
+def strike(server: NatsServer, folder: Path, name: str, how: Callable[[Job], object]) -> None:
+    """Run a job, and do something bad to it ten times while all of its queries are in the middle of a batch."""
+    chance = random.Random(f"{SEED} {name}")
+    # A task for each query, which may fail often.
+    with WireProxy(server.url) as proxy, start(folder, proxy.url, "local[3,30]") as job:
+        for ledger in (None, 0, None, 1, None, 2, None, 3, 4, None):
+            passing = answers(chance, ledger)
+            log.warning("seed %d: struck when so many answers have come, and no more: %s", SEED, passing)
+            loss = Loss(proxy, passing)
+            job.wait(lambda loss=loss: loss.everywhere, f"answers lost: {passing}")  # type: ignore[misc]
+            passed_window(server.url)
+            loss.end()
+            how(job)
+        catch_up(job)
+        job.kill()
+        check_streams(job, server.url)
+
+
+@pytest.mark.timeout(600)
+def test_python_workers_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
+    def kill_workers(job: Job) -> None:
+        workers = job.workers()
+        assert len(workers) == len(STREAMS)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    strike(server, tmp_path / "job", "workers", kill_workers)
+
+
+@pytest.mark.timeout(600)
+def test_a_server_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
+    def kill_server(_: Job) -> None:
+        server.kill()
+        server.start()
+
+    strike(server, tmp_path / "job", "server", kill_server)
+
+
+# -- a cluster --
+
+
+@pytest.mark.timeout(300 + 60 * KILLS)
+def test_leaders_that_are_killed(nats_cluster: NatsCluster) -> None:
+    """An election is an outage that retryTimeout covers: no attempt of a task of exactly-once fails.
+
+    The variable SPARK_JETSTREAM_KILLS asks for more kills than the suite has time for.
+    """
+    url = nats_cluster.url
+    create(url, "LEADERS", storage="file", num_replicas=3)
+    sink = Sink(url, stream="LEADERS", subject="LEADERS.row", delivery="exactly-once", retryTimeout="60s")
+    check_start(sink.connect, sink.options)
+    ended = threading.Event()
+
+    def write() -> int:
+        """Batch after batch, in small portions; how many rows."""
+        for number in itertools.count():
+            first = 200 * number
+            portions = (sink_rows("LEADERS.row", at, 5) for at in range(first, first + 200, 5))
+            sink.write(portions, task=WriteTask("leaders", number, 0))
+            if ended.is_set():
+                return first + 200
+        raise AssertionError
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        chance = random.Random(SEED)
+        for number in range(KILLS or 2):
+            killed = nats_cluster.leader_of(LEDGER if number % 2 else "LEADERS")
+            nats_cluster.kill(killed)
+            # An election takes 4 to 9 seconds: another server goes before, during and after it.
+            threading.Event().wait(chance.uniform(0.1, 8))
+            nats_cluster.restart(killed)
+            if writing.done():
+                break
+        ended.set()
+        count = writing.result()
+    nats_cluster.wait_ready()
+    # Rows that were sent again stand behind others.
+    found = numbers(nats_cluster.urls[nats_cluster.leader_of("LEADERS")], "LEADERS")
+    assert sorted(found) == list(range(count))

@@ -1,0 +1,135 @@
+"""``spark-jetstream account`` on a real server, and on what answers as an account with tiers does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.testing import NatsServer
+from tests.admin.fake_api import FakeApi
+from tests.cli.conftest import Command
+from tests.support.command import Ran, run_command
+
+PASSWORD = "right-pass-51c0"
+ACCOUNTS = f"""
+jetstream {{ domain: hub }}
+accounts {{
+  A {{
+    jetstream: {{
+      max_file: 1G, max_mem: 0, max_streams: 8, max_consumers: 10, max_ack_pending: 500
+      disk_max_stream_bytes: 500M, max_bytes_required: true
+    }}
+    users: [
+      {{ user: ann, password: "{PASSWORD}" }}
+      {{ user: nobody, password: "{PASSWORD}", permissions: {{ publish: "x" }} }}
+    ]
+  }}
+  PLAIN {{ users: [{{ user: pat, password: "{PASSWORD}" }}] }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """A server with an account that has limits, a stream and a consumer."""
+    with NatsServer(config=ACCOUNTS) as running:
+        with JetStreamAdmin(servers=running.url, user="ann", password=PASSWORD) as admin:
+            admin.streams.create(name="S", max_bytes=250_000_000)
+            admin.consumers.create("S", durable_name="c")
+        yield running
+    close_all()
+
+
+def info(server: NatsServer, user: str, *arguments: str) -> Ran:
+    """``account info`` of a user."""
+    return run_command("account", "info", "--user", user, "--password", PASSWORD, *arguments, url=server.url)
+
+
+def test_limits_and_usage(server: NatsServer) -> None:
+    ran = info(server, "ann")
+    assert ran.code == 0, ran.err
+    lines = [" ".join(row) for row in ran.rows]
+    version = info(server, "ann", "--json").json["server"]["version"]
+    assert lines[:4] == [
+        f"server {version}",
+        f"API level 5 (server {version.rpartition('.')[0]})",
+        "domain hub",
+        "largest message 1MiB",
+    ]
+    assert {"one stream on disk 500000000", "unacknowledged of one consumer 500", "max_bytes required"} <= {*lines}
+    assert lines[-5:] == [
+        "used reserved limit % used % reserved",
+        "storage 0 250000000 1000000000 0.0% 25.0%",
+        "memory 0 0 0 none allowed none allowed",
+        "streams 1 8 12.5%",
+        "consumers 1 10 each stream",
+    ]
+
+
+def test_json_is_what_the_api_says(server: NatsServer) -> None:
+    with JetStreamAdmin(servers=server.url, user="ann", password=PASSWORD) as admin:
+        theirs = admin.account.info()
+    found = info(server, "ann", "--json").json
+    assert found["limits"] == theirs.limits.model_dump()
+    assert (found["streams"], found["consumers"], found["reserved_storage"]) == (1, 1, 250_000_000)
+    assert (found["domain"], found["api"]["level"]) == ("hub", theirs.api.level)
+    assert found["server"]["max_payload"] == 2**20
+    assert found["api"]["total"] > theirs.api.total
+
+
+def test_requests_that_failed_are_counted(server: NatsServer) -> None:
+    before = info(server, "ann", "--json").json["api"]["errors"]
+    login = ("--user", "ann", "--password", PASSWORD)
+    assert run_command("consumer", "info", "S", "gone", *login, url=server.url).code == 1
+    assert info(server, "ann", "--json").json["api"]["errors"] == before + 1
+    assert f"of these failed {before + 1}" in [" ".join(row) for row in info(server, "ann").rows]
+
+
+def test_without_limits(do: Command) -> None:
+    lines = [" ".join(row) for row in do("account", "info").rows]
+    assert lines[-4].startswith("storage ")
+    assert [line.endswith(" no limit") for line in lines[-4:]] == [True] * 4
+    assert not any(line.startswith(("domain", "one stream", "max_bytes")) for line in lines)
+
+
+def test_tiers(nats_server: NatsServer, do: Command) -> None:
+    limits = {"max_storage": 1000, "max_memory": -1, "max_streams": 4, "max_consumers": -1, "max_ack_pending": 20}
+    tiers = {
+        "R1": {"storage": 250, "streams": 1, "limits": limits},
+        "R3": {"reserved_storage": 500, "streams": 3, "limits": {**limits, "storage_max_stream_bytes": 300}},
+    }
+    with FakeApi(nats_server.url, {"INFO": {"tiers": tiers, "api": {"level": 0}}}) as fake:
+        ran = do("account", "info", "--js-api-prefix", fake.prefix)
+        found = do("account", "info", "--js-api-prefix", fake.prefix, "--json").json
+    lines = [" ".join(row) for row in ran.rows]
+    assert {
+        "API level 0 (before 2.11)",
+        "unacknowledged of one consumer of R1 20",
+        "one stream on disk of R3 300",
+        "tier used reserved limit % used % reserved",
+        "R1 storage 250 0 1000 25.0% 0.0%",
+        "R1 streams 1 4 25.0%",
+        "R3 storage 0 500 1000 0.0% 50.0%",
+        "R3 streams 3 4 75.0%",
+        "R3 consumers 0 no limit",
+    } <= {*lines}
+    assert found["tiers"] == tiers
+
+
+def test_refusals(server: NatsServer) -> None:
+    ask = partial(info, server)
+    for user, code, said in [
+        ("pat", 1, "JetStream not enabled for account"),
+        ("nobody", 1, "the account may not publish to $JS.API.INFO"),
+        ("stranger", 3, "refused the credentials"),
+    ]:
+        ran = ask(user)
+        assert (ran.code, ran.out) == (code, ""), ran.err
+        assert said in ran.err
+        assert PASSWORD not in ran.err
+    assert ask("ann", "--what").code == 2
+    assert ask("ann", "again").code == 2

@@ -1,0 +1,184 @@
+"""``spark-jetstream bench``: what it measures is there, and nothing is left behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_jetstream import bench
+from spark_jetstream.bench import Latencies, Rate
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import JetStreamError, RowRefused
+from spark_jetstream.options import ConnectionOptions, SinkOptions
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.streams.pull import PullSettings
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.support.command import run_command, succeed
+from tests.support.publish import Publisher
+from tests.support.streams import Stream
+
+FEW = ("bench", "--messages", 2000, "--single", 20)
+
+
+def names(publisher: Publisher) -> set[str]:
+    return set(publisher.api("STREAM.NAMES")["streams"] or [])
+
+
+def test_a_table(nats_server: NatsServer, publisher: Publisher) -> None:
+    before = names(publisher)
+    ran = succeed(*FEW, "--size", 50, "--subjects", 3, "--storage", "memory", url=nats_server.url)
+    first, heading, *rows, last = ran.out.splitlines()
+    assert first.startswith("2,000 messages of 50 bytes on 3 subject(s), memory, 1 replica(s)")
+    assert "without Spark" in first
+    assert heading.split() == ["measured", "messages", "messages/s", "MB/s", "seconds"]
+    assert [row.split("  ")[0] for row in rows] == [
+        "sink, deduplicated",
+        "source, readWith=consumer",
+        "source, readWith=direct",
+    ]
+    assert last.startswith("one at a time, 20 acknowledged publishes, ms: p50 ")
+    assert names(publisher) == before
+
+
+def test_json(nats_server: NatsServer, publisher: Publisher) -> None:
+    before = names(publisher)
+    ran = succeed(
+        *FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500, url=nats_server.url
+    )
+    found = ran.json
+    assert found["settings"]["size"] == 100
+    assert [rate["what"] for rate in found["rates"]] == ["sink, at-least-once", "source, readWith=consumer"]
+    for rate in found["rates"]:
+        assert (rate["messages"], rate["bytes"]) == (2000, 200_000)
+        assert rate["messages_per_second"] == pytest.approx(2000 / rate["seconds"])
+        assert rate["megabytes_per_second"] == pytest.approx(0.2 / rate["seconds"])
+    latency = found["latency_seconds"]
+    assert latency["count"] == 20
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
+    assert names(publisher) == before
+
+
+def test_a_stream_that_is_there_is_only_read(
+    nats_server: NatsServer, publisher: Publisher, stream: Callable[..., Stream]
+) -> None:
+    made = stream(allow_direct=True)
+    made.fill(300)
+    publisher.api(f"STREAM.MSG.DELETE.{made.name}", {"seq": 7})
+    before = publisher.api(f"STREAM.INFO.{made.name}")["state"], names(publisher)
+    ran = succeed("bench", "--json", "--stream", made.name, "--messages", 200, url=nats_server.url)
+    assert [rate["messages"] for rate in ran.json["rates"]] == [199, 199]
+    assert "latency_seconds" not in ran.json
+    poll(
+        lambda: (publisher.api(f"STREAM.INFO.{made.name}")["state"], names(publisher)) == before or None,
+        10,
+        lambda: TimeoutError("the stream is not as it was"),
+    )
+
+
+def test_streams_whose_consumers_decide_what_stays(
+    nats_server: NatsServer, publisher: Publisher, stream: Callable[..., Stream]
+) -> None:
+    queue = stream(retention="workqueue", allow_direct=True)
+    queue.fill(10)
+    ran = succeed("bench", "--json", "--stream", queue.name, url=nats_server.url)
+    assert [rate["what"] for rate in ran.json["rates"]] == ["source, readWith=direct"]
+    assert "workqueue retention" in ran.err
+    assert publisher.api(f"STREAM.INFO.{queue.name}")["state"]["messages"] == 10
+    closed = stream()
+    ran = succeed("bench", "--json", "--stream", closed.name, url=nats_server.url)
+    assert (ran.json["rates"], "is empty" in ran.err) == ([], True)
+    closed.fill(3)
+    ran = succeed("bench", "--json", "--stream", closed.name, url=nats_server.url)
+    assert (len(ran.json["rates"]), "allow_direct" in ran.err) == (1, True)
+
+
+def test_what_cannot_be_done(nats_server: NatsServer, publisher: Publisher) -> None:
+    before = names(publisher)
+    assert run_command(*FEW, "--replicas", 9, url=nats_server.url).code == 2
+    assert run_command(*FEW, "--storage", "tape", url=nats_server.url).code == 2
+    ran = run_command(*FEW, "--replicas", 3, url=nats_server.url)
+    assert (ran.code, ran.out.count("\n")) == (1, 1)
+    assert "replicas" in ran.err
+    ran = run_command("bench", "--stream", "NOWHERE", url=nats_server.url)
+    assert (ran.code, "NOWHERE" in ran.err) == (1, True)
+    assert run_command(*FEW, "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1").code == 3
+    assert names(publisher) == before
+
+
+def test_an_error_in_the_middle_leaves_nothing(nats_server: NatsServer, publisher: Publisher) -> None:
+    before = names(publisher)
+    ran = run_command(*FEW, "--messages", 1, "--size", 2_000_000, url=nats_server.url)
+    assert ran.code == 1
+    assert "max_payload" in ran.err
+    assert names(publisher) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing(
+    nats_server: NatsServer, publisher: Publisher, number: signal.Signals, tmp_path: Path
+) -> None:
+    before = names(publisher)
+    command = [sys.executable, "-m", "spark_jetstream", "bench", "--messages", "100000000", "-s", nats_server.url]
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ) as process:
+        try:
+
+            def busy() -> bool:
+                made = names(publisher) - before
+                return any(publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in made)
+
+            poll(lambda: busy() or None, 60, lambda: TimeoutError("nothing was published"))
+            process.send_signal(number)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + number, said
+    assert names(publisher) == before
+
+
+# The parts
+
+
+def test_figures() -> None:
+    rate = Rate("x", 1000, 50_000, 0.5)
+    assert (rate.messages_per_second, rate.megabytes_per_second) == (2000, 0.1)
+    taken = Latencies.of([number / 100 for number in range(100, 0, -1)])
+    assert [taken.percentile(percent) for percent in (0, 1, 50, 99, 100)] == [0.01, 0.01, 0.5, 0.99, 1.0]
+    assert Latencies.of([3.0]).percentile(50) == 3.0
+    with pytest.raises(ValueError, match="nothing"):
+        Latencies.of([])
+
+
+def test_what_is_not_all_there_is_no_figure(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    made = stream()
+    made.fill(10)
+    options = ConnectionOptions.from_spark({"servers": nats_server.url})
+    settings = PullSettings(100, 1 << 20, 5, 5, False)
+    reader = bench.by_consumer(lambda _: connect(options), settings)
+    created = made.publisher.api(f"STREAM.INFO.{made.name}")["created"]
+    assert bench.read("x", reader, SequenceRange(made.name, 1, 11, 10, created)).messages == 10
+    made.publisher.api(f"STREAM.MSG.DELETE.{made.name}", {"seq": 3})
+    with pytest.raises(JetStreamError, match="9 of 10 messages"):
+        bench.read("x", reader, SequenceRange(made.name, 1, 11, 10, created))
+
+
+def test_rows_that_nobody_stores(nats_server: NatsServer) -> None:
+    options = ConnectionOptions.from_spark({"servers": nats_server.url, "retryTimeout": "0s"})
+    sink = SinkOptions.from_spark({"maxRetries": "0"}, streaming=False).model_copy(update={"connection": options})
+    with pytest.raises(RowRefused):
+        bench.write(lambda _: connect(options), sink, ["nobody.listens"], 1, b"x")
+    with pytest.raises(JetStreamError, match="nobody"):
+        bench.latencies(connect(options), "nobody.listens", 1, b"x")
+
+
+def test_a_stream_that_was_never_made_is_not_said_to_be_there(nats_server: NatsServer) -> None:
+    ran = run_command(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "200ms", url=nats_server.url)
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "nobody answers at NOWHERE.API.STREAM.CREATE." in ran.err

@@ -1,0 +1,506 @@
+"""``spark-jetstream consumer`` on a real server: what each command does, what is refused, and what is wrong usage."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerConfig, JetStreamAdmin, Replica, differences
+from spark_jetstream.cli.fields import flag
+from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.testing import NatsCluster, NatsServer
+from spark_jetstream.testing.process import poll
+from tests.admin.configs import CONSUMERS
+from tests.cli.conftest import Command
+from tests.support.client import ask
+from tests.support.command import Ran, succeed
+from tests.support.publish import Message, Publisher
+
+PINNED: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups": ["g"]}
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def stream(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[str]:
+    """A stream that takes ``NAME.*`` and ``c.>``, with the messages 0 to 5 at ``NAME.0`` and ``NAME.1`` in turn."""
+    name = f"CMDC{next(_numbers)}"
+    admin.streams.create(name=name, subjects=[f"{name}.*", "c.>"])
+    publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at, [("Number", str(at))]) for at in range(6))
+    yield name
+    admin.streams.delete(name)
+
+
+@pytest.fixture
+def run(run: Command) -> Command:
+    """Runs ``spark-jetstream consumer`` with these arguments."""
+    return partial(run, "consumer")
+
+
+@pytest.fixture
+def do(do: Command) -> Command:
+    """The same, which must end with 0."""
+    return partial(do, "consumer")
+
+
+def refused(ran: Ran, code: int, *words: str) -> None:
+    """That it ended with this code, said this on standard error, and printed nothing."""
+    said = " ".join(line.strip("│ ") for line in ran.err.splitlines())
+    assert (ran.code, ran.out) == (code, ""), said
+    assert [each for each in words if each not in said] == [], said
+
+
+# -- looking --
+
+
+def test_ls(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    ran = do("ls", stream)
+    assert (ran.out, ran.err) == ("", "there are no consumers\n")
+    assert do("ls", stream, "--json").json == []
+    several = [f"{stream}.0", "c.x"]
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="a", filter_subjects=several)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, name="b", inactive_threshold="1h", **PINNED)
+    admin.consumers.create(stream, durable_name="p", deliver_subject="to.me", deliver_group="workers")
+    admin.consumers.next(stream, "a", ack="none")
+    ran = do("ls", stream)
+    headings, *rows = ran.out.splitlines()
+    assert " ".join(headings.split()) == "name kind filters ack pending waiting for ack redelivered created"
+    a, b, p = (row.split() for row in rows)
+    created = str(admin.consumers.load(stream, "a").created)[:19] + "Z"
+    assert a == ["a", "pull,", "durable", f"{stream}.0,", "c.x", "explicit", "2", "1", "0", created]
+    assert b[:7] == ["b", "pull,", "ephemeral", "explicit", "6", "0", "0"]
+    assert rows[1].rstrip().endswith("Z  pinned_client in group g")
+    assert p[:7] == ["p", "push,", "durable", "none", "6", "0", "0"]
+    assert rows[2].rstrip().endswith("Z  delivers to to.me in queue group workers, where nobody listens")
+    found = do("ls", stream, "--json").json
+    assert [(each["name"], each["config"]["ack_policy"]) for each in found] == [
+        ("a", "explicit"),
+        ("b", "explicit"),
+        ("p", "none"),
+    ]
+    assert found[0]["config"]["filter_subjects"] == several
+    refused(run("ls", "NOWHERE"), 1, "stream NOWHERE: stream not found")
+    refused(run("ls", "NO.WHERE"), 2, "stream must be the name of a stream")
+    refused(run("ls"), 2, "Missing argument")
+
+
+def test_names(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    assert do("names", stream, "--json").json == []
+    for name in "ba":
+        admin.consumers.create(stream, durable_name=name)
+    assert do("names", stream).out == "a\nb\n"
+    assert do("names", stream, "--json").json == ["a", "b"]
+    refused(run("names", "NOWHERE"), 1, "stream NOWHERE: stream not found")
+
+
+def test_info(admin: JetStreamAdmin, stream: str, nats_server: NatsServer, do: Command, run: Command) -> None:
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, durable_name="c", ack_wait="90s", backoff=["90s", "3m"], metadata={"owner": "me"}
+    )
+    admin.consumers.next(stream, "c", 2)
+    admin.consumers.next(stream, "c", ack="none")
+    lines = [" ".join(row) for row in do("info", stream, "c").rows]
+    assert lines[:2] == [f"Consumer c of stream {stream}", "kind pull, durable"]
+    assert {"backoff 1m30s, 3m", "ack_policy explicit", "max_ack_pending 1,000"} <= {*lines}
+    assert any(line.startswith("metadata ") and line.endswith("owner=me") for line in lines)
+    state = lines[lines.index("State") :]
+    assert state[1:5] == ["to be delivered 3", "waiting for ack 1", "redelivered 0", "pulls that wait 0"]
+    assert state[5].startswith("last delivered stream sequence 3, delivery 3, ")
+    assert state[5].endswith(" ago")
+    assert state[6].startswith("all acknowledged up to stream sequence 2, delivery 2, ")
+    # As an independent client has it.
+    theirs = ask(nats_server.url, lambda js: js.consumer_info(stream, "c"))
+    found = do("info", stream, "c", "--json").json
+    assert (found["num_pending"], found["num_ack_pending"]) == (theirs.num_pending, theirs.num_ack_pending) == (3, 1)
+    assert found["config"]["backoff"] == [90 * 10**9, 180 * 10**9]
+    assert found["delivered"]["stream_seq"] == theirs.delivered.stream_seq
+    refused(run("info", stream, "d"), 1, f"consumer d of stream {stream}: consumer not found")
+    refused(run("info", "NOWHERE", "c"), 1, "stream not found")
+    refused(run("info", stream), 2, "Missing argument")
+
+
+def test_info_of_what_is_special(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+    def line(name: str, begin: str) -> str:
+        lines = [" ".join(row) for row in do("info", stream, name).rows]
+        (found,) = (each for each in lines if each.startswith(begin))
+        return found.removeprefix(begin).strip()
+
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="g", **PINNED)
+    assert line("g", "priority groups") == "g: nobody is pinned"
+    admin.consumers.next(stream, "g", group="g")
+    (group,) = admin.consumers.load(stream, "g").priority_groups
+    assert line("g", "priority groups") == f"g: pinned to {group.pinned_client_id} since {group.pinned_ts}"
+    since = "2026-03-01T12:00:00.123456789Z"
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="q", metadata={RUN: "r", SINCE: since})
+    assert line("q", "remarks") == f"Spark query since {since}"
+    admin.consumers.pause(stream, "q", "100d")
+    assert line("q", "remarks").startswith(f"Spark query since {since}; paused for ")
+    assert line("q", "last delivered") == "nothing"
+
+
+# -- creating --
+
+
+def options(config: dict[str, Any]) -> Iterator[str]:
+    """A configuration as it is written on the command line."""
+    for name, value in config.items():
+        if isinstance(value, bool):
+            yield flag(name) if value else flag(name).replace("--", "--no-")
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                yield from (flag(name), f"{key}={each}")
+        else:
+            texts = (
+                [f"{each}ns" if name == "backoff" else str(each) for each in value] if isinstance(value, list) else ()
+            )
+            spans = ("ack_wait", "max_expires", "inactive_threshold", "priority_timeout", "idle_heartbeat")
+            yield from (flag(name), ",".join(texts) or (f"{value}ns" if name in spans else str(value)))
+
+
+@pytest.mark.parametrize("kind", CONSUMERS)
+def test_add_with_every_field(kind: str, admin: JetStreamAdmin, stream: str, do: Command) -> None:
+    config = {"ack_policy": "explicit", **CONSUMERS[kind]}
+    durable = config.pop("durable_name", "c") is not None
+    # Without a threshold, one that exists just so is another one to the server.
+    stay = [] if durable else ["--ephemeral", "--inactive-threshold", "1h"]
+    added = do("add", stream, "c", *stay, *options(config), "--json").json
+    name = {"durable_name": "c"} if durable else {"inactive_threshold": "1h"}
+    wanted = ConsumerConfig.parse({**config, **name, "name": "c"}, "")
+    info = admin.consumers.load(stream, "c")
+    assert differences(wanted, info.config) == []
+    assert (added["name"], added["created"]) == ("c", info.created)
+    # Once more changes nothing.
+    again = do("add", stream, "c", *stay, *options(config), "--json").json
+    assert again["created"] == info.created
+
+
+def test_add_in_all_forms(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    ran = do("add", stream, "c", "--filter-subject", "c.a")
+    assert ran.out.startswith(f"Consumer c of stream {stream}\n")
+    config = admin.consumers.load(stream, "c").config
+    assert (config.durable_name, config.ack_policy, config.filters) == ("c", "explicit", ("c.a",))
+    unnamed = do("add", stream, "--inactive-threshold", "1h", "--json").json
+    assert admin.consumers.load(stream, unnamed["name"]).config.durable_name == ""
+    assert ran.err == ""
+    again = do("add", stream, "c", "--filter-subject", "c.a")
+    assert (again.out, again.err) == (ran.out, f"consumer c of stream {stream} already exists, unchanged\n")
+    refused(run("add", stream, "c", "--max-deliver", 3), 1, f"create consumer c of stream {stream}: consumer already")
+    refused(run("add", stream, "c", "--max-deliver", 3), 1, 'max_deliver: -1 -> 3; filter_subjects: ["c.a"] -> nothing')
+    assert admin.consumers.load(stream, "c").config.max_deliver == -1
+    do("copy", stream, "c", "d")
+    assert do("copy", stream, "c", "d", "--json").err == f"consumer d of stream {stream} already exists, unchanged\n"
+    done = do("add", stream, "old", "--durable-form", "--filter-subject", "c.a", "--max-deliver", 3, "--json").json
+    assert (done["config"]["durable_name"], done["config"]["max_deliver"]) == ("old", 3)
+    refused(run("add", stream, "old", "--durable-form"), 1, "consumer already exists")
+    refused(run("add", stream, "--durable-form"), 2, "durable_form needs a durable_name")
+
+
+def test_add_from_a_file(admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command) -> None:
+    file = tmp_path / "consumer.yaml"
+    file.write_text("durable_name: filed\nack_policy: all\nfilter_subject: c.a\nmax_deliver: 3\nack_wait: 1m\n")
+    do("add", stream, "--config", file, "--ack-wait", "2m", "--filter-subjects", "c.b,c.c")
+    config = admin.consumers.load(stream, "filed").config
+    assert (config.ack_policy, config.max_deliver, config.ack_wait) == ("all", 3, 120 * 10**9)
+    assert config.filters == ("c.b", "c.c")
+    # What a server says is a configuration too.
+    captured = tmp_path / "consumer.json"
+    captured.write_text(json.dumps(do("info", stream, "filed", "--json").json["config"]))
+    do("add", stream, "other", "--config", captured)
+    wanted = config.changed(name="other", durable_name="other")
+    assert differences(wanted, admin.consumers.load(stream, "other").config) == []
+    file.write_text("durable_name: short\n")
+    do("add", stream, "--config", file, "--ephemeral")
+    config = admin.consumers.load(stream, "short").config
+    assert (config.durable_name, config.ack_policy) == ("", "explicit")
+    file.write_text("durabel_name: filed\n")
+    refused(run("add", stream, "--config", file), 2, "durabel_name", "did you mean durable_name")
+    refused(run("add", stream, "--config", tmp_path / "gone.json"), 2, "gone.json")
+
+
+def test_add_what_cannot_be(stream: str, do: Command, run: Command) -> None:
+    refused(run("add", "NOWHERE", "c"), 1, "consumer c of stream NOWHERE: stream not found")
+    wrong: list[tuple[list[str], str]] = [
+        (["c", "--ack-policy", "sometimes"], "ack_policy must be none, all, explicit or flow_control"),
+        (["c", "--max-deliver", "-2"], "max_deliver must be a whole number"),
+        (["c", "--ack-wait", "30"], "ack_wait must be a duration"),
+        (["c", "--deliver-policy", "by_start_sequence"], "by_start_sequence needs opt_start_seq"),
+        (["c", "--filter-subject", "c.a", "--filter-subjects", "c.b"], "cannot be set together"),
+        (["c", "--deliver-subject", "d", "--max-waiting", "5"], "max_waiting cannot be set for a push consumer"),
+        (["a.b"], "must be the name of a consumer"),
+        (["c", "--max-delivery", "5"], "No such option"),
+    ]
+    for arguments, said in wrong:
+        refused(run("add", stream, *arguments), 2, said)
+    assert do("names", stream).out == ""
+
+
+def test_one_filter_in_a_list(stream: str, do: Command) -> None:
+    do("add", stream, "c", "--filter-subjects", "c.a")
+    do("edit", stream, "c", "--max-deliver", "5", "--force")
+    do("edit", stream, "c", "--filter-subjects", "c.b", "--force")
+    do("copy", stream, "c", "d", "--max-deliver", "6")
+    config = do("info", stream, "d", "--json").json["config"]
+    assert (config["filter_subjects"], config["max_deliver"]) == (["c.b"], 6)
+
+
+def test_filters_that_match_nothing(stream: str, do: Command, run: Command) -> None:
+    do("add", stream, "there", "--filter-subject", "c.a")
+    outside = ["--filter-subject", "d.a"]
+    for arguments in (["add", stream, "c"], ["copy", stream, "there", "c"], ["edit", stream, "there", "--force"]):
+        ran = run(*arguments, *outside)
+        assert ran.code == 2
+        assert f'"d.a" matches nothing that the stream stores ({stream}.*, c.>)' in ran.err
+        assert "--any-filter" in ran.err
+    for arguments in (["add", stream, "c"], ["copy", stream, "there", "d"], ["edit", stream, "there", "--force"]):
+        do(*arguments, *outside, "--any-filter")
+    assert {do("info", stream, name, "--json").json["config"]["filter_subject"] for name in ("c", "d", "there")} == {
+        "d.a"
+    }
+
+
+def test_what_info_printed_is_added_again(
+    stream: str, do: Command, publisher: Publisher, admin: JetStreamAdmin, tmp_path: Path
+) -> None:
+    """The ``nats`` command sends a time of "never" (Go's zero time)."""
+    sent = {"durable_name": "c", "filter_subjects": ["c.a"], "pause_until": "0001-01-01T00:00:00Z", "backoff": []}
+    body = {"stream_name": stream, "config": sent, "action": "create"}
+    publisher.api(f"CONSUMER.CREATE.{stream}.c", body)
+    before = admin.consumers.load(stream, "c")
+    file = tmp_path / "c.json"
+    for found in (do("info", stream, "c", "--json").json, do("info", stream, "c", "--json").json["config"]):
+        file.write_text(json.dumps(found))
+        do("add", stream, "--config", file)
+        do("edit", stream, "c", "--config", file)
+        do("add", stream, "d", "--config", file)
+        assert admin.consumers.load(stream, "c").created == before.created
+        assert admin.consumers.load(stream, "d").config.filter_subjects == ("c.a",)
+        do("rm", stream, "d", "--force")
+
+
+# -- changing --
+
+
+def test_edit(admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a")
+    before = admin.consumers.load(stream, "c").config
+    arguments = ("edit", stream, "c", "--ack-wait", "10s", "--unset", "max_deliver", "--filter-subjects", "c.b,c.c")
+    changes = ["ack_wait: 30s -> 10s", "max_deliver: 5 -> -1", 'filter_subjects: ["c.a"] -> ["c.b", "c.c"]']
+    ran = do(*arguments, "--dry-run")
+    assert [line.strip() for line in ran.out.splitlines()] == [
+        *changes,
+        f"consumer c of stream {stream} would be changed",
+    ]
+    # There is nobody to say yes.
+    ran = run(*arguments)
+    assert (ran.code, [line.strip() for line in ran.out.splitlines()]) == (2, changes)
+    assert "--force" in ran.err
+    assert admin.consumers.load(stream, "c").config == before
+    done = do(*arguments, "--force", "--json").json
+    assert (done["stream"], done["consumer"], done["changed"]) == (stream, "c", True)
+    assert done["differences"][0] == {"field": "ack_wait", "actual": 30 * 10**9, "wanted": 10**10}
+    after = admin.consumers.load(stream, "c").config
+    assert (after.ack_wait, after.max_deliver, after.filters) == (10**10, -1, ("c.b", "c.c"))
+    assert (after.durable_name, after.ack_policy) == ("c", "explicit")
+    file = tmp_path / "changes.json"
+    file.write_text(json.dumps({"filter_subject": "c.d", "metadata": {"owner": "me"}, "ack_wait": "1m"}))
+    do("edit", stream, "c", "--config", file, "--ack-wait", "10s", "--force")
+    config = admin.consumers.load(stream, "c").config
+    assert (config.filters, config.own_metadata, config.ack_wait) == (("c.d",), {"owner": "me"}, 10**10)
+    again = do("edit", stream, "c", "--config", file, "--ack-wait", "10s", "--json").json
+    assert (again["changed"], again["differences"]) == (False, [])
+
+
+def test_edit_of_a_durable_name_shows_the_risk(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert "risk: without a durable name" in do("edit", stream, "c", "--unset", "durable_name", "--dry-run").out
+
+
+def test_edit_what_cannot_change(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    ran = run("edit", stream, "c", "--ack-policy", "all", "--max-deliver", 5, "--force")
+    assert ran.code == 1
+    assert "ack_policy: explicit -> all (refused: it can never change)" in ran.out
+    found = run("edit", stream, "c", "--pause-until", "2036-01-01T00:00:00Z", "--force", "--json")
+    assert (found.code, found.json["changed"]) == (1, False)
+    assert "pause or resume the consumer" in found.json["differences"][0]["refused"]
+    assert admin.consumers.load(stream, "c").config.max_deliver == -1
+    refused(run("edit", stream, "d", "--max-deliver", 5, "--force"), 1, f"consumer d of stream {stream}")
+    refused(run("edit", stream, "c"), 2, "say what to change")
+    refused(run("edit", stream, "c", "--max-deliver", 5, "--unset", "max-deliver"), 2, "cannot be given together")
+    refused(run("edit", stream, "c", "--deliver-group", "g", "--flow-control", "--force"), 2, "for a pull consumer")
+
+
+def test_copy(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject=f"{stream}.0", metadata=metadata
+    )
+    admin.consumers.next(stream, "c", 2)
+    copied = do("copy", stream, "c", "d", "--filter-subjects", f"{stream}.1,c.x", "--unset", "max_deliver", "--json")
+    assert (copied.json["name"], copied.json["num_pending"]) == ("d", 3)
+    config = admin.consumers.load(stream, "d").config
+    assert (config.durable_name, config.max_deliver, config.filters) == ("d", -1, (f"{stream}.1", "c.x"))
+    # No query keeps its position there.
+    assert config.own_metadata == {"owner": "me"}
+    admin.consumers.create(stream, DEFAULT_CONSUMER, name="e", inactive_threshold="1h")
+    admin.consumers.pause(stream, "e", "1h")
+    assert do("copy", stream, "e", "f").out.startswith(f"Consumer f of stream {stream}\n")
+    info = admin.consumers.load(stream, "f")
+    assert (info.config.durable_name, info.config.inactive_threshold, info.paused) == ("", 3600 * 10**9, True)
+    refused(run("copy", stream, "c", "d"), 1, f"create consumer d of stream {stream}: consumer already exists")
+    refused(run("copy", stream, "x", "y"), 1, f"consumer x of stream {stream}: consumer not found")
+    refused(run("copy", stream, "c", "a.b"), 2, "must be the name of a consumer")
+
+
+def test_rm(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    for name in "ab":
+        admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name=name)
+    refused(run("rm", stream, "a"), 2, f"Delete consumer a of stream {stream}, which has 6", "--force")
+    assert list(admin.consumers.names(stream)) == ["a", "b"]
+    assert do("rm", stream, "a", "--force").out == f"consumer a of stream {stream} was deleted\n"
+    assert do("rm", stream, "b", "-f", "--json").json == {"stream": stream, "consumer": "b", "deleted": True}
+    assert list(admin.consumers.names(stream)) == []
+    refused(run("rm", stream, "a", "--force"), 1, f"consumer a of stream {stream}: consumer not found")
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="q", metadata={RUN: "r"})
+    refused(run("rm", stream, "q"), 2, "by which a Spark query keeps its position?")
+
+
+# -- using --
+
+
+def test_pause_and_resume(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert do("pause", stream, "c", "10m").out.endswith(", for 10m\n")
+    info = admin.consumers.load(stream, "c")
+    assert info.paused
+    assert 590 * 10**9 < info.pause_remaining <= 600 * 10**9
+    reply = do("pause", stream, "c", "2036-01-01T00:00:00.5Z", "--json").json
+    assert (reply["paused"], reply["pause_until"]) == (True, "2036-01-01T00:00:00.5Z")
+    assert " paused for " in do("ls", stream).out
+    refused(run("next", stream, "c"), 1, f"consumer c of stream {stream} is paused for ")
+    assert do("resume", stream, "c").out == f"consumer c of stream {stream} delivers\n"
+    assert do("resume", stream, "c", "--json").json.get("paused", False) is False
+    assert not admin.consumers.load(stream, "c").paused
+    do("pause", stream, "c", "10m")
+    before = admin.consumers.load(stream, "c").config
+    for past in ("2020-01-01T00:00:00Z", "1970-01-01T00:00:00.000000001Z", "0s"):
+        refused(run("pause", stream, "c", past), 1, "that is past by the server's clock; nothing was changed")
+    assert admin.consumers.load(stream, "c").config == before
+    assert admin.consumers.load(stream, "c").paused
+    for wrong in ("soon", "10 parsecs", "2036-01-01T00:00:00"):
+        refused(run("pause", stream, "c", wrong), 2, f'or a duration such as 10m, not "{wrong}"')
+    refused(run("pause", stream, "c"), 2, "Missing argument")
+    refused(run("pause", stream, "d", "10m"), 1, f"consumer d of stream {stream}")
+    refused(run("resume", stream, "d"), 1, f"consumer d of stream {stream}")
+
+
+def test_reset(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    admin.consumers.next(stream, "c", 2)
+    admin.consumers.next(stream, "c", 2, ack="none")
+    refused(run("reset", stream, "c"), 2, "The last message that it delivered is 4.", "--force")
+    assert admin.consumers.load(stream, "c").num_ack_pending == 2
+    said = f"consumer c of stream {stream} goes on at sequence 3, with 4 to deliver\n"
+    assert do("reset", stream, "c", "--force").out == said
+    reply = do("reset", stream, "c", "--sequence", 6, "--force", "--json").json
+    assert (reply["reset_seq"], reply["num_pending"]) == (6, 1)
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", 5)] == [6]
+    refused(run("reset", stream, "c", "--sequence", 0, "--force"), 2, "sequence must be a whole number from 1 on")
+    refused(run("reset", stream, "d", "--force"), 1, f"consumer d of stream {stream}")
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="new", deliver_policy="new")
+    refused(run("reset", stream, "new", "--sequence", 2, "--force"), 1, "error 10204")
+
+
+def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, do: Command, run: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    ran = do("next", stream, "c")
+    time = admin.messages.get(stream, 1).time
+    assert ran.out == f"1 {stream}.0 {time}, 5 to come\nNumber: 0\n\n0\n\n"
+    found = do("next", stream, "c", "--count", 2, "--no-ack", "--json").json
+    assert [(each["seq"], each["data"], each["headers"], each["deliveries"]) for each in found] == [
+        (2, "1", {"Number": ["1"]}, 1),
+        (3, "2", {"Number": ["2"]}, 1),
+    ]
+    info = admin.consumers.load(stream, "c")
+    assert (info.num_pending, info.num_ack_pending) == (3, 2)
+    assert do("next", stream, "c", "--ack", "nak", "--raw").raw == b"3"
+    assert ", delivered 2 times, " in do("next", stream, "c", "--ack", "term").out
+    assert do("next", stream, "c", "--count", 100, "--raw").raw == b"45"
+    publisher.publish([Message(f"{stream}.0", b"\xff\x00", [])])
+    assert do("next", stream, "c", "--raw").raw == b"\xff\x00"
+    ran = run("next", stream, "c", "--wait", "100ms")
+    refused(ran, 1, f"nothing came from consumer c of stream {stream} within 100ms")
+    ran = run("next", stream, "c", "--wait", "100ms", "--json")
+    assert (ran.code, ran.json) == (1, [])
+
+
+def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+    admin.consumers.create(stream, durable_name="push", deliver_subject="delivered")
+    refused(run("next", stream, "push"), 1, "delivers to delivered, and cannot be asked")
+    refused(run("next", stream, "c"), 1, f"consumer c of stream {stream}")
+    for arguments, said in [
+        (["--count", "0"], "--count"),
+        (["--count", "1001"], "--count"),
+        (["--wait", "5"], '"5" is no duration such as 10s'),
+        (["--wait", "1ms"], "timeout must be 0 (do not wait), or at least 0.1 seconds"),
+        (["--ack", "yes"], "ack must be one of ack, nak, term, none"),
+        (["--ack", "nak", "--no-ack"], "contradict each other"),
+        (["--raw", "--json"], "contradict each other"),
+    ]:
+        refused(run("next", stream, "push", *arguments), 2, said)
+
+
+def test_unpin(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **PINNED, priority_timeout="1h")
+    assert do("next", stream, "c", "--group", "g", "--raw").raw == b"0"
+    refused(run("next", stream, "c", "--group", "g", "--wait", "100ms"), 1, "nothing came")  # somebody else is pinned
+    refused(run("next", stream, "c"), 1, "Priority Group")
+    ran = do("unpin", stream, "c", "g")
+    assert ran.out == f"group g of consumer c of stream {stream} has no pinned client any more\n"
+    assert do("next", stream, "c", "--group", "g", "--raw").raw == b"1"
+    assert do("unpin", stream, "c", "g", "--json").json == {"stream": stream, "consumer": "c", "group": "g"}
+    refused(run("unpin", stream, "c", "h"), 1, "unpin group h of consumer c", "error 10160")
+    refused(run("unpin", stream, "d", "g"), 1, "unpin group g of consumer d")
+    refused(run("unpin", stream, "c"), 2, "Missing argument")
+
+
+def test_step_down_without_a_cluster(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+    admin.consumers.create(stream, durable_name="c")
+    refused(run("step-down", stream, "c"), 1, f"leader of consumer c of stream {stream} step down", "error 10010")
+    refused(run("step-down", stream, "d"), 1, f"consumer d of stream {stream}")
+
+
+def test_step_down(nats_cluster: NatsCluster) -> None:
+    with JetStreamAdmin(servers=nats_cluster.url) as admin:
+        admin.streams.create(name="CMDC_R3", subjects=["cmdc.r3"], num_replicas=3)
+        admin.consumers.create("CMDC_R3", DEFAULT_CONSUMER, durable_name="c")
+
+        def settled(other_than: str = "") -> Callable[[], str | None]:
+            def look() -> str | None:
+                found: tuple[Replica, ...] = admin.consumers.replicas("CMDC_R3", "c")
+                whole = len(found) == 3 and found[0].leader and all(each.current for each in found)
+                return found[0].server if whole and found[0].server != other_than else None
+
+            return look
+
+        def wait(look: Callable[[], str | None]) -> str:
+            return poll(look, 30, lambda: TimeoutError("there is no leader"))
+
+        first = wait(settled())
+        ran = succeed("consumer", "step-down", "CMDC_R3", "c", url=nats_cluster.url)
+        assert ran.out == f"{first} steps down from consumer c of stream CMDC_R3\n"
+        second = wait(settled(other_than=first))
+        ran = succeed("consumer", "step-down", "CMDC_R3", "c", "--preferred", first, "--json", url=nats_cluster.url)
+        expected = {"stream": "CMDC_R3", "consumer": "c", "leader_before": second, "preferred": first}
+        assert ran.json == expected
+        assert wait(settled(other_than=second)) == first
+        servers = succeed("consumer", "info", "CMDC_R3", "c", url=nats_cluster.url).out
+        assert f"{first} (leader), " in servers
+        assert servers.count(" (current, ") == 2
+        admin.streams.delete("CMDC_R3")

@@ -1,0 +1,215 @@
+"""``spark-jetstream events`` with the real server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin, parse_event
+from spark_jetstream.admin.models.events import StreamAction
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.support.command import Ran, run_command, succeed
+from tests.support.reading import create
+
+KIND = ("events", "--kind", "stream_action", "--stream", "BUSY")
+
+
+@pytest.fixture
+def busy(nats_server: NatsServer) -> Iterator[None]:
+    """Somebody creates and deletes stream ``BUSY`` all the time."""
+    done = threading.Event()
+
+    def work() -> None:
+        with JetStreamAdmin(servers=nats_server.url) as admin:
+            while not done.wait(0.02):
+                admin.streams.create(name="BUSY", subjects=["busy"], storage="memory")
+                admin.streams.delete("BUSY")
+
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(work)
+        yield
+        done.set()
+        worker.result()
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_line_for_each_event(nats_server: NatsServer) -> None:
+    ran = succeed(*KIND, "--count", "4", url=nats_server.url)
+    words = [line.split(" ", 1)[1] for line in ran.out.splitlines()]
+    assert len(words) == 4
+    assert set(words) == {f"stream_action stream BUSY was {done}" for done in ("created", "deleted")}
+    assert ran.err == "Listening on " + ", ".join(
+        f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY\n" if done == "DELETED" else f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY"
+        for done in ("CREATED", "UPDATED", "DELETED")
+    )
+
+
+@pytest.mark.usefixtures("busy")
+def test_json_as_the_server_sent_it(nats_server: NatsServer) -> None:
+    found = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
+    assert {each["action"] for each in found} == {"create", "delete"}
+    for each in found:
+        assert each.keys() == {"type", "id", "timestamp", "stream", "action"}
+        assert isinstance(parse_event("s", json.dumps(each).encode()), StreamAction)
+
+
+@pytest.mark.usefixtures("busy")
+def test_cloud_events(nats_server: NatsServer) -> None:
+    found = succeed(*KIND, "--count", "2", "--cloudevents", url=nats_server.url).objects
+    for each in found:
+        assert each.keys() == {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "data"}
+        assert (each["specversion"], each["type"], each["id"]) == ("1.0", StreamAction.TYPE, each["data"]["id"])
+        assert each["subject"].startswith("$JS.EVENT.ADVISORY.STREAM.")
+
+
+@pytest.mark.parametrize(
+    ("flags", "subjects"),
+    [
+        ((), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
+        (("--all",), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
+        (("--advisories", "--metrics"), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
+        (("--advisories",), "$JS.EVENT.ADVISORY.>"),
+        (("--metrics", "--consumer", "c"), "$JS.EVENT.METRIC.CONSUMER.*.*.c"),
+        (
+            ("--kind", "nak", "--kind", "ADVISORY.API"),
+            "$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.*.*, $JS.EVENT.ADVISORY.API",
+        ),
+        (("--prefix", "a.b", "--metrics"), "a.b.METRIC.>"),
+    ],
+)
+def test_what_is_listened_to(nats_server: NatsServer, flags: tuple[str, ...], subjects: str) -> None:
+    """And no event within the given time is no error."""
+    ran = succeed("events", *flags, "--for", "20ms", url=nats_server.url)
+    assert ran.err == f"Listening on {subjects}\n"
+
+
+def test_wrong_usage(nats_server: NatsServer) -> None:
+    for flags, said in (
+        (("--kind", "maxdeliver"), "did you mean max_deliver"),
+        (("--kind", "api_audit", "--stream", "S"), "cannot be chosen by stream"),
+        (("--stream", "a.b"), "stream "),
+        (("--for", "soon"), "no duration such as 10s"),
+        (("--for", "0"), "longer than 0"),
+        (("--count", "0"), "--count"),
+    ):
+        ran = run_command("events", *flags, url=nats_server.url)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in " ".join(ran.err.replace("│", " ").split())
+
+
+def test_no_server() -> None:
+    ran = run_command("events", "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1")
+    assert (ran.code, ran.out) == (3, "")
+
+
+ACCOUNTS = """
+accounts {
+  STREAMS { jetstream: enabled, users: [{ user: streams, password: p }], exports: [{ stream: "$JS.EVENT.>" }] }
+  PLAIN { users: [{ user: plain, password: p }], imports: [{ stream: { account: STREAMS, subject: "$JS.EVENT.>" } }] }
+  SYS { users: [{ user: system, password: p }] }
+}
+system_account: SYS
+"""
+
+
+def test_without_jetstream_in_the_account(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    server = nats_server_factory(config=ACCOUNTS)
+
+    def run(user: str, *line: str) -> Ran:
+        return run_command(*line, "--user", user, "--password", "p", url=server.url)
+
+    for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
+        ran = run("plain", *line)
+        assert (ran.code, ran.out) == (1, "")
+        assert "JetStream not enabled for account" in ran.err
+    # Somebody else's events, and those of the system account.
+    for user, *more in (("streams",), ("system",), ("plain", "--prefix", "$JS.EVENT")):
+        ran = run(user, "events", "--for", "20ms", *more)
+        assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
+
+
+def test_without_jetstream_on_the_server(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    server = nats_server_factory(jetstream=False)
+    for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
+        ran = run_command(*line, url=server.url)
+        assert (ran.code, ran.out) == (3, "")
+        assert "is JetStream enabled for this server and account" in ran.err
+
+
+def test_without_permission_to_ask_for_jetstream(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    users = (
+        'authorization { users: [{ user: a, password: p, permissions: { subscribe: "$JS.EVENT.>", publish: [] } }] }'
+    )
+    ran = run_command(
+        "events", "--for", "20ms", "--user", "a", "--password", "p", url=nats_server_factory(config=users).url
+    )
+    assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
+
+
+def test_a_user_who_may_not_listen(nats_server_factory: Callable[..., NatsServer], no_connection_left: None) -> None:
+    users = 'authorization { users: [{ user: a, password: p, permissions: { subscribe: "_INBOX.>" } }] }'
+    server = nats_server_factory(config=users)
+    ran = run_command("events", "--user", "a", "--password", "p", url=server.url)
+    assert (ran.code, ran.out) == (1, "")
+    assert "may not subscribe to $JS.EVENT.ADVISORY.>" in ran.err
+
+
+def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
+    line = [sys.executable, "-m", "spark_jetstream", "events", "--server", nats_server.url]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("Listening on $JS.EVENT.")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_gap_is_told_and_ends_with_1(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    server = nats_server_factory(http_monitor=True)
+
+    def told() -> int:
+        """How many messages the server has sent to the command; 0 before it listens."""
+        each = server.monitor("/connz?subs=1")["connections"]
+        return sum(one["out_msgs"] for one in each if "EVENT" in json.dumps(one))
+
+    def disturb() -> None:
+        poll(lambda: told() or None, 20, TimeoutError)
+        before = told()
+        # Once it is told of a stream, which a restart forgets, it listens: a cut before that is an error of the start.
+        create(server.url, "BUSY")
+        poll(lambda: told() > before or None, 20, TimeoutError)
+        server.restart()
+        poll(lambda: "EVENT" in json.dumps(server.monitor("/connz?subs=1")) or None, 20, TimeoutError)
+        with JetStreamAdmin(servers=server.url) as admin:
+            admin.streams.create(name="BUSY", subjects=["a"])
+
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(disturb)
+        ran = run_command(*KIND, "--count", "2", "--for", "30s", "--json", url=server.url)
+        work.result()
+    first, lost, back, created = ran.objects
+    assert ran.code == 1
+    assert first["action"] == created["action"] == "create"
+    assert lost["type"] == back["type"] == "spark_jetstream.event.v1.gap"
+    assert "until" not in lost
+    assert back["since"] == lost["since"] < back["until"]
+    assert ran.err.count("events may be missing") == 2

@@ -1,0 +1,210 @@
+"""``spark-jetstream kv`` on a real server: what each command does, what is refused, and what is wrong usage."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from spark_jetstream.admin import Bucket, JetStreamAdmin
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.cli.conftest import Command
+from tests.support.command import succeed
+from tests.support.keyed import table_of
+from tests.support.publish import Publisher
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
+    """Administers the shared server."""
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        yield admin
+
+
+@pytest.fixture
+def bucket(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[Bucket]:
+    """A bucket with ``eu.colour`` (red, blue), ``bytes`` (no text), and ``gone``, which was deleted."""
+    name = f"cmdkv{next(_numbers)}"
+    admin.kv.create(name, history=5, storage="memory", limit_marker_ttl="1s")
+    found = admin.kv.bucket(name)
+    for key, value in (("eu.colour", b"red"), ("bytes", b"\xff\x00"), ("gone", b"x"), ("eu.colour", b"blue")):
+        found.put(key, value)
+    found.delete("gone")
+    yield found
+    for each in [each for each in admin.kv.names() if each.startswith(name)]:
+        admin.kv.delete(each)
+
+
+def test_a_bucket_from_its_creation_to_its_end(do: Command, run: Command, bucket: Bucket) -> None:
+    name = f"{bucket.name}new"
+    made = do(
+        "kv", "add", name, "--history", 3, "--ttl", "1h", "--max-value-size", "1k", "--storage", "memory",
+        "--description", "what colours are", "--metadata", "owner=me", "--json",
+    ).json  # fmt: skip
+    assert (made["bucket"], made["history"], made["ttl"], made["max_value_size"]) == (name, 3, 3_600_000_000_000, 1024)
+    assert (made["metadata"], made["mirror"], made["sources"]) == ({"owner": "me"}, None, [])
+    assert made["stream"]["config"]["name"] == f"KV_{name}"
+    again = do("kv", "add", f"{name}again", "--history", 3)
+    assert (again.err, again.out.splitlines()[0]) == ("", f"Key-Value bucket {name}again")
+    assert do("kv", "add", f"{name}again", "--history", 3).err == f"bucket {name}again already exists, unchanged\n"
+    refused = run("kv", "add", f"{name}again", "--history", 4, "--json")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.endswith("; there -> asked for: max_msgs_per_subject: 3 -> 4\n")
+    do("kv", "rm", f"{name}again", "--force")
+    shown = do("kv", "info", name).out
+    words = [" ".join(row.split()) for row in shown.splitlines()]
+    assert words[0] == f"Key-Value bucket {name}"
+    assert {"history 3", "ttl 1h", "max value size 1KiB", "max bytes no limit", "metadata owner=me"} <= {*words}
+    listed = {each["bucket"]: each for each in do("kv", "ls", "--json").json}
+    assert listed[name]["description"] == "what colours are"
+    assert listed[bucket.name]["values"] == 5
+    assert [row for row in do("kv", "ls").rows if row[:1] == [bucket.name]]
+    # Changing it.
+    assert do("kv", "edit", name, "--history", 9, "--dry-run", "--json").json["changed"] is False
+    changed = do("kv", "edit", name, "--history", 9, "--unset", "ttl", "--force", "--json").json
+    assert {each["field"] for each in changed["differences"]} == {"max_msgs_per_subject", "max_age"}
+    assert do("kv", "info", name, "--json").json["history"] == 9
+    copy = do("kv", "add", f"{name}copy", "--mirror", name, "--storage", "memory", "--json").json
+    assert copy["mirror"]["name"] == f"KV_{name}"
+    assert f"mirror of {name}" in do("kv", "info", f"{name}copy").out
+    do("kv", "rm", f"{name}copy", "--force")
+    # Its end.
+    refused = run("kv", "rm", name)
+    assert refused.code == 2
+    assert "--force" in refused.err
+    assert do("kv", "rm", name, "--force", "--json").json == {"bucket": name, "deleted": True}
+    assert run("kv", "info", name).code == 1
+
+
+def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
+    name = bucket.name
+    assert do("kv", "get", name, "eu.colour", "--raw").raw == b"blue"
+    assert do("kv", "get", name, "bytes", "--raw", "--direct").raw == b"\xff\x00"
+    assert do("kv", "get", name, "eu.colour", "--raw", "--revision", 1).raw == b"red"
+    lines = do("kv", "get", name, "eu.colour").out.splitlines()
+    assert lines[0].startswith(f"eu.colour of bucket {name}, revision 4, 2")
+    assert lines[1:] == ["blue"]
+    assert do("kv", "get", name, "bytes").out.splitlines()[1] == "(2 bytes that are no text)"
+    found = do("kv", "get", name, "bytes", "--json").json
+    assert base64.b64decode(found.pop("value")) == b"\xff\x00"
+    assert found.pop("created") == bucket.get("bytes").created
+    assert found == {"bucket": name, "key": "bytes", "revision": 2, "operation": "PUT", "encoding": "base64"}
+    text = do("kv", "get", name, "eu.colour", "--json").json
+    assert (text["value"], text["encoding"]) == ("blue", "utf-8")
+    for key, said in (("gone", "it was deleted at revision 5"), ("none", "there is no such key")):
+        ran = run("kv", "get", name, key)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err == f"spark-jetstream: cannot get key {key} of bucket {name}: {said}\n"
+
+
+def test_keys_and_their_history_are_listed(do: Command, bucket: Bucket) -> None:
+    name = bucket.name
+    assert do("kv", "ls", name).out.splitlines() == ["bytes", "eu.colour"]
+    assert do("kv", "ls", name, "--json").json == ["bytes", "eu.colour"]
+    assert do("kv", "ls", name, "eu.>", "gone", "--json").json == ["eu.colour"]
+    heading, row, *_ = do("kv", "ls", name, "eu.*", "--verbose").rows
+    assert (heading, row[:3], row[-1]) == (
+        ["key", "revision", "operation", "created", "value"], ["eu.colour", "4", "PUT"], "blue",
+    )  # fmt: skip
+    assert [each["value"] for each in do("kv", "ls", name, "-v", "--json").json] == ["/wA=", "blue"]
+    nothing = do("kv", "ls", name, "us.>")
+    assert (nothing.out, nothing.err) == ("", f"bucket {name} has no such keys\n")
+    found = do("kv", "history", name, "gone", "--json").json
+    assert [(each["revision"], each["operation"], each["value"]) for each in found] == [
+        (3, "PUT", "x"), (5, "DELETE", None),
+    ]  # fmt: skip
+    assert [row[:3] for row in do("kv", "history", name, "eu.colour").rows[1:3]] == [
+        ["eu.colour", "1", "PUT"], ["eu.colour", "4", "PUT"],
+    ]  # fmt: skip
+
+
+def test_values_are_written(do: Command, run: Command, bucket: Bucket, nats_server: NatsServer) -> None:
+    name = bucket.name
+    assert do("kv", "put", name, "a", "é", "--json").json == {"bucket": name, "key": "a", "revision": 6}
+    assert do("kv", "put", name, "b", "-", stdin=b"\x00\n").out == f"key b of bucket {name} has revision 7\n"
+    assert do("kv", "put", name, "c", stdin=b"from here").code == 0
+    succeed("--server", nats_server.url, "kv", "put", name, "--", "d", "-1")
+    assert do("kv", "create", name, "gone", "again", "--json").json["revision"] == 10
+    assert do("kv", "update", name, "a", "new", "--revision", 6, "--json").json["revision"] == 11
+    assert do("kv", "revert", name, "eu.colour", 1).code == 0
+    assert table_of(nats_server.url, name) == {
+        "a": b"new", "b": b"\x00\n", "c": b"from here", "d": b"-1", "gone": b"again", "bytes": b"\xff\x00",
+        "eu.colour": b"red",
+    }  # fmt: skip
+    refusals = [
+        (("create", name, "a", "x"), f"cannot create key a of bucket {name}: it exists, with revision 11"),
+        (("update", name, "a", "x", "--revision", 6), "revision 6 was expected, but it has revision 11"),
+        (("revert", name, "a", 1), "that is a revision of key eu.colour"),
+        (("put", f"{name}x", "a", "x"), f"there is no Key-Value bucket {name}x"),
+    ]
+    for given, said in refusals:
+        ran = run("kv", *given)
+        assert ran.code == 1, ran.err
+        assert said in ran.err
+
+
+def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:
+    name = bucket.name
+    assert run("kv", "del", name, "bytes", "--revision", 1).code == 1
+    assert run("kv", "del", name, "bytes", "--revision", 1, "--force").code == 1
+    assert bucket.get("bytes").revision == 2
+    assert do("kv", "del", name, "bytes", "--revision", 2, "--json").json == {
+        "bucket": name, "key": "bytes", "revision": 6, "deleted": True,
+    }  # fmt: skip
+    assert run("kv", "purge", name, "eu.colour").code == 2
+    assert do("kv", "purge", name, "eu.colour", "--force", "--json").json["revision"] == 7
+    assert [each.operation for each in bucket.history("eu.colour")] == ["PURGE"]
+    assert do("kv", "compact", name, "--force", "--json").json == {"bucket": name, "removed": 0}
+    assert run("kv", "compact", name).code == 2
+    assert do("kv", "compact", name, "--older-than", "0", "--force").out == (
+        f"3 keys were removed from bucket {name} for good\n"
+    )
+    assert bucket.status().values == 0
+    do("kv", "create", name, "short", "x", "--ttl", "1s")
+    do("kv", "purge", name, "other", "--ttl", "1s", "--force")
+    poll(lambda: list(bucket.entries()) == [] or None, 10, lambda: TimeoutError("the value's end"))
+
+
+def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:
+    name = bucket.name
+    found = do("kv", "watch", name, "--wait", "100ms", "--json").objects
+    assert [(each["key"], each["operation"], each["value"]) for each in found] == [
+        ("bytes", "PUT", "/wA="), ("eu.colour", "PUT", "blue"), ("gone", "DELETE", None),
+    ]  # fmt: skip
+    assert [each["revision"] for each in do("kv", "watch", name, "--history", "--count", 4, "--json").objects] == [
+        1, 2, 3, 4,
+    ]  # fmt: skip
+    (line,) = do("kv", "watch", name, "eu.>", "--count", 1).out.splitlines()
+    assert line.endswith(" PUT eu.colour (revision 4): blue")
+    assert len(do("kv", "watch", name, "--no-deletes", "--wait", "100ms").out.splitlines()) == 2
+    nothing = run("kv", "watch", name, "--updates-only", "--count", 1, "--wait", "100ms")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err == "nothing came for 100ms, after 0 of 1\n"
+
+
+def test_wrong_usage(run: Command, bucket: Bucket) -> None:
+    name = bucket.name
+    wrong: list[tuple[tuple[object, ...], str]] = [
+        (("get", name), "Missing argument"),
+        (("get", name, "a b"), "cannot be one"),
+        (("get", "a.b", "a"), "bucket must be 1 to 252 letters"),
+        (("get", name, "a", "--revision", 0), "--revision"),
+        (("put", name, "a..b", "x"), "a token between the dots is empty"),
+        (("update", name, "a", "x"), "--revision"),
+        (("add", f"{name}y", "--history", 65), "history must be a whole number from 1 to 64"),
+        (("add", f"{name}y", "--ttl", "soon"), "ttl must be"),
+        (("edit", name), "say what to change"),
+        (("watch", name, "--wait", "soon"), "is no duration"),
+        (("watch", name, "--history", "--updates-only"), "cannot be set together"),
+        (("ls", name, "a.*", "*.b"), "overlap"),
+    ]
+    for given, said in wrong:
+        ran = run("kv", *given)
+        assert ran.code == 2, (given, ran.err)
+        assert said in " ".join(ran.err.replace("│", " ").split()), ran.err
+        assert ran.out == ""

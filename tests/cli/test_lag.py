@@ -1,0 +1,212 @@
+"""``spark-jetstream lag`` on a real server: what it shows, and when it ends with 1."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerLag, JetStreamAdmin
+from spark_jetstream.admin.lag import lag_of
+from spark_jetstream.errors import ConsumerNotFound
+from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
+from tests.cli.conftest import Command
+from tests.support.publish import Message, Publisher
+
+SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
+    """A stream with six messages; ``done`` has all of them, ``half`` has three and waits for the acknowledgement of
+    one, and of ``query`` Spark has committed nothing."""
+    admin.streams.create(name=name, subjects=[f"{name}.*"])
+    publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at) for at in range(6))
+    for consumer in ("done", "half"):
+        admin.consumers.create(name, DEFAULT_CONSUMER, durable_name=consumer)
+    metadata = {RUN: "r", SINCE: SINCE_WHEN}
+    admin.consumers.create(name, DEFAULT_CONSUMER, durable_name="query", metadata=metadata)
+    admin.consumers.next(name, "done", 6)
+    admin.consumers.next(name, "half", 2)
+    admin.consumers.next(name, "half", ack="nak")
+    admin.consumers.next(name, "half", ack="none")
+    return name
+
+
+@pytest.fixture
+def lag(run: Command) -> Command:
+    """Runs ``spark-jetstream lag`` with these arguments."""
+    return partial(run, "lag")
+
+
+def test_the_table(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
+    ran = lag(stream)
+    assert (ran.code, ran.err) == (0, "")
+    headings, *rows = ran.rows
+    assert " ".join(headings) == "stream consumer pending waiting for ack redelivered oldest"
+    assert rows[0] == [stream, "done", "0", "0", "0"]
+    assert rows[1][:5] == [stream, "half", "3", "1", "1"]
+    assert rows[1][5].endswith("s")
+    assert rows[2][:5] == [stream, "query", "6", "0", "0"]
+    assert rows[2][6:] == ["Spark", "query", "since", SINCE_WHEN]
+    admin.consumers.pause(stream, "half", "1h")
+    assert lag(stream, "--consumer", "half").rows[1][6:] == ["paused"]
+    everywhere = [row[1] for row in lag().rows if row[0] == stream]
+    assert everywhere == ["done", "half", "query"]
+
+
+def test_json_is_exact(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
+    found = lag(stream, "--json").json
+    assert list(found) == ["consumers"]
+    done, half, query = found["consumers"]
+    assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (None, None, None, [])
+    age = half.pop("age")
+    assert half == {
+        "stream": stream,
+        "consumer": "half",
+        "pending": 3,
+        "ack_pending": 1,
+        "redelivered": 1,
+        "waiting": 0,
+        "paused": False,
+        "oldest": admin.messages.get(stream, 3).time,
+        "spark_since": None,
+        "exceeded": [],
+    }
+    assert 0 < age < 60
+    assert (query["spark_since"], query["oldest"]) == (SINCE_WHEN, admin.messages.get(stream, 1).time)
+    (only,) = lag(stream, "--consumer", "query", "--json").json["consumers"]
+    assert (only["consumer"], only["pending"]) == ("query", 6)
+
+
+def test_limits(stream: str, lag: Command) -> None:
+    within = ["--max-pending", "6", "--max-ack-pending", "1", "--max-age", "1h"]
+    assert (lag(stream, *within).code, lag(stream, *within).err) == (0, "")
+    ran = lag(stream, "--max-pending", 5)
+    assert (ran.code, ran.err) == (1, f"consumer query of stream {stream}: 6 pending, more than 5\n")
+    assert len(ran.rows) == 4, "the table is there all the same"
+    ran = lag(stream, "--max-ack-pending", 0)
+    said = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
+    assert (ran.code, ran.err) == (1, said)
+    ran = lag(stream, "--max-age", "1ns", "--max-pending", 3, "--json")
+    done, half, query = ran.json["consumers"]
+    assert (ran.code, done["exceeded"], len(half["exceeded"]), len(query["exceeded"])) == (1, [], 1, 2)
+    assert "its oldest message is " in half["exceeded"][0]
+    assert half["exceeded"][0].endswith(" old, more than 1ns")
+    assert lag(stream, "--max-pending", 0, "--consumer", "done").code == 0
+
+
+def test_an_age_that_cannot_be_told_is_too_old(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last_per_subject", filter_subject=">"
+    )
+    assert lag(stream, "--consumer", "last").rows[1] == [stream, "last", "2", "0", "0", "unknown"]
+    ran = lag(stream, "--consumer", "last", "--max-age", "1h")
+    said = f"consumer last of stream {stream}: the age of its oldest message cannot be told\n"
+    assert (ran.code, ran.err) == (1, said)
+    assert lag(stream, "--consumer", "last", "--max-pending", 2).code == 0
+    admin.consumers.next(stream, "last", 2)
+    assert lag(stream, "--consumer", "last", "--max-age", "1h").code == 0
+
+
+def test_a_message_that_went_meanwhile_is_no_alarm(
+    admin: JetStreamAdmin, stream: str, lag: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of consumers and the look at the oldest message, `half` gets all, and `gone` is deleted."""
+    before = [ConsumerLag(stream, name, 1, 0, 0, 0, paused=False) for name in ("gone", "half")]
+    admin.consumers.next(stream, "half", 3)
+    admin.consumers.reset(stream, "half", 7)
+
+    def look(self: JetStreamAdmin, stream: str, consumer: str | None = None) -> Iterator[ConsumerLag]:
+        return iter(before if consumer is None else [lag_of(self._api, stream, consumer)])
+
+    with pytest.raises(ConsumerNotFound):
+        list(look(admin, stream, "gone"))
+    monkeypatch.setattr(JetStreamAdmin, "lag", look)
+    ran = lag(stream, "--max-age", "1h")
+    assert (ran.code, ran.err) == (0, "")
+    assert [row[1:3] for row in ran.rows[1:]] == [["half", "0"]]
+
+
+def test_origins(name: str, admin: JetStreamAdmin, stream: str, lag: Command) -> None:
+    mirror, copy = f"{name}_MIRROR", f"{name}_COPY"
+    admin.streams.create(name=mirror, mirror={"name": stream})
+
+    def copied() -> bool | None:
+        return admin.streams.load(mirror).state.messages == 6 or None
+
+    poll(copied, 20, lambda: TimeoutError("the mirror does not copy"))
+    found = lag(mirror, "--origins", "--max-age", "1h", "--json")
+    assert (found.code, found.json["consumers"]) == (0, [])
+    (origin,) = found.json["origins"]
+    assert (origin["stream"], origin["origin"], origin["lag"], origin["error"]) == (mirror, stream, 0, "")
+    assert 0 <= origin["active"] < 60
+    ran = lag(mirror, "--origins")
+    assert ran.err == "there are no consumers\n"
+    assert ran.rows[-1][:4] == [mirror, stream, "0", ran.rows[-1][3]]
+    assert ran.rows[-1][-1] == "ago"
+    ran = lag(mirror, "--origins", "--max-age", "1ns")
+    assert ran.code == 1
+    assert f"stream {mirror}, copying {stream}: nothing came for " in ran.err
+    # What cannot be reached exceeds any limit.
+    admin.streams.create(name=copy, sources=[{"name": f"{name}_NOWHERE"}])
+
+    def failed() -> bool | None:
+        return any(each.error for each in admin.streams.origins(copy)) or None
+
+    poll(failed, 20, lambda: TimeoutError("the server does not say what is wrong"))
+    assert lag(copy, "--origins").code == 0
+    ran = lag(copy, "--origins", "--max-pending", 0)
+    assert (ran.code, ran.err.splitlines()[-1]) == (1, f"stream {copy}, copying {name}_NOWHERE: stream not found")
+    assert ran.rows[-1] == [copy, f"{name}_NOWHERE", "0", "never", "stream", "not", "found"]
+    assert lag(stream, "--origins").err == "there are no mirrors and sources\n"
+    streams = {each["stream"] for each in lag("--origins", "--json").json["origins"]}
+    assert {mirror, copy} <= streams
+
+
+def test_what_is_missing_and_wrong_usage(stream: str, lag: Command) -> None:
+    for arguments, code, said in [
+        (["NOWHERE"], 1, "stream NOWHERE: stream not found"),
+        ([stream, "--consumer", "gone"], 1, f"consumer gone of stream {stream}: consumer not found"),
+        (["--consumer", "half"], 2, "lag STREAM --consumer half"),
+        ([stream, "--max-age", "5"], 2, '"5" is no duration such as 10s'),
+        ([stream, "--max-pending", "-1"], 2, "--max-pending"),
+        ([stream, "--watch", "--every", "1ms"], 2, "1ms is less than 100ms"),
+        (["NO.WHERE"], 2, "must be the name of a stream"),
+    ]:
+        ran = lag(*arguments)
+        assert (ran.code, ran.out) == (code, ""), ran.err
+        assert said in " ".join(line.strip("│ ") for line in ran.err.splitlines())
+
+
+def test_watch_ends_when_a_limit_is_exceeded(stream: str, lag: Command) -> None:
+    ran = lag(stream, "--watch", "--max-pending", 5, "--json")
+    assert (ran.code, len(ran.objects)) == (1, 1)
+    ran = lag(stream, "--watch", "--max-pending", 5)
+    assert (ran.code, len(ran.rows)) == (1, 5)
+
+
+def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher, nats_server: NatsServer) -> None:
+    code = "from spark_jetstream.cli.main import main; main()"
+    arguments = ["lag", stream, "--watch", "--every", "100ms", "--json", "--server", nats_server.url]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["consumers"][2]["pending"] == 6
+        publisher.publish([Message(f"{stream}.0")])
+        while json.loads(process.stdout.readline())["consumers"][2]["pending"] != 7:
+            continue
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130

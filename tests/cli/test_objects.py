@@ -1,0 +1,243 @@
+"""``spark-jetstream object`` on the real server."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing import NatsServer
+from tests.cli.conftest import Command
+from tests.support.command import run_command
+from tests.support.object_job import content
+from tests.support.publish import Publisher
+
+DATA = content("a", 1, 300_000)
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        yield admin
+
+
+@pytest.fixture
+def bucket(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[str]:
+    """A bucket, gone after the test."""
+    name = f"FILES{next(_numbers)}x"
+    admin.objects.create(name, storage="memory")
+    yield name
+    admin.objects.delete(name, missing_ok=True)
+
+
+@pytest.fixture
+def obj(do: Command) -> Command:
+    """Runs ``spark-jetstream object``, which must end with 0."""
+    return partial(do, "object")
+
+
+@pytest.fixture
+def try_obj(run: Command) -> Command:
+    """Runs ``spark-jetstream object``."""
+    return partial(run, "object")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cat.bin"
+    path.write_bytes(DATA)
+    return path
+
+
+def test_the_life_of_a_bucket(obj: Command, try_obj: Command, bucket: str) -> None:
+    name = f"{bucket}_life"
+    made = obj("add", name, "--storage", "memory", "--ttl", "30d", "--metadata", "owner=me", "--json").json
+    assert (made["bucket"], made["ttl"], made["metadata"], made["max_bytes"]) == (
+        name, 30 * 86_400_000_000_000, {"owner": "me"}, -1,
+    )  # fmt: skip
+    assert made["stream"]["config"]["subjects"] == [f"$O.{name}.C.>", f"$O.{name}.M.>"]
+    listed = {each["bucket"]: each for each in obj("ls", "--json").json}
+    assert listed[name]["created"] == made["created"]
+    assert [name, "0", "memory", "30d"] in [row[:4] for row in obj("ls").rows]
+    shown = obj("info", name).out
+    assert f"Object Store bucket {name}" in shown
+    assert "owner=me" in shown
+    again = obj("add", name, "--storage", "memory", "--ttl", "30d", "--metadata", "owner=me")
+    assert again.err == f"bucket {name} already exists, unchanged\n"
+    refused = try_obj("add", name, "--storage", "memory", "--metadata", "owner=me")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.endswith("; there -> asked for: max_age: 30d -> 0s\n")
+
+    ran = try_obj("edit", name, "--ttl", "60s")
+    assert ran.code == 2  # nobody is there to say yes
+    assert "max_age: 30d -> 1m" in ran.out
+    assert obj("edit", name, "--ttl", "60s", "--dry-run", "--json").json["changed"] is False
+    assert obj("edit", name, "--ttl", "60s", "--unset", "metadata", "--force", "--json").json["changed"] is True
+    assert (obj("info", name, "--json").json["ttl"], obj("info", name, "--json").json["metadata"]) == (
+        60_000_000_000,
+        {},
+    )
+    assert try_obj("edit", name).code == 2
+
+    assert try_obj("seal", name).code == 2
+    assert obj("seal", name, "--force", "--json").json == {"bucket": name, "sealed": True}
+    assert "sealed" in obj("ls").out
+    assert try_obj("rm", name).code == 2
+    assert obj("rm", name, "--force").out == f"bucket {name} was deleted\n"
+    ran = try_obj("info", name)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"spark-jetstream: there is no Object Store bucket {name}")
+    for command in (("rm", name, "--force"), ("ls", name), ("seal", name, "-f"), ("edit", name, "--ttl", "1d", "-f")):
+        assert try_obj(*command).code == 1, command
+
+
+def test_no_server(file: Path) -> None:
+    """It is given up after connectTimeout: an outage in the middle of a put may last for retryTimeout."""
+    for command in (("ls",), ("put", "B", file, "--force"), ("get", "B", "a", "-O", "-"), ("rm", "B", "a", "--force")):
+        ran = run_command("object", *command, "-o", "connectTimeout=200ms", url="nats://127.0.0.1:1")
+        assert (ran.code, ran.out) == (3, ""), command
+
+
+def test_to_and_from_files(
+    obj: Command, try_obj: Command, bucket: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put = obj("put", bucket, file, "--json").json
+    assert (put["name"], put["size"], put["chunks"]) == ("cat.bin", len(DATA), 3)
+    nested = (
+        "put",
+        bucket,
+        file,
+        "--name",
+        "pets/tom.bin",
+        "-H",
+        "Kind: cat",
+        "--metadata",
+        "a=b",
+        "--chunk-size",
+        "10k",
+    )
+    assert obj(*nested).out == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
+    told = obj("info", bucket, "pets/tom.bin", "--json").json
+    assert (told["headers"], told["metadata"], told["chunks"]) == ({"Kind": ["cat"]}, {"a": "b"}, 30)
+    assert put["digest"] in obj("info", bucket, "cat.bin").out
+
+    got = obj("get", bucket, "pets/tom.bin", "--json").json
+    assert (got["file"], (tmp_path / "tom.bin").read_bytes()) == ("tom.bin", DATA)
+    assert obj("get", bucket, "cat.bin", "-O", "-").raw == DATA
+    ran = try_obj("get", bucket, "cat.bin", "-O", file)
+    assert ran.code == 2
+    assert "yes with --force" in " ".join(ran.err.replace("│", "").split())
+    file.write_bytes(b"old")
+    obj("get", bucket, "cat.bin", "-O", file, "--force")
+    assert file.read_bytes() == DATA
+    assert sorted(os.listdir(tmp_path)) == ["cat.bin", "tom.bin"]
+
+    assert try_obj("get", bucket, "cat.bin", "-O", "-", "--json").code == 2
+    assert try_obj("get", bucket, "cat.bin", "-O", tmp_path, "--force").code == 2
+    assert try_obj("get", bucket, "cat.bin", "-O", tmp_path / "no" / "file").code == 1
+    assert try_obj("put", bucket, tmp_path / "missing").code == 2
+    assert try_obj("put", bucket, file).code == 2  # it is there, and nobody says yes
+    assert try_obj("put", bucket, file, "-H", "nothing", "--force").code == 2
+    assert try_obj("put", bucket, file, "--metadata", "nothing", "--force").code == 2
+    assert try_obj("put", bucket, file, "--chunk-size", "much", "--force").code == 2
+    ran = try_obj("get", bucket, "dog")
+    assert (ran.code, ran.err) == (1, f"spark-jetstream: there is no object 'dog' in bucket {bucket}\n")
+
+
+def test_standard_input_and_output(obj: Command, try_obj: Command, bucket: str) -> None:
+    assert try_obj("put", bucket, "-", stdin=b"x").code == 2
+    for data in (b"", b"x", DATA):
+        obj("put", bucket, "-", "--name", "piped", "--force", stdin=data)
+        assert obj("get", bucket, "piped", "--output", "-").raw == data
+
+
+def test_no_file_outside_of_the_folder(
+    obj: Command, try_obj: Command, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    for name in ("../escaped", "/escaped", "a/..", "..", "a\\b"):
+        obj("put", bucket, "-", "--name", name, stdin=b"x")
+    assert obj("get", bucket, "../escaped").code == 0
+    assert obj("get", bucket, "/escaped", "--force").code == 0
+    for name in ("a/..", "..", "a\\b"):
+        assert try_obj("get", bucket, name).code == 2, name
+    assert (os.listdir(inner), os.listdir(tmp_path)) == (["escaped"], ["inner"])
+
+
+def test_damage_ends_with_1(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAdmin, tmp_path: Path) -> None:
+    nuid = admin.objects.bucket(bucket).put("a", DATA).nuid
+    admin.streams.purge(f"OBJ_{bucket}", subject=f"$O.{bucket}.C.{nuid}", keep=2)
+    for output in ("-", tmp_path / "a"):
+        ran = try_obj("get", bucket, "a", "-O", output)
+        assert ran.code == 1
+        assert f"object 'a' of bucket {bucket} is damaged" in ran.err
+    assert os.listdir(tmp_path) == []
+
+
+def test_lists(obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
+    assert obj("ls", bucket).err == f"bucket {bucket} has no objects\n"
+    assert obj("ls", bucket, "--json").json == []
+    there = admin.objects.bucket(bucket)
+    there.put("b", DATA)
+    there.put("a\x1b[31m", b"x")
+    there.link("l", bucket, "b")
+    there.put("z", b"x")
+    there.delete("z")
+    rows = obj("ls", bucket).out.splitlines()
+    assert [row.split()[:2] for row in rows[1:]] == [["a\\x1b[31m", "1"], ["b", "300000"], ["l", "0"]]
+    assert rows[3].endswith(f"link to b of bucket {bucket}")
+    listed = obj("ls", bucket, "--deleted", "--json").json
+    assert [(each["name"], each["deleted"]) for each in listed] == [
+        ("a\x1b[31m", False), ("b", False), ("l", False), ("z", True),
+    ]  # fmt: skip
+    assert listed[2]["link"] == {"bucket": bucket, "name": "b"}
+    assert obj("info", bucket, "z", "--deleted", "--json").json["deleted"] is True
+
+
+def test_changes(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
+    there = admin.objects.bucket(bucket)
+    there.put("a", DATA, description="old", headers={"H": "1"})
+    changed = obj("describe", bucket, "a", "--rename", "b", "--description", "new", "--json").json
+    assert (changed["name"], changed["description"], changed["headers"]) == ("b", "new", {"H": ["1"]})
+    assert "headers" not in obj("describe", bucket, "b", "--header", "", "--json").json
+    assert try_obj("describe", bucket, "b").code == 2
+    assert try_obj("describe", bucket, "a", "--rename", "c").code == 1
+    there.put("a", b"x")
+    assert try_obj("describe", bucket, "a", "--rename", "b").code == 2
+
+    assert obj("link", bucket, "best", bucket, "b", "--json").json["link"] == {"bucket": bucket, "name": "b"}
+    assert obj("get", bucket, "best", "-O", "-").raw == DATA
+    assert f"link to bucket {bucket}" in obj("link", bucket, "all", bucket).out
+    assert try_obj("link", bucket, "second", bucket, "nothing").code == 1
+    assert try_obj("link", bucket, "a", bucket, "b").code == 2
+
+    assert try_obj("rm", bucket, "b").code == 2
+    assert obj("rm", bucket, "b", "--force", "--json").json == {"bucket": bucket, "name": "b", "deleted": True}
+    ran = try_obj("rm", bucket, "b", "--force")
+    assert (ran.code, ran.err) == (1, f"spark-jetstream: there is no object 'b' in bucket {bucket}: it was deleted\n")
+
+
+def test_watching(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
+    there = admin.objects.bucket(bucket)
+    there.put("a", DATA)
+    there.put("b", b"x")
+    there.delete("b")
+    seen = obj("watch", bucket, "--wait", "200ms", "--json").objects
+    assert [(each["name"], each["deleted"]) for each in seen] == [("a", False), ("b", True)]
+    assert [row.split(maxsplit=1)[1] for row in obj("watch", bucket, "--count", "2").out.splitlines()] == [
+        "a: 300,000 bytes", "b: deleted",
+    ]  # fmt: skip
+    assert obj("watch", bucket, "--no-deletes", "--wait", "200ms", "--json").objects[0]["name"] == "a"
+    ran = try_obj("watch", bucket, "--updates-only", "--count", "1", "--wait", "200ms")
+    assert (ran.code, ran.out) == (1, "")
+    assert "nothing came for 200ms, after 0 of 1" in ran.err

@@ -1,0 +1,316 @@
+"""From options to the arguments of nats-py's connect, and what is refused on the way."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+import tempfile
+from collections import UserString
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nkeys  # type: ignore[import-untyped]
+import pytest
+import trustme
+from nats.aio.client import Client
+
+from spark_jetstream.client.auth import connect_arguments
+from spark_jetstream.errors import OptionError
+from spark_jetstream.options import ConnectionOptions
+
+USER_SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
+ACCOUNT_SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_ACCOUNT).decode()
+WRONG_SEED = USER_SEED[:20] + ("A" if USER_SEED[20] != "A" else "B") + USER_SEED[21:]
+JWT = "eyJ0eXAi.eyJqdGki-_.c2ln"
+CREDS = f"""-----BEGIN NATS USER JWT-----
+{JWT}
+------END NATS USER JWT------
+
+************************* IMPORTANT *************************
+
+-----BEGIN USER NKEY SEED-----
+{USER_SEED}
+------END USER NKEY SEED------
+
+*************************************************************
+"""
+
+
+def arguments(resolve: Callable[[str], str] | None = None, /, **options: object) -> dict[str, object]:
+    made = ConnectionOptions.from_spark({name: str(value) for name, value in options.items()})
+    return connect_arguments(made) if resolve is None else connect_arguments(made, resolve)
+
+
+def refused(**options: object) -> str:
+    with pytest.raises(OptionError) as caught:
+        arguments(**options)
+    message = str(caught.value)
+    assert caught.value.option in options
+    assert str(caught.value.option) in message
+    assert "\n" not in message
+    assert caught.value.__context__ is None
+    for secret in (USER_SEED, ACCOUNT_SEED, WRONG_SEED, JWT, "PRIVATE KEY"):
+        assert secret not in message
+    return message
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def pems(authority: trustme.CA) -> dict[str, str]:
+    """PEM texts: an authority, a client's certificate and key, and another key."""
+    client, other = authority.issue_cert("client.example"), authority.issue_cert("other.example")
+    return {
+        "ca": authority.cert_pem.bytes().decode(),
+        "cert": client.cert_chain_pems[0].bytes().decode(),
+        "key": client.private_key_pem.bytes().decode(),
+        "other": other.private_key_pem.bytes().decode(),
+    }
+
+
+@pytest.fixture
+def private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files, which must be empty again at the end."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_asked_for() -> None:
+    assert arguments() == {"inbox_prefix": "_INBOX"}
+    assert arguments(inboxPrefix="_INBOX_me") == {"inbox_prefix": "_INBOX_me"}
+
+
+def test_names_and_tokens() -> None:
+    assert arguments(user="me", password="x") == {"inbox_prefix": "_INBOX", "user": "me", "password": "x"}
+    assert arguments(servers="nats://me:p%40@a")["password"] == "p@"
+    assert arguments(token="t") == {"inbox_prefix": "_INBOX", "token": "t"}
+    assert arguments(servers="nats://t@a")["token"] == "t"
+
+
+def read_by_nats(credentials: object) -> tuple[str, str]:
+    """What nats-py makes of the argument ``user_credentials``."""
+    client = Client()
+    jwt = client._read_creds_user_jwt(credentials)  # type: ignore[arg-type]
+    seed = client._read_creds_user_nkey(credentials)  # type: ignore[arg-type]
+    return bytes(jwt).decode(), bytes(seed).decode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        CREDS,
+        CREDS.replace("\n", "\r\n"),
+        CREDS.replace("\n", " "),
+        CREDS.replace("------END", "-----END"),
+        CREDS[: CREDS.index("\n\n****")] + CREDS[CREDS.index("\n-----BEGIN USER") :].rstrip("*\n"),
+        f"\n\n  {CREDS}",
+    ],
+    ids=["usual", "crlf", "one line", "five dashes", "no end of line", "blanks in front"],
+)
+def test_credentials_in_any_layout_reach_nats(tmp_path: Path, content: str) -> None:
+    path = put(tmp_path / "me.creds", content)
+    inline = arguments(credentialsSecret=content)["user_credentials"]
+    assert isinstance(inline, UserString)
+    assert USER_SEED not in repr(inline)
+    assert read_by_nats(inline) == (JWT, USER_SEED)
+    assert read_by_nats(arguments(credentialsFile=path)["user_credentials"]) == (JWT, USER_SEED)
+
+
+def test_usual_files_are_left_to_nats_so_that_renewed_ones_are_read(tmp_path: Path) -> None:
+    creds, seed = put(tmp_path / "me.creds", CREDS), put(tmp_path / "me.nk", f"{USER_SEED}\n")
+    assert arguments(credentialsFile=creds)["user_credentials"] == str(creds)
+    assert arguments(nkeySeedFile=seed)["nkeys_seed"] == str(seed)
+
+
+def test_seeds(tmp_path: Path) -> None:
+    decorated = f"-----BEGIN USER NKEY SEED-----\n{USER_SEED}\n------END USER NKEY SEED------\n"
+    assert arguments(nkeySeedSecret=f" {USER_SEED}\n")["nkeys_seed_str"] == USER_SEED
+    assert arguments(nkeySeedSecret=decorated)["nkeys_seed_str"] == USER_SEED
+    assert arguments(nkeySeedFile=put(tmp_path / "seed", decorated))["nkeys_seed_str"] == USER_SEED
+    assert nkeys.from_seed(bytearray(USER_SEED.encode())).public_key.startswith(b"U")
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        ("not a seed", "holds something else than an NKey seed"),
+        (USER_SEED[:-1], "holds something else than an NKey seed"),
+        (ACCOUNT_SEED, "holds an NKey seed that is not a user's"),
+        (WRONG_SEED, "holds an NKey seed with a wrong checksum"),
+    ],
+)
+def test_wrong_seeds(tmp_path: Path, secret: str, words: str) -> None:
+    creds = CREDS.replace(USER_SEED, secret) if " " not in secret else None
+    assert words in refused(nkeySeedSecret=secret)
+    assert words in refused(nkeySeedFile=put(tmp_path / "seed", secret))
+    if creds is not None:
+        assert words in refused(credentialsSecret=creds)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("nothing of the kind", "holds no user JWT"),
+        (CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
+        (CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
+        (CREDS[: CREDS.index("-----BEGIN USER")], "holds no user NKey seed"),
+    ],
+)
+def test_wrong_credentials(tmp_path: Path, content: str, words: str) -> None:
+    assert words in refused(credentialsSecret=content)
+    assert words in refused(credentialsFile=put(tmp_path / "me.creds", content))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"credentialsFile": "/nowhere/file"},
+        {"nkeySeedFile": "/nowhere/file"},
+        {"tlsCaFile": "/nowhere/file"},
+        {"tlsCertFile": "/nowhere/file", "tlsKeySecret": "x"},
+        {"tlsKeyFile": "/nowhere/file", "tlsCertPem": "-----BEGIN CERTIFICATE-----"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_missing_file_is_refused(options: dict[str, str]) -> None:
+    message = refused(**options)
+    assert message.startswith(f"option {next(iter(options))} names a file that is not here")
+
+
+@pytest.mark.parametrize("secret", [USER_SEED, CREDS, f"/run/{USER_SEED}"])
+@pytest.mark.parametrize("option", ["nkeySeedFile", "credentialsFile"])
+def test_a_secret_in_the_place_of_a_path_is_not_shown(option: str, secret: str) -> None:
+    message = refused(**{option: secret})
+    assert message.startswith(f"option {option} names a file that is not here")
+    assert USER_SEED not in message
+    assert JWT not in message
+
+
+def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    assert "which is not a text file" in refused(nkeySeedFile=put(tmp_path / "a", b"\xff\xfe"))
+    assert "which is too large" in refused(tlsCaFile=put(tmp_path / "b", b"x" * (1 << 20) + b"x"))
+
+
+def test_files_sent_with_the_job_are_found_by_their_base_name(tmp_path: Path) -> None:
+    sent = put(tmp_path / "me.creds", CREDS)
+    asked: list[str] = []
+
+    def resolve(name: str) -> str:
+        asked.append(name)
+        return str(tmp_path / name)
+
+    assert arguments(resolve, credentialsFile="/home/me/me.creds")["user_credentials"] == str(sent)
+    assert asked == ["me.creds"]
+    assert arguments(resolve, credentialsFile=sent)["user_credentials"] == str(sent)
+    assert asked == ["me.creds"]
+
+
+def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path, pems: dict[str, str]) -> None:
+    for options in ({"tlsCaPem": pems["ca"]}, {"tlsCaFile": put(tmp_path / "ca.pem", pems["ca"])}):
+        context = arguments(**options)["tls"]
+        assert isinstance(context, ssl.SSLContext)
+        assert len(context.get_ca_certs()) == 1
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """A TLS handshake in memory; the server's side."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname="server.example")
+    done: set[ssl.SSLObject] = set()
+    for _ in range(10):
+        for side in (theirs, ours):
+            try:
+                side.do_handshake()
+                done.add(side)
+            except ssl.SSLWantReadError:
+                done.discard(side)
+    assert done == {ours, theirs}
+    return ours
+
+
+@pytest.mark.parametrize("inline", [("cert", "key"), ("cert",), ("key",), ()], ids="+".join)
+def test_the_clients_certificate_is_shown_to_the_server(
+    tmp_path: Path, private_files: Path, authority: trustme.CA, pems: dict[str, str], inline: tuple[str, ...]
+) -> None:
+    options: dict[str, object] = {"tlsCaPem": pems["ca"]}
+    for item, in_file, as_text in (("cert", "tlsCertFile", "tlsCertPem"), ("key", "tlsKeyFile", "tlsKeySecret")):
+        if item in inline:
+            options[as_text] = pems[item]
+        else:
+            options[in_file] = put(tmp_path / f"{item}.pem", pems[item])
+    client = arguments(**options)["tls"]
+    assert isinstance(client, ssl.SSLContext)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("server.example").configure_cert(server)
+    authority.configure_trust(server)
+    server.verify_mode = ssl.CERT_REQUIRED
+    shown = handshake(server, client).getpeercert()
+    assert shown is not None
+    assert ("DNS", "client.example") in shown["subjectAltName"]
+
+
+def test_an_inline_key_is_written_for_this_user_alone_and_removed(
+    private_files: Path, monkeypatch: pytest.MonkeyPatch, pems: dict[str, str]
+) -> None:
+    seen: list[int] = []
+
+    class Watched(ssl.SSLContext):
+        def load_cert_chain(self, *paths: Any, **rest: Any) -> None:
+            seen.extend(stat.S_IMODE(os.stat(path).st_mode) for path in paths)
+            super().load_cert_chain(*paths, **rest)
+
+    monkeypatch.setattr(ssl, "create_default_context", lambda **_: Watched(ssl.PROTOCOL_TLS_CLIENT))
+    assert "tls" in arguments(tlsCertPem=pems["cert"], tlsKeySecret=pems["key"])
+    assert seen == [0o600, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tlsCaPem": "no pem"}, "option tlsCaPem holds no certificate in PEM form"),
+        ({"tlsCaPem": "{key}"}, "option tlsCaPem holds no certificate in PEM form"),
+        ({"tlsCaPem": "{broken}"}, "option tlsCaPem holds a certificate that cannot be read"),
+        ({"tlsCertPem": "{key}", "tlsKeySecret": "{key}"}, "option tlsCertPem holds no certificate in PEM form"),
+        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{cert}"}, "option tlsKeySecret holds no private key in PEM form"),
+        ({"tlsCertPem": "{broken}", "tlsKeySecret": "{key}"}, "option tlsCertPem holds a certificate that cannot"),
+        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{torn}"}, "option tlsKeySecret holds a key that cannot be read"),
+        (
+            {"tlsCertPem": "{cert}", "tlsKeySecret": "{other}"},
+            "does not belong to the certificate of option tlsCertPem",
+        ),
+        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{encrypted}"}, "option tlsKeySecret holds an encrypted key"),
+        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{legacy}"}, "option tlsKeySecret holds an encrypted key"),
+    ],
+)
+def test_wrong_pem(private_files: Path, pems: dict[str, str], options: dict[str, str], words: str) -> None:
+    torn = pems["key"].splitlines()
+    texts = {
+        **pems,
+        "broken": pems["cert"].replace("MII", "AAA"),
+        "torn": "\n".join([torn[0], *torn[2:]]),
+        "encrypted": "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        "legacy": "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+    }
+    assert words in refused(**{name: text.format(**texts) for name, text in options.items()})
+
+
+def test_the_other_settings_of_tls(pems: dict[str, str]) -> None:
+    found = arguments(servers="tls://a", tlsHostname="nats.example", tlsHandshakeFirst="true")
+    assert found == {"inbox_prefix": "_INBOX", "tls_hostname": "nats.example", "tls_handshake_first": True}
+    assert "tls" in arguments(tlsCertPem=pems["cert"], tlsKeySecret=pems["key"])

@@ -1,0 +1,655 @@
+"""Connections against the real server: one for each set of options and process, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from nats.aio.client import Client
+
+from spark_jetstream.client import connection as connection_module
+from spark_jetstream.client import nats_py
+from spark_jetstream.client.pool import close_all, connect, retrying
+from spark_jetstream.errors import (
+    ApiError,
+    AuthenticationFailed,
+    ConnectionFailed,
+    ConsumerLost,
+    JetStreamError,
+    NoResponders,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+)
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol.columns import headers, payloads
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import LOOPBACK, PortLease
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
+
+INFO = "$JS.API.INFO"
+
+
+@pytest.fixture(autouse=True)
+def no_connection_left() -> Iterator[None]:
+    """Each test has servers of its own, so none of its connections is of use to the next."""
+    yield
+    close_all()
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server that tells how many clients it has."""
+    with NatsServer(http_monitor=True) as running:
+        yield running
+
+
+def account(where: ConnectionOptions | str, patience: float = 0) -> dict[str, Any]:
+    """Ask for the account's figures, over the pooled connection."""
+    given = options(where) if isinstance(where, str) else where
+    return retrying(lambda: connect(given).api(INFO, b"", context="look at the account"), patience)
+
+
+def clients(server: NatsServer) -> int:
+    """How many clients the server has."""
+    return int(server.monitor("/connz")["num_connections"])
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A port where nobody listens."""
+    lease = PortLease()
+    try:
+        yield lease.port
+    finally:
+        lease.release()
+
+
+# The pool
+
+
+def test_equal_options_share_a_connection(server: NatsServer) -> None:
+    first = connect(options(server.url))
+    assert connect(options(server.url)) is first
+    assert clients(server) == 1
+    other = connect(options(server.url, inboxPrefix="_OTHER"))
+    assert other is not first
+    assert clients(server) == 2
+
+
+def test_a_connection_that_was_closed_is_replaced(server: NatsServer) -> None:
+    first = connect(options(server.url))
+    first.close()
+    assert not first.usable
+    assert connect(options(server.url)) is not first
+    account(server.url)
+
+
+def test_close_all(server: NatsServer) -> None:
+    before = connect(options(server.url)), connect(options(server.url, inboxPrefix="_OTHER"))
+    close_all()
+    wait_until(lambda: clients(server) == 0, "the end of all connections")
+    assert not any(connection.usable for connection in before)
+    account(server.url)
+    assert clients(server) == 1
+
+
+def test_close_all_lets_the_last_requests_through(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 10)
+    for _ in range(5):
+        sequences(pulls(server.url, part_of(server.url, "S")))
+    close_all()
+    with Publisher(server.url) as publisher:
+        assert not publisher.api("CONSUMER.NAMES.S").get("consumers")
+
+
+def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    with connection.inbox() as inbox:
+        connection.close()
+        with pytest.raises(ConsumerLost, match="cut"):
+            inbox.get(5)
+
+
+def test_what_the_server_said_of_itself() -> None:
+    with NatsServer(max_payload=65536) as server:
+        connection = connect(options(server.url))
+        assert connection.max_payload == 65536
+        assert connection.server_version >= (2, 12, 0)
+
+
+def in_child(work: Callable[[], object]) -> Any:
+    """What `work` returns in a forked child; it must be JSON."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # The child never comes back into pytest.
+        try:
+            os.write(into, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    with open(out, "rb") as file:
+        said = file.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return json.loads(said)
+
+
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+@forks
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_forked_child_has_a_connection_of_its_own(tls: bool, tmp_path: Path) -> None:
+    with NatsServer(http_monitor=True, config=tls_config(tmp_path) if tls else None) as server:
+        given = options(server.url, **({"tlsCaFile": str(tmp_path / "ca.pem")} if tls else {}))
+        connection = connect(given)
+
+        def work() -> tuple[int, int]:
+            gc.collect()
+            account(given)
+            mine = connect(given)
+            close_all()
+            gc.collect()
+            return os.getpid(), int(mine is not connection)
+
+        pid, different = in_child(work)
+        assert pid != os.getpid()
+        assert different
+        # The parent's connection was not touched by the end of the child's, nor by that of the child.
+        wait_until(lambda: clients(server) == 1, "the end of the child's connection")
+        account(given)
+        assert connect(given) is connection
+        assert connection.reconnects == 0
+
+
+def _account_of_child(where: ConnectionOptions) -> int:
+    return len(account(where))
+
+
+@forks
+def test_a_process_of_multiprocessing(server: NatsServer) -> None:
+    given = options(server.url)
+    connection = connect(given)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(_account_of_child, [given] * 4) == [len(account(given))] * 4
+    account(given)
+    assert connect(given) is connection
+    assert connection.reconnects == 0
+
+
+@forks
+def test_a_fork_while_another_thread_waits_for_a_connection(server: NatsServer) -> None:
+    with closed_port() as port, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(connect, options(f"nats://{LOOPBACK}:{port}", connectTimeout="1s"))
+        wait_until(waiting.running, "the other thread")
+        assert in_child(lambda: len(account(server.url))) > 0
+        with pytest.raises(ConnectionFailed):
+            waiting.result(10)
+
+
+# Several threads, and none
+
+
+def test_many_threads(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 2000)
+    part = part_of(server.url, "S")
+
+    def work(number: int) -> list[int]:
+        account(server.url)
+        first = 1 + 100 * number
+        mine = replace(part, first=first, end=first + 500, count=500)
+        return sequences(pulls(server.url, mine, replace(SETTINGS, batch=100)))
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(work, range(16)))
+    assert found == [list(range(1 + 100 * number, 501 + 100 * number)) for number in range(16)]
+    assert clients(server) == 1
+
+
+def test_a_server_that_is_down_holds_nobody_up(server: NatsServer) -> None:
+    with closed_port() as port, ThreadPoolExecutor(2) as threads:
+        down = options(f"nats://{LOOPBACK}:{port}", connectTimeout="1s")
+        waiting = [threads.submit(connect, down), threads.submit(connect, down)]
+        wait_until(lambda: all(each.running() for each in waiting), "the other threads")
+        account(server.url)
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            with pytest.raises(ConnectionFailed):
+                each.result(10)
+
+
+def test_inside_a_running_event_loop(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 100)
+
+    async def notebook() -> list[int]:
+        account(server.url)
+        return sequences(pulls(server.url, part_of(server.url, "S")))
+
+    assert asyncio.run(notebook()) == list(range(1, 101))
+
+
+def test_its_own_thread_must_not_wait(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+
+    async def work() -> None:
+        connection.request(INFO, b"", context="look")
+
+    waiting = asyncio.run_coroutine_threadsafe(work(), connection._loop)
+    with pytest.raises(RuntimeError, match="own thread"):
+        waiting.result(5)
+
+
+# No server, or the wrong one
+
+
+def test_no_server() -> None:
+    with closed_port() as port:
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match=rf"127\.0\.0\.1:{port} within 0\.5 s \(option servers\): "):
+            connect(options(f"nats://{LOOPBACK}:{port}", connectTimeout="500ms"))
+        assert 0.4 < time.monotonic() - began < 3
+
+
+def test_no_such_host() -> None:
+    with pytest.raises(ConnectionFailed, match="nowhere"):
+        connect(options("nats://nowhere.invalid:4222", connectTimeout="500ms"))
+
+
+def test_a_server_that_accepts_and_says_nothing(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        proxy.stall()
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match="option servers"):
+            connect(options(proxy.url, connectTimeout="500ms"))
+        assert time.monotonic() - began < 3
+
+
+def test_another_kind_of_server() -> None:
+    # The monitoring page speaks HTTP.
+    with NatsServer(http_monitor=True) as server, pytest.raises(ConnectionFailed, match="option servers"):
+        connect(options(server.monitor_url.replace("http", "nats"), connectTimeout="500ms"))
+
+
+def test_the_one_of_several_servers_that_is_there(server: NatsServer) -> None:
+    with closed_port() as one, closed_port() as other:
+        account(f"nats://{LOOPBACK}:{one},{server.url},nats://{LOOPBACK}:{other}")
+
+
+def test_another_server_is_found_while_the_first_is_silent(server: NatsServer) -> None:
+    with WireProxy(server.url) as silent, WireProxy(server.url) as other:
+        silent_only = options(silent.url, requestTimeout="1s", connectTimeout="1s")
+        given = silent_only.model_copy(update={"servers": (silent.url, other.url)})
+        connection = connect(given)
+        first = silent if silent.open_connections else other
+        first.stall()
+        began = time.monotonic()
+        account(given, patience=20)
+        assert time.monotonic() - began < 10
+        assert connection.reconnects == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"user": "ann", "password": "wrong-secret"}, "options user and password"),
+        ({"user": "nobody", "password": "wrong-secret"}, "options user and password"),
+        ({"token": "wrong-secret"}, "option token"),
+        ({}, "no option for authentication is set"),
+    ],
+)
+def test_wrong_credentials(given: dict[str, str], named: str) -> None:
+    with NatsServer(config='authorization { user: ann, password: "right-secret" }') as server:
+        began = time.monotonic()
+        with pytest.raises(AuthenticationFailed) as caught:
+            connect(options(server.url, **given, connectTimeout="20s"))
+        assert time.monotonic() - began < 3
+        assert named in str(caught.value)
+        assert server.url in str(caught.value)
+        assert "wrong-secret" not in f"{caught.value!r} {caught.value.__context__!r} {caught.value.__cause__!r}"
+        # And the right ones are not held up by that.
+        account(options(server.url, user="ann", password="right-secret"))
+
+
+# Requests
+
+
+def test_requests(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    assert json.loads(connection.request(INFO, b"", context="look"))["type"].endswith("account_info_response")
+    with pytest.raises(StreamNotFound, match="cannot look at stream NOPE: stream not found") as caught:
+        connection.api("$JS.API.STREAM.INFO.NOPE", b"", context="look at stream NOPE")
+    assert (caught.value.code, caught.value.err_code) == (404, 10059)
+    with pytest.raises(ApiError, match="cannot make it"):
+        connection.api("$JS.API.STREAM.CREATE.S", b"{", context="make it")
+
+
+def test_a_request_with_headers(server: NatsServer) -> None:
+    create(server.url, "S")
+    connection = connect(options(server.url))
+    replies = [connection.request("S.a", b"x", context="store", headers={"Nats-Msg-Id": "1"}) for _ in range(2)]
+    assert ["duplicate" in json.loads(reply) for reply in replies] == [False, True]
+
+
+def test_nobody_answers(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    began = time.monotonic()
+    with pytest.raises(
+        NoResponders, match=r"cannot look: nobody answers at \$JS\.hub\.API\.INFO.*domain and apiPrefix"
+    ):
+        connection.request("$JS.hub.API.INFO", b"", context="look")
+    assert time.monotonic() - began < 1
+
+
+def test_no_reply(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    began = time.monotonic()
+    # The server says nothing at all to a request that it does not know.
+    with pytest.raises(RequestTimeout, match=r"cannot look: no reply within 0\.3 s \(option requestTimeout\)"):
+        connection.request("$JS.API.NOTHING", b"", context="look", timeout=0.3)
+    assert time.monotonic() - began < 2
+    assert connection.reconnects == 0
+    account(server.url)
+
+
+def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream without a leader gives no reply, and a request that was sent meanwhile is lost."""
+    monkeypatch.setattr(connection_module, "_ASK_AGAIN", 0.1)
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url, requestTimeout="30s"))
+        proxy.drop_frames(b"account_info_response", 2)
+        assert "memory" in connection.ask(INFO, b"", context="look at the account")
+        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 3
+        # What may change something is sent once.
+        proxy.drop_frames(b"account_info_response", 1)
+        with pytest.raises(RequestTimeout):
+            connection.request(INFO, b"", context="look at the account", timeout=0.5)
+        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 4
+
+
+def test_errors_that_pass_are_tried_again(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    began = time.monotonic()
+    with pytest.raises(NoResponders):
+        retrying(lambda: connection.api("$JS.hub.API.INFO", b"", context="look"), 0.5)
+    assert 0.5 <= time.monotonic() - began < 3
+    began = time.monotonic()
+    with pytest.raises(StreamNotFound):
+        retrying(lambda: connection.api("$JS.API.STREAM.INFO.NOPE", b"", context="look"), 10)
+    assert time.monotonic() - began < 2
+
+
+def test_a_request_without_consequences(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    connection = connect(options(server.url))
+    connection.send("$JS.hub.API.NOTHING", b"", "do nothing")
+    wait_until(lambda: "cannot do nothing" in caplog.text, "the failure in the log")
+
+
+PERMISSIONS = """authorization {
+    users: [{ user: ann, password: a, permissions: { publish: { deny: "$JS.API.STREAM.INFO.>" } } }
+            { user: bob, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } }]
+}"""
+
+
+@pytest.fixture
+def strict() -> Iterator[NatsServer]:
+    """Ann may not look at streams, Bob may not receive at `_INBOX`."""
+    with NatsServer(config=PERMISSIONS) as server:
+        yield server
+
+
+def denied(connection: Any, work: Callable[[Any], object]) -> PermissionDenied:
+    """The refusal, which must come at once."""
+    began = time.monotonic()
+    with pytest.raises(PermissionDenied) as caught:
+        work(connection)
+    assert time.monotonic() - began < 1
+    return caught.value
+
+
+def test_a_request_that_is_not_permitted(strict: NatsServer) -> None:
+    connection = connect(options(strict.url, user="ann", password="a"))
+    for _ in range(2):
+        error = denied(connection, lambda its: its.api("$JS.API.STREAM.INFO.Sales", b"", context="look at Sales"))
+        assert error.subject == "$JS.API.STREAM.INFO.Sales"
+        assert str(error) == "cannot look at Sales: the account may not publish to $JS.API.STREAM.INFO.Sales"
+    account(connection.options)
+
+
+def test_an_inbox_that_is_not_permitted(strict: NatsServer) -> None:
+    connection = connect(options(strict.url, user="bob", password="b"))
+    # The client library subscribes once and never again: later requests must not wait in vain.
+    for _ in range(3):
+        error = denied(connection, lambda its: its.request(INFO, b"", context="look"))
+        assert str(error.subject).lower().startswith("_inbox.")
+        assert "option inboxPrefix" in str(error)
+    with connection.inbox() as inbox:
+        error = denied(inbox, lambda its: its.get(5))
+        assert str(error.subject).lower().startswith("_inbox.")
+    account(options(strict.url, user="bob", password="b", inboxPrefix="_BOB"))
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_server_that_was_restarted_between_two_uses(server: NatsServer, how: str) -> None:
+    account(server.url)
+    connection = connect(options(server.url))
+    getattr(server, how)()
+    server.start()
+    account(server.url, patience=5)
+    assert connect(options(server.url)) is connection
+    assert connection.reconnects == 1
+
+
+def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> None:
+    account(server.url)
+    server.stop()
+    given = options(server.url)
+    wait_until(lambda: not connect_fails(given), "the loss of the connection")
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.5 s: .*Connect call failed"):
+        connect(given, patience=0.5)
+    assert 0.4 < time.monotonic() - began < 2
+
+
+def connect_fails(given: ConnectionOptions) -> bool:
+    """Whether the pooled connection is still taken to be there."""
+    try:
+        connect(given, patience=0)
+    except ConnectionFailed:
+        return False
+    return True
+
+
+def test_garbage_instead_of_a_reply(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        left = [b"\x00\x01\x02\r\n"]
+        proxy.drop(lambda frame: left.pop() + frame if left else frame)
+        account(proxy.url, patience=5)
+        assert not left
+        assert connection.reconnects == 1
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
+    with NatsServer(config=tls_config(tmp_path) if tls else None) as server, WireProxy(server.url) as proxy:
+        ca = {"tlsCaFile": str(tmp_path / "ca.pem")} if tls else {}
+        connection = connect(options(proxy.url, requestTimeout="500ms", connectTimeout="1s", **ca))
+        before = proxy.connections
+        proxy.stall()
+
+        def mend() -> None:
+            proxy.wait(lambda: proxy.connections > before, 10)
+            proxy.unstall()
+
+        with ThreadPoolExecutor(1) as threads:
+            mending = threads.submit(mend)
+            began = time.monotonic()
+            with pytest.raises(ConnectionFailed, match="no sign of life"):
+                connection.request(INFO, b"", context="look")
+            account(connection.options, patience=10)
+            assert time.monotonic() - began < 8
+            mending.result()
+        assert connection.reconnects == 1
+
+
+def test_an_error_for_which_the_server_closes_the_connection(server: NatsServer) -> None:
+    first = connect(options(server.url))
+    with pytest.raises(JetStreamError):
+        first.request("too.large", bytes(first.max_payload + 1), context="send too much")
+    account(server.url)
+
+
+# TLS and WebSocket
+
+
+def tls_config(folder: Path, more: str = "") -> str:
+    """The `tls` block of a server for the loopback address; its authority is in `ca.pem`, a client in `client.pem`."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    authority.issue_cert(LOOPBACK).private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    authority.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
+    files = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem", ca_file: "{folder}/ca.pem"'
+    return f"tls {{ {files}, timeout: 5, {more} }}"
+
+
+ROWS = [Message("S.large", bytes([number]) * 700_000) for number in range(16)]
+ROWS += [Message("S.small", str(number).encode()) for number in range(3000)]
+
+
+@pytest.fixture
+def loaded() -> Iterator[NatsServer]:
+    """A server with 16 messages of 700 kB and 3,000 small ones, on disk, that can be restarted another way."""
+    with NatsServer(websocket=True) as server:
+        create(server.url, "S", storage="file")
+        with Publisher(server.url) as publisher:
+            publisher.publish(ROWS)
+        yield server
+
+
+def check_rows(given: ConnectionOptions, part: SequenceRange) -> None:
+    """Read it all, and compare byte for byte."""
+    read = list(pulls(given, part, replace(SETTINGS, max_bytes=8 << 20)))
+    assert sequences(iter(read)) == list(range(1, len(ROWS) + 1))
+    assert [data for pulled in read for data in payloads(pulled.frames).to_pylist()] == [row.data for row in ROWS]
+
+
+TLS = {
+    "required": ("", {"tlsCaFile": "ca.pem"}),
+    "verified": ("verify: true", {"tlsCaFile": "ca.pem", "tlsCertFile": "client.pem", "tlsKeyFile": "client.pem"}),
+    "first": ("handshake_first: true", {"tlsCaFile": "ca.pem", "tlsHandshakeFirst": "true"}),
+}
+
+
+@pytest.mark.parametrize("kind", TLS)
+def test_large_reads_over_tls(loaded: NatsServer, kind: str, tmp_path: Path) -> None:
+    part = part_of(loaded.url, "S")
+    more, given = TLS[kind]
+    loaded.config = tls_config(tmp_path, more)
+    loaded.restart()
+    files = {name: str(tmp_path / value) if value.endswith("pem") else value for name, value in given.items()}
+    secure = options(loaded.url, **files)
+    check_rows(secure, part)
+    transport = connect(secure)._client._transport
+    assert isinstance(transport, nats_py.BulkTransport)
+    assert transport._io_writer is not None
+    assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    with NatsServer(config=tls_config(tmp_path)) as server:
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match=r"not trusted \(options tlsCaFile, tlsHostname\)"):
+            connect(options(server.url, tlsCaFile=str(tmp_path / "other.pem")))
+        assert time.monotonic() - began < 2
+
+
+def test_a_server_without_the_tls_that_was_asked_for(server: NatsServer) -> None:
+    secret = options(server.url.replace("nats:", "tls:"), token="never-in-the-clear", connectTimeout="500ms")
+    with WireProxy(server.url) as proxy:
+        given = secret.model_copy(update={"servers": (proxy.url.replace("nats:", "tls:"),)})
+        with pytest.raises(ConnectionFailed, match="the server offers none"):
+            connect(given)
+        assert b"never-in-the-clear" not in proxy.client_bytes
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
+def test_reading_over_websocket(loaded: NatsServer) -> None:
+    check_rows(options(loaded.websocket_url), part_of(loaded.url, "S"))
+
+
+# The client library's private parts
+
+
+def test_private_names_of_the_client_library_stand_in_one_place() -> None:
+    client = Client()
+    assert hasattr(getattr(client, nats_py._PARSER), "parse")
+    assert hasattr(getattr(client, nats_py._PARSER), "reset")
+    assert getattr(client, nats_py._TRANSPORT) is None
+    # Through getattr and setattr with those names, and in no other way.
+    for source in (nats_py, connection_module):
+        text = Path(str(source.__file__)).read_text()
+        assert not re.findall(r"(?:_client|client|subscription|message)\._\w+", text)
+    assert not re.findall(r"[gs]etattr", Path(str(connection_module.__file__)).read_text())
+
+
+@pytest.fixture
+def without_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a newer client library kept its parser elsewhere."""
+    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
+
+
+@pytest.mark.usefixtures("without_parser")
+def test_without_the_parser_reading_is_slow_and_right(server: NatsServer) -> None:
+    odd = [("Status", "503"), ("Description", "No Messages"), ("Kind", "a: b")]
+    rows = [Message("S.a", str(number).encode()) for number in range(900)]
+    rows += [Message("S.b", b"", odd), Message("S.c", b"MSG a 1 5\r\nhello\r\n", odd), Message("S.d", bytes(100_000))]
+    create(server.url, "S")
+    with Publisher(server.url) as publisher:
+        publisher.publish(rows)
+    part = part_of(server.url, "S")
+    with pytest.warns(RuntimeWarning, match="no parser that can be replaced"):
+        connect(options(server.url))
+    # Requests that end by their bytes, and a message too large for one: statuses are read too.
+    read = list(pulls(server.url, part, replace(SETTINGS, max_bytes=65_536)))
+    assert sequences(iter(read)) == list(range(1, len(rows) + 1))
+    assert [data for pulled in read for data in payloads(pulled.frames).to_pylist()] == [row.data for row in rows]
+    found = [each for pulled in read for each in headers(pulled.frames).to_pylist()]
+    assert [dict(each) if each else None for each in found] == [row.expected_headers for row in rows]
+
+
+@pytest.mark.usefixtures("without_parser")
+def test_without_the_parser_interruptions_are_survived_too(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 1000)
+    with WireProxy(server.url) as proxy:
+        with pytest.warns(RuntimeWarning, match="tested: 2.16"):
+            connect(options(proxy.url))
+        cut = proxy.cut_after(60_000)
+        assert sequences(pulls(proxy.url, part_of(server.url, "S"))) == list(range(1, 1001))
+        assert cut.is_set()

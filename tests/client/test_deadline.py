@@ -1,0 +1,46 @@
+"""Deadlines and pauses, on the real clock where they must be."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from spark_jetstream.client.deadline import Backoff, Deadline
+
+
+def test_a_deadline() -> None:
+    far, gone = Deadline(60), Deadline(0)
+    assert not far.expired
+    assert 50 < far.left <= far.seconds == 60
+    assert (far.within(5), far.within(100) <= 60) == (5, True)
+    assert gone.expired
+    assert (gone.left, gone.within(5)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "pauses"),
+    [
+        (Backoff(), [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]),
+        (Backoff(at_once=True), [0.0, 0.05, 0.1, 0.2]),
+        (Backoff(0.1, 0.3), [0.1, 0.2, 0.3, 0.3]),
+        (Backoff(2.0), [1.0, 1.0]),
+    ],
+    ids=["default", "at once", "given", "most"],
+)
+def test_pauses_grow_and_begin_anew(backoff: Backoff, pauses: list[float]) -> None:
+    for _ in range(2):
+        assert [backoff.seconds() for _ in pauses] == pytest.approx(pauses)
+        backoff.reset()
+
+
+def test_a_pause_lasts_as_long_as_it_says_and_ends_with_the_deadline() -> None:
+    backoff = Backoff(0.1, 30.0)
+    began = time.monotonic()
+    backoff.pause()
+    assert time.monotonic() - began >= 0.1
+    long, deadline = Backoff(30.0, 30.0), Deadline(0.1)
+    began = time.monotonic()
+    long.pause(deadline)
+    assert deadline.expired
+    assert time.monotonic() - began < 10

@@ -1,0 +1,535 @@
+"""A server that lies, drips, floods and talks nonsense: each try ends in time, in an error of this package.
+
+The table has a row for each lie: the stage at which the server tells it, and what the try ends in. What floods runs in
+a process of its own, whose memory is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+from nats.aio.client import ServerVersion
+
+from spark_jetstream.client import inbox as inbox_module
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import (
+    ApiError,
+    AuthenticationFailed,
+    ConnectionFailed,
+    DataLossError,
+    JetStreamError,
+    OutageError,
+    ProtocolError,
+    RequestTimeout,
+)
+from spark_jetstream.protocol.server_info import MOST_URLS, InfoCheck
+from spark_jetstream.protocol.wire import Frames, Scanner, Status
+from spark_jetstream.streams.pull import read_range
+from tests.support.fake_jetstream import FakeServer, HangUp, Honest, Lie, ack
+from tests.support.hostile import COUNT, TRIES, driver, read
+
+SECONDS = 20.0
+"""The time-outs of a try have one second each; the rest is for a busy machine."""
+MEGABYTES = 500
+
+INT64_MAX = 2**63 - 1
+FLOOD = b"x" * (1 << 20)
+DEEP = b"[" * 100_000
+ESCAPES = "\x1b[31m\x07red\x9b"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as running:
+        running.store(COUNT)
+        yield running
+    close_all()
+
+
+# Lies
+
+
+def says(*pieces: bytes) -> Lie:
+    """Sends this in place of the truth."""
+    return lambda honest: pieces
+
+
+def hangs_up(honest: Honest) -> Iterable[bytes]:
+    """Closes the connection."""
+    raise HangUp
+
+
+def then_hangs_up(*pieces: bytes) -> Lie:
+    def lie(honest: Honest) -> Iterator[bytes]:
+        yield from pieces
+        raise HangUp
+
+    return lie
+
+
+def is_silent(honest: Honest) -> Iterable[bytes]:
+    """Never says a word."""
+    return ()
+
+
+def drips(honest: Honest) -> Iterator[bytes]:
+    """Tells the truth, a byte at a time."""
+    for at in range(len(honest.frames)):
+        yield honest.frames[at : at + 1]
+        honest.ended.wait(0.5)
+
+
+def floods(begin: bytes, piece: bytes = FLOOD) -> Lie:
+    """Never ends."""
+
+    def lie(honest: Honest) -> Iterator[bytes]:
+        yield begin
+        while not honest.ended.is_set():
+            yield piece
+
+    return lie
+
+
+def after(*pieces: bytes) -> Lie:
+    """The truth, and this behind it."""
+    return lambda honest: (honest.frames, *pieces)
+
+
+def hello(**fields: Any) -> Lie:
+    """An INFO with other fields."""
+
+    def lie(honest: Honest) -> Iterable[bytes]:
+        body = json.loads(honest.frames[len(b"INFO ") :])
+        yield b"INFO %s\r\n" % json.dumps({**body, **fields}).encode()
+
+    return lie
+
+
+def fields(name: str, *values: Any) -> dict[str, Lie]:
+    """A row for each value of a field of INFO."""
+    return {f"{name} {value!r}"[:40]: hello(**{name: value}) for value in values}
+
+
+def reply(payload: bytes, head: bytes = b"") -> Lie:
+    """Another reply."""
+    return lambda honest: [honest.saying(payload, head)]
+
+
+def changed(**fields: Any) -> Lie:
+    """A reply with other values."""
+    return lambda honest: [honest.changed(**fields)]
+
+
+def delivers(reply_to: bytes, head: bytes = b"", payload: bytes = b"1") -> Lie:
+    """A message of a consumer, with this for the subject of its acknowledgement."""
+    return lambda honest: [honest.saying(payload, head, reply_to)]
+
+
+def refuses(description: object) -> Lie:
+    """An error of the API."""
+    return reply(json.dumps({"error": {"code": 400, "err_code": 10025, "description": description}}).encode())
+
+
+def direct(time: str = "2026-01-02T03:04:05Z", sequence: str = "1", pending: str = "0", previous: str = "0") -> Lie:
+    """A message that answers a Direct Get."""
+    head = (
+        f"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: S.a\r\nNats-Sequence: {sequence}\r\nNats-Time-Stamp: {time}\r\n"
+        f"Nats-Num-Pending: {pending}\r\nNats-Last-Sequence: {previous}\r\n\r\n"
+    )
+    return reply(b"1", head.encode())
+
+
+def status(text: str) -> Lie:
+    """A status in place of messages."""
+    return reply(b"", f"NATS/1.0 {text}\r\n\r\n".encode())
+
+
+# What each ends in
+
+Row = tuple[str, str, Lie, tuple[type[JetStreamError], ...]]
+NEVER_UP = (ConnectionFailed,)
+GARBLED = (ConnectionFailed, OutageError, RequestTimeout)
+MALFORMED = (ProtocolError,)
+
+HELLO: dict[str, Lie] = {
+    "silence": is_silent,
+    "close": hangs_up,
+    "drip": drips,
+    "no words": says(b"\r\n"),
+    "rubbish": says(bytes(range(256)) * 16),
+    "HTTP": then_hangs_up(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+    "PING": says(b"PING\r\n"),
+    "PONG": says(b"PONG\r\n"),
+    "error": says(b"-ERR 'no'\r\n"),
+    "error that is no UTF-8": says(b"-ERR '\xff\xfe'\r\n"),
+    "INFO without JSON": says(b"INFO \r\n"),
+    "INFO half": says(b'INFO {"a":\r\n'),
+    "INFO that is no UTF-8": says(b'INFO {"a":"\xff"}\r\n'),
+    "INFO deep": says(b"INFO " + DEEP + b"\r\n"),
+    "INFO list": says(b"INFO []\r\n"),
+    "INFO text": says(b'INFO "max_payload"\r\n'),
+    "INFO number": says(b"INFO 7\r\n"),
+    "INFO null": says(b"INFO null\r\n"),
+    "INFO empty": says(b"INFO {}\r\n"),
+    "long INFO": says(b'INFO {"a":"' + FLOOD + b'"}\r\n'),
+    **fields("max_payload", "1", None, -1, 0, 1.5, True, [], 2**62),
+    **fields("version", 2, None, "", "two", "2.1", [], "9" * 5000 + ".1.1"),
+    **fields("connect_urls", "a:1", 7, {"a": 1}, [1], [None], ["[::1"], ["a:port"], ["a:99999"], ["x" * 9999]),
+    **fields("headers", "yes", None, 1),
+    **fields("tls_required", True, "no", [1]),
+    **fields("auth_required", "yes", {}),
+    **fields("nonce", 5, None, ["a"]),
+    **fields("client_id", "1", None, []),
+    **fields("client_ip", 1, {}),
+}
+
+PONG: dict[str, tuple[Lie, tuple[type[JetStreamError], ...]]] = {
+    "silence": (is_silent, NEVER_UP),
+    "close": (hangs_up, NEVER_UP),
+    "rubbish": (says(bytes(range(256)) * 16), NEVER_UP),
+    "another line": (says(b"INFO {}\r\n"), NEVER_UP),
+    "error": (says(b"-ERR 'no'\r\n"), NEVER_UP),
+    "error without words": (says(b"-ERR\r\n"), NEVER_UP),
+    "error that is no UTF-8": (says(b"-ERR '\xff\xfe'\r\n"), NEVER_UP),
+    "error with escapes": (says(f"-ERR '{ESCAPES}'\r\n".encode()), NEVER_UP),
+    "refusal": (says(b"-ERR 'Authorization Violation'\r\n"), (AuthenticationFailed,)),
+}
+
+BEHIND_PONG: dict[str, Lie] = {
+    "error without words": after(b"-ERR \r\n"),
+    "error without quotes": after(b"-ERR no\r\n"),
+    "error that is no UTF-8": after(b"-ERR '\xff\xfe'\r\n"),
+    "error with escapes": after(f"-ERR '{ESCAPES}'\r\n".encode()),
+    "INFO list": after(b"INFO []\r\n"),
+    "INFO half": after(b"INFO {\r\n"),
+    "INFO deep": after(b"INFO " + DEEP + b"\r\n"),
+    "INFO connect_urls": after(b'INFO {"connect_urls":7}\r\n'),
+    "rubbish": after(b"\x00\x01\x02\r\n"),
+    "negative size": after(b"MSG a 1 -5\r\n"),
+    "sid that is a word": after(b"MSG a one 5000\r\n" + b"x" * 5000 + b"\r\n"),
+    "wrong length": after(b"MSG a 1 2\r\nabcdef\r\n"),
+}
+
+REPLY: dict[str, tuple[Lie, tuple[type[JetStreamError], ...]]] = {
+    "silence": (is_silent, (RequestTimeout, ConnectionFailed, OutageError)),
+    "close": (hangs_up, GARBLED),
+    "drip": (drips, GARBLED),
+    "nothing": (reply(b""), MALFORMED),
+    "no JSON": (reply(b"no"), MALFORMED),
+    "no UTF-8": (reply(b'{"a":"\xff"}'), MALFORMED),
+    "list": (reply(b"[]"), MALFORMED),
+    "null": (reply(b"null"), MALFORMED),
+    "deep": (reply(DEEP), MALFORMED),
+    "long number": (reply(b'{"a":%s}' % (b"9" * 10_000)), MALFORMED),
+    "empty": (reply(b"{}"), MALFORMED),
+    "error with escapes": (refuses(ESCAPES), (ApiError,)),
+    "error that is a list": (refuses([1]), (ApiError,)),
+    "subject that is no UTF-8": (lambda honest: [b"MSG \xff %s 2\r\n{}\r\n" % honest.sid], GARBLED),
+    "status that is no number": (reply(b"", b"NATS/1.0 \xff\xff\xff \xff\r\n\r\n"), (*GARBLED, ProtocolError)),
+    "header of a few bytes": (reply(b"", b"NATS/"), (*GARBLED, ProtocolError)),
+}
+
+STATE: dict[str, Lie] = {
+    "first below 0": changed(state__first_seq=-1),
+    "last below 0": changed(state__last_seq=-1),
+    "last of 64 bits": changed(state__last_seq=2**64 - 1),
+    "last of 63 bits": changed(state__last_seq=INT64_MAX),
+    "last of many digits": changed(state__last_seq=10**40),
+    "first behind last": changed(state__first_seq=COUNT + 2),
+    "messages below 0": changed(state__messages=-1),
+    "more messages than sequences": changed(state__messages=COUNT + 1),
+    "messages in an empty stream": changed(state__first_seq=COUNT + 1),
+    "bytes below 0": changed(state__bytes=-1),
+    "deleted below 0": changed(state__num_deleted=-1),
+    "more deleted than sequences": changed(state__num_deleted=10**15),
+    "fractions": changed(state__last_seq=99.5),
+    "created at no time": changed(created="yesterday"),
+    "created never": changed(created=""),
+    "created in month 13": changed(created="2026-13-01T00:00:00Z"),
+    "last message at no time": changed(state__last_ts="noon"),
+    "clock": changed(ts="2026-01-01T25:00:00Z"),
+}
+
+
+def rows() -> Iterator[Any]:
+    def row(id_: str, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]) -> Any:
+        return pytest.param(name, stage, lie, errors, id=f"{name}: {stage}: {id_}")
+
+    for id_, lie in HELLO.items():
+        yield row(id_, "connect", "hello", lie, NEVER_UP)
+    for id_, (lie, errors) in PONG.items():
+        yield row(id_, "admin", "pong", lie, errors)
+    for id_, lie in BEHIND_PONG.items():
+        yield row(id_, "read", "pong", lie, GARBLED)
+    for id_, (lie, errors) in REPLY.items():
+        for name, stage in (
+            ("plan", "STREAM.INFO"),
+            ("admin", "STREAM.INFO"),
+            ("read", "CONSUMER.CREATE"),
+            ("plan direct", "STREAM.MSG.GET"),
+        ):
+            yield row(id_, name, stage, lie, errors)
+    for id_, lie in STATE.items():
+        for name in ("plan", "plan filtered", "direct"):
+            yield row(id_, name, "STREAM.INFO", lie, MALFORMED)
+    for value in (-1, 2**63, 1.5, None, "7"):
+        yield row(f"pending {value}", "read", "CONSUMER.CREATE", changed(num_pending=value), MALFORMED)
+        yield row(f"pending {value}", "plan filtered", "CONSUMER.CREATE", changed(num_pending=value), MALFORMED)
+    for id_, lie in {
+        "sequence below 0": changed(message__seq=-1),
+        "sequence 0": changed(message__seq=0),
+        "sequence of 64 bits": changed(message__seq=2**64 - 1),
+        "message is a text": changed(message="m"),
+        "no base64": changed(message__data="%%%"),
+        "stored at no time": changed(message__time="noon"),
+    }.items():
+        yield row(id_, "plan direct", "STREAM.MSG.GET", lie, MALFORMED)
+    for id_, lie, errors in (
+        ("time that is a word", delivers(b"$JS.ACK.S.c.1.1.1.noon.0"), MALFORMED),
+        ("time of 64 bits", delivers(b"$JS.ACK.S.c.1.1.1.%d.0" % (2**64 - 1)), MALFORMED),
+        ("sequence that is a word", delivers(b"$JS.ACK.S.c.1.one.1.1.0"), MALFORMED),
+        ("sequence of 64 bits", delivers(b"$JS.ACK.S.c.1.%d.1.1.0" % (2**64 - 1)), MALFORMED),
+        ("pending that is a word", delivers(b"$JS.ACK.S.c.1.1.1.1.many"), MALFORMED),
+        ("another reply subject", delivers(b"$JS.NAK.S.c.1.1.1.1.0"), MALFORMED),
+        ("ten tokens", delivers(b"$JS.ACK.S.c.1.1.1.1.0.0"), MALFORMED),
+        ("no reply subject", reply(b"1"), (*GARBLED, ProtocolError)),
+        ("sequence in front of the range", delivers(ack(0, 1, 9)), (OutageError, ProtocolError)),
+        ("hole", delivers(ack(5, 5, 9)), (OutageError,)),
+        ("nothing follows", delivers(ack(1, 1, 0)), (OutageError,)),
+        ("status that is not known", status(f"777 {ESCAPES}"), (JetStreamError,)),
+        ("end at once", reply(b"", b"NATS/1.0 408 Gone\r\nNats-Pending-Messages: 100\r\n\r\n"), (OutageError,)),
+        (
+            "too large, for ever",
+            reply(b"", b"NATS/1.0 409 Message Size Exceeds MaxBytes\r\nNats-Pending-Messages: 100\r\n\r\n"),
+            (OutageError,),
+        ),
+        ("silence", is_silent, (OutageError,)),
+        ("close", hangs_up, (OutageError,)),
+        ("drip", drips, (OutageError,)),
+    ):
+        yield row(id_, "read", "CONSUMER.MSG.NEXT", lie, errors)
+    for id_, lie, errors in (
+        ("time that is a word", delivers(b"$JS.ACK.S.c.1.1.1.noon.0"), MALFORMED),
+        ("sequence of 64 bits", delivers(b"$JS.ACK.S.c.1.%d.1.1.0" % (2**64 - 1)), MALFORMED),
+        ("status that is not known", status(f"777 {ESCAPES}"), (JetStreamError,)),
+        ("silence", is_silent, (RequestTimeout,)),
+    ):
+        yield row(id_, "plan filtered", "CONSUMER.MSG.NEXT", lie, errors)
+    for id_, lie, errors in (
+        ("time that is a word", direct(time="noon"), MALFORMED),
+        ("time of another age", direct(time="9999-01-01T00:00:00Z"), MALFORMED),
+        ("sequence below 0", direct(sequence="-1"), MALFORMED),
+        ("sequence of 64 bits", direct(sequence=str(2**64 - 1)), MALFORMED),
+        ("pending that is a word", direct(pending="many"), (OutageError, ProtocolError)),
+        ("no status and no message", reply(b"hello"), MALFORMED),
+        ("status that is not known", status(f"777 {ESCAPES}"), (JetStreamError,)),
+        ("end with escapes", status(f"204 {ESCAPES}"), (OutageError, DataLossError)),
+        ("silence", is_silent, (OutageError,)),
+        ("close", hangs_up, (OutageError,)),
+    ):
+        yield row(id_, "direct", "DIRECT.GET", lie, errors)
+    for id_, lie, errors in (
+        ("no JSON", reply(b"no"), MALFORMED),
+        ("deep", reply(DEEP), MALFORMED),
+        ("sequence below 0", reply(b'{"stream":"S","seq":-1}'), MALFORMED),
+        ("sequence of 64 bits", reply(b'{"stream":"S","seq":18446744073709551615}'), MALFORMED),
+        ("sequence that is a text", reply(b'{"stream":"S","seq":"7"}'), MALFORMED),
+        ("number that nothing has", lambda honest: [b"MSG %s9 %s 2\r\n{}\r\n" % (honest.to, honest.sid)], MALFORMED),
+        ("error that is a text", reply(b'{"error":"no"}'), MALFORMED),
+        ("error with escapes", refuses(ESCAPES), (JetStreamError,)),
+        ("status with escapes", status(f"400 {ESCAPES}"), (JetStreamError,)),
+        ("another stream", reply(f'{{"stream":"{ESCAPES}"x,"seq":1}}'.encode()), MALFORMED),
+        ("silence", is_silent, (JetStreamError,)),
+        ("close", hangs_up, (OutageError,)),
+        ("drip", drips, (JetStreamError,)),
+    ):
+        yield row(id_, "publish", "publish", lie, errors)
+
+
+def printable(text: str) -> bool:
+    return all(each.isprintable() for each in text)
+
+
+@pytest.mark.parametrize(("name", "stage", "lie", "errors"), list(rows()))
+def test_a_lie_ends_in_time_and_in_words(
+    server: FakeServer, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]
+) -> None:
+    server.lies[stage] = lie
+    began = time.monotonic()
+    with pytest.raises(errors) as caught:
+        TRIES[name](server.url)
+    assert time.monotonic() - began < SECONDS
+    assert printable(str(caught.value)), ascii(str(caught.value))
+
+
+@pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
+def test_an_honest_server_is_believed(server: FakeServer, name: str) -> None:
+    assert TRIES[name](server.url) == {"publish": 10}.get(name, 1 if name.startswith("plan") else COUNT)
+
+
+def test_a_sparse_stream_is_planned_and_read_by_what_it_holds(server: FakeServer) -> None:
+    far = 2**40
+    server.messages = {1: "S.a", 2: "S.a", far: "S.a"}
+    state = {"messages": 3, "bytes": 3, "first_seq": 1, "last_seq": far, "num_deleted": far - 3}
+    server.look = lambda: {**server.info(), "state": state}
+    [part] = driver(server.url).batch_ranges()
+    assert (part.first, part.end, part.count) == (1, far + 1, 3)
+    assert len(server.asked) < 20
+    assert read(server.url, read_range, part) == 3
+
+
+# One inbox
+
+
+class NoConnection:
+    """What an inbox needs of a connection that nothing is sent over."""
+
+    reconnects = 0
+
+
+def messages_for(inbox: Inbox, count: int, size: int) -> Frames:
+    scanner = Scanner()
+    scanner.collect = {1}
+    [frames] = scanner.feed((b"MSG %s.1 1 r %d\r\n%s\r\n" % (inbox.subject.encode(), size, b"x" * size)) * count)
+    assert isinstance(frames, Frames)
+    return frames
+
+
+def test_an_inbox_takes_no_more_than_its_reader_expects() -> None:
+    inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
+    inbox.expect(8 << 20)
+    for _ in range(inbox_module.MOST_WAITING // (1 << 20) + 8 + 5):
+        inbox.put(messages_for(inbox, 1000, 1000))
+    came = 0
+    with suppress(ProtocolError):
+        while inbox.get(0) is not None:
+            came += 1
+    assert 8 < came <= inbox_module.MOST_WAITING // (1 << 20) + 8
+    assert inbox.get(0) is None
+
+
+def test_an_inbox_that_is_read_takes_any_number() -> None:
+    inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
+    frames = messages_for(inbox, 100, 100_000)
+    for _ in range(50):
+        inbox.put(frames)
+        inbox.put(Status(1, b"", 100, "Idle", {}))
+        assert (inbox.get(0), inbox.get(0)) != (None, None)
+
+
+def test_statuses_take_memory_too() -> None:
+    inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
+    for _ in range(inbox_module.MOST_WAITING // 1000 + 1):
+        inbox.put(Status(1, b"", 100, "Idle", {}))
+    with pytest.raises(ProtocolError, match="nobody has asked for"):
+        list(iter(lambda: inbox.get(0), None))
+
+
+# What a server says of itself
+
+HONEST = {"version": "2.15.1", "max_payload": 1 << 20, "connect_urls": ["a:1", "[::1]:4222"], "headers": True}
+
+
+def info_line(**fields: Any) -> bytes:
+    return b"INFO %s\r\n" % json.dumps({**HONEST, **fields}).encode()
+
+
+def info_of(line: bytes) -> dict[str, Any]:
+    assert line.startswith(b"INFO ")
+    assert line.endswith(b"\r\n")
+    found: dict[str, Any] = json.loads(line[5:])
+    return found
+
+
+def test_an_honest_info_passes() -> None:
+    check = InfoCheck()
+    assert info_of(check.check(info_line(), first=True)) == HONEST
+    assert info_of(check.check(b'INFO {"ldm":true}\r\n')) == {"ldm": True}
+    assert info_of(check.check(info_line(connect_urls=None))) == {**HONEST, "connect_urls": None}
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.12.0-RC.1", "2.10.29-binary", "2.15.0-dev+build.7", "2.1.0-..01"])
+def test_versions_reach_the_client_library_as_three_numbers(version: str) -> None:
+    found = info_of(InfoCheck().check(info_line(version=version), first=True))["version"]
+    assert found == version.partition("-")[0]
+    assert ServerVersion(found).major == 2
+
+
+def test_no_more_than_some_urls_are_remembered() -> None:
+    check = InfoCheck()
+    found: set[str] = set()
+    for number in range(50):
+        urls = [f"host-{number}-{each}:4222" for each in range(100)]
+        found.update(info_of(check.check(info_line(connect_urls=urls)))["connect_urls"])
+    assert len(found) == MOST_URLS
+    assert info_of(check.check(info_line(connect_urls=["host-0-0:4222"])))["connect_urls"] == ["host-0-0:4222"]
+
+
+# Floods: in a process of its own, whose memory is measured
+
+
+def forever(frames: Callable[[Honest], bytes]) -> Lie:
+    """Never ends to answer."""
+
+    def lie(honest: Honest) -> Iterator[bytes]:
+        many = frames(honest)
+        many *= max(1, (1 << 20) // len(many))
+        while not honest.ended.is_set():
+            yield many
+
+    return lie
+
+
+def announced(size: int) -> Callable[[Honest], Iterable[bytes]]:
+    def lie(honest: Honest) -> Iterator[bytes]:
+        yield b"MSG %s %s %d\r\n" % (honest.to, honest.sid, size)
+        while not honest.ended.is_set():
+            yield FLOOD
+
+    return lie
+
+
+FLOODS: dict[str, tuple[str, str, Lie]] = {
+    "endless line first": ("plan", "hello", floods(b"")),
+    "endless INFO": ("plan", "hello", floods(b'INFO {"a":"')),
+    "endless line for PONG": ("plan", "pong", floods(b"")),
+    "endless line later": ("plan", "pong", floods(b"PONG\r\n")),
+    "endless INFO later": ("plan", "pong", floods(b'PONG\r\nINFO {"a":"')),
+    "PINGs": ("plan", "pong", floods(b"PONG\r\n", b"PING\r\n" * 100_000)),
+    "errors": ("plan", "pong", floods(b"PONG\r\n", b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n" * 10_000)),
+    "messages for nobody": ("plan", "pong", floods(b"PONG\r\n", b"MSG a 99 5\r\nhello\r\n" * 10_000)),
+    "a reply of 900 MB": ("plan", "STREAM.INFO", announced(900_000_000)),
+    "a reply of 90 MB": ("plan", "STREAM.INFO", announced(90_000_000)),
+    "replies": ("plan", "STREAM.INFO", forever(lambda honest: honest.saying(b"x" * 1000))),
+    "a message of 900 MB": ("read", "CONSUMER.MSG.NEXT", announced(900_000_000)),
+    "a message of 90 MB": ("read", "CONSUMER.MSG.NEXT", announced(90_000_000)),
+    "heartbeats": ("read", "CONSUMER.MSG.NEXT", forever(lambda each: each.saying(b"", b"NATS/1.0 100 Idle\r\n\r\n"))),
+    "the same message": ("read", "CONSUMER.MSG.NEXT", forever(lambda each: each.saying(b"1", b"", ack(1, 1, 99)))),
+    "a direct get of 900 MB": ("direct", "DIRECT.GET", announced(900_000_000)),
+    "direct gets": ("direct", "DIRECT.GET", forever(lambda honest: honest.frames)),
+    "an acknowledgement of 900 MB": ("publish", "publish", announced(900_000_000)),
+    "acknowledgements": ("publish", "publish", forever(lambda each: each.saying(b'{"stream":"S","seq":1}'))),
+    "last sequence 2^62": ("plan", "STREAM.INFO", changed(state__last_seq=2**62, state__messages=2**62)),
+    "pending 2^62": ("plan filtered", "CONSUMER.CREATE", changed(num_pending=2**62)),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_takes_little_memory(server: FakeServer, flood: str) -> None:
+    name, stage, lie = FLOODS[flood]
+    server.lies[stage] = lie
+    command = [sys.executable, "-m", "tests.support.hostile", name, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["seconds"] < SECONDS, found
+    assert found["megabytes"] < MEGABYTES, found

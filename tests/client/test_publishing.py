@@ -1,0 +1,352 @@
+"""Publishing in bulk over a connection: frames out and acknowledgements in, each frame once, whatever is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_jetstream.client import nats_py
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import LOOPBACK
+from tests.client.test_connection import tls_config
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message
+from tests.support.reading import api, create, options, wait_until
+
+SECONDS = 15.0
+
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server with a stream S, whose subjects are `S.>`; it listens for WebSockets too."""
+    with NatsServer(websocket=True) as running:
+        create(running.url, "S")
+        yield running
+
+
+@pytest.fixture
+def proxy(server: NatsServer) -> Iterator[WireProxy]:
+    """What stands between the connection and the server."""
+    with WireProxy(server.url) as running:
+        yield running
+
+
+def frames(inbox: Inbox, first: int, end: int, subject: str = "S.a", text: str = "row") -> list[bytes]:
+    """The frames of the publishes `first` to `end` - 1."""
+    messages = ((number, Message(subject, f"{text}-{number}.".encode())) for number in range(first, end))
+    return [message.frame(f"{inbox.subject}.{number}") for number, message in messages]
+
+
+def replies(inbox: Inbox, count: int) -> dict[int, tuple[bytes, bytes]]:
+    """The next `count` answers: header and payload by number, in the order of their arrival."""
+    found: dict[int, tuple[bytes, bytes]] = {}
+    deadline = time.monotonic() + SECONDS
+    while len(found) < count:
+        event = inbox.get(deadline - time.monotonic())
+        assert isinstance(event, Frames), f"{len(found)} of {count} answers"
+        for i in range(len(event)):
+            subject = bytes(event.lines[event.subject_start[i] : event.subject_end[i]]).decode()
+            start, middle = int(event.line_end[i]), int(event.line_end[i] + event.head[i])
+            answer = event.data[start:middle], event.data[middle : int(event.line_end[i] + event.size[i])]
+            assert subject.startswith(f"{inbox.subject}.")
+            assert found.setdefault(int(subject.removeprefix(f"{inbox.subject}.")), answer) is answer
+    return found
+
+
+def sequences(inbox: Inbox, count: int) -> dict[int, int]:
+    """The sequences in the next `count` acknowledgements, by number."""
+    return {number: json.loads(payload)["seq"] for number, (_, payload) in replies(inbox, count).items()}
+
+
+def replies_until(inbox: Inbox, last: int) -> list[int]:
+    """The numbers that are answered, up to the one that is `last`."""
+    found: list[int] = []
+    while last not in found:
+        found += replies(inbox, 1)
+    return found
+
+
+def error(inbox: Inbox) -> JetStreamError:
+    """The error that comes next; acknowledgements before it are dropped."""
+    deadline = time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < deadline:
+            inbox.get(deadline - time.monotonic())
+    except JetStreamError as found:
+        return found
+    raise TimeoutError("no error came")
+
+
+def stored(server: NatsServer) -> int:
+    """How many messages the stream has."""
+    return int(api(server.url, "STREAM.INFO.S")["state"]["messages"])
+
+
+def connection_again(connection: Connection, before: int) -> None:
+    """Wait until the connection was lost and is back."""
+    wait_until(lambda: connection.reconnects > before, "the next connection")
+
+
+def check_publishing(given: ConnectionOptions) -> None:
+    """Many frames in portions of all kinds, in order."""
+    with connect(given).inbox(replies=True) as inbox:
+        every = frames(inbox, 1, 3001)
+        inbox.send(b"".join(every[:1000]))
+        inbox.send(memoryview(b"".join(every[1000:2000])))
+        for frame in every[2000:2500]:
+            inbox.send(frame)
+        inbox.send(every[2500:])
+        assert sequences(inbox, 3000) == {number: number for number in range(1, 3001)}
+        # A message of 700 kB, which no socket takes at once, between small ones.
+        large = Message("S.a", bytes(700_000)).frame(f"{inbox.subject}.3002")
+        inbox.send([*frames(inbox, 3001, 3002), large, *frames(inbox, 3003, 3004)])
+        assert sequences(inbox, 3) == {number: number for number in range(3001, 3004)}
+
+
+def test_acknowledgements(server: NatsServer) -> None:
+    check_publishing(options(server.url))
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
+def test_over_websocket(server: NatsServer) -> None:
+    check_publishing(options(server.websocket_url))
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    with NatsServer(config=tls_config(tmp_path)) as server:
+        secure = options(server.url, tlsCaFile=str(tmp_path / "ca.pem"))
+        body = b'{"name":"S","subjects":["S.>"],"storage":"memory"}'
+        connect(secure).api("$JS.API.STREAM.CREATE.S", body, context="create S")
+        check_publishing(secure)
+
+
+def test_what_nobody_stores(server: NatsServer) -> None:
+    with connect(options(server.url)).inbox(replies=True) as inbox:
+        inbox.send(frames(inbox, 1, 3) + frames(inbox, 3, 5, "T.a") + frames(inbox, 5, 6))
+        found = replies(inbox, 5)
+    assert {number for number, (head, _) in found.items() if head} == {3, 4}
+    for number in (3, 4):
+        # The server of these tests also says which subject that is.
+        assert found[number][0].startswith(b"NATS/1.0 503\r\n")
+        assert not found[number][1]
+    assert [json.loads(found[number][1])["seq"] for number in (1, 2, 5)] == [1, 2, 3]
+
+
+def test_two_inboxes_and_requests_on_one_connection(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    with connection.inbox(replies=True) as one, connection.inbox(replies=True) as other:
+        one.send(frames(one, 1, 1001))
+        other.send(frames(other, 1, 1001))
+        assert connection.api("$JS.API.STREAM.INFO.S", b"", context="look at S")["config"]["name"] == "S"
+        assert sorted([*sequences(one, 1000).values(), *sequences(other, 1000).values()]) == list(range(1, 2001))
+    with connection.inbox() as reading, pytest.raises(ValueError, match="replies=True"):
+        reading.send(b"")
+
+
+def test_one_row_at_a_time_is_not_held_up(server: NatsServer) -> None:
+    took = []
+    with connect(options(server.url)).inbox(replies=True) as inbox:
+        for number in range(1, 101):
+            began = time.monotonic()
+            inbox.send(frames(inbox, number, number + 1))
+            assert sequences(inbox, 1) == {number: number}
+            took.append(time.monotonic() - began)
+    assert statistics.median(took) < 0.05
+
+
+PERMISSIONS = """
+authorization { users: [{ user: ann, password: a, permissions: { publish: { deny: ["S.Secret", "$JS.API.INFO"] } } }] }
+"""
+
+
+def test_a_publish_that_is_not_permitted() -> None:
+    with NatsServer(config=PERMISSIONS) as server:
+        connection = connect(options(server.url, user="ann", password="a"))
+        create(server.url.replace("//", "//ann:a@"), "S")
+        with connection.inbox(replies=True) as inbox:
+            inbox.send(frames(inbox, 1, 2) + frames(inbox, 2, 3, "S.Secret") + frames(inbox, 3, 4))
+            found = error(inbox)
+            assert isinstance(found, PermissionDenied)
+            assert found.subject == "s.secret"
+            assert str(found) == "the account may not publish to s.secret"
+            # The connection goes on.
+            inbox.send(frames(inbox, 4, 5))
+            assert replies_until(inbox, 4)
+            # What else the connection publishes may be what the inbox asks about.
+            with pytest.raises(PermissionDenied):
+                connection.request("$JS.API.INFO", b"", context="look")
+            found = error(inbox)
+            assert isinstance(found, PermissionDenied)
+            assert found.subject == "$js.api.info"
+
+
+# Interruptions
+
+
+def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> None:
+    connection = connect(options(proxy.url))
+    with connection.inbox(replies=True) as inbox:
+        inbox.send(frames(inbox, 1, 101))
+        assert len(sequences(inbox, 100)) == 100
+        proxy.refuse()
+        proxy.cut()
+        found = error(inbox)
+        assert isinstance(found, ConnectionFailed)
+        assert "cut" in str(found)
+        inbox.send(frames(inbox, 101, 102, text="down"))
+        assert isinstance(error(inbox), ConnectionFailed)
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.2 s"):
+            inbox.resume(0.2)
+        assert time.monotonic() - began < 2
+        proxy.accept()
+        connection.wait(SECONDS)
+        # It is up again, but this inbox does not know that yet.
+        inbox.send(frames(inbox, 102, 103, text="unaware"))
+        inbox.send(frames(inbox, 103, 104, text="unaware"))
+        assert "nothing was sent" in str(error(inbox))
+        inbox.resume(SECONDS)
+        # The second one's error is about the past.
+        inbox.send(frames(inbox, 104, 304))
+        assert sorted(sequences(inbox, 200)) == list(range(104, 304))
+        assert inbox.get(0) is None
+    assert b"down-" not in proxy.client_bytes
+    assert b"unaware-" not in proxy.client_bytes
+    assert stored(server) == 300
+
+
+def test_resuming_what_was_not_cut(server: NatsServer) -> None:
+    with connect(options(server.url)).inbox(replies=True) as inbox:
+        inbox.send(frames(inbox, 1, 11))
+        inbox.resume(0)
+        inbox.send(frames(inbox, 11, 21))
+        assert len(sequences(inbox, 20)) == 20
+
+
+def test_answers_from_before_the_cut_are_kept(proxy: WireProxy) -> None:
+    connection = connect(options(proxy.url))
+    with connection.inbox(replies=True) as inbox:
+        inbox.send(frames(inbox, 1, 2))
+        wait_until(lambda: not inbox._events.empty(), "the acknowledgement")
+        proxy.cut()
+        connection_again(connection, 0)
+        inbox.resume(SECONDS)
+        inbox.send(frames(inbox, 2, 3))
+        assert sequences(inbox, 2) == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize("after", [0, 1, 5_000, 20_011])
+def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
+    server: NatsServer, proxy: WireProxy, after: int
+) -> None:
+    connection = connect(options(proxy.url))
+    with connection.inbox(replies=True) as inbox:
+        cut = proxy.cut_after(after) if after else None
+        number = 1
+        while cut is not None and not cut.is_set() and number < 200_000:
+            inbox.send(frames(inbox, number, number + 100))
+            number += 100
+        if cut is None:
+            proxy.cut()
+        # Some of these find the connection lost, some find it being made, some find it made.
+        while connection.reconnects == 0 and number < 2_000_000:
+            inbox.send(frames(inbox, number, number + 1))
+            number += 1
+        inbox.send(frames(inbox, number, number + 1))
+        assert isinstance(error(inbox), ConnectionFailed)
+        inbox.resume(SECONDS)
+        inbox.send(frames(inbox, number + 1, number + 2, text="again"))
+        answered = replies_until(inbox, number + 1)
+        assert not [each for each in answered if each < number]
+    sent = proxy.client_bytes
+    second = sent.index(b"CONNECT ", sent.index(b"CONNECT ") + 1)
+    assert b"row-" not in sent[second:]
+    assert sent.count(b"again-%d." % (number + 1)) == 1
+    rows = [line for line in sent.split(b"\r\n") if line.startswith(b"row-")]
+    assert len(set(rows)) == len(rows)
+    assert stored(server) <= len(rows) + 1
+
+
+def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
+    connection = connect(options(proxy.url))
+    with connection.inbox(replies=True) as inbox:
+        proxy.stall()
+        began = time.monotonic()
+        inbox.send(frames(inbox, 1, 2)[0] + Message("S.a", bytes(900_000)).frame() * 30)
+        assert time.monotonic() - began < 1
+        with pytest.raises(ConnectionFailed, match="no sign of life"):
+            connection.check(0.5)
+        proxy.cut()
+        proxy.unstall()
+        assert isinstance(error(inbox), ConnectionFailed)
+        inbox.resume(SECONDS)
+        inbox.send(frames(inbox, 2, 3))
+        assert sorted(sequences(inbox, 1)) == [2]
+
+
+def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
+    async def work(port: int) -> float:
+        transport = nats_py.BulkTransport(requires_tls=False, check=InfoCheck())
+        uri = type("Uri", (), {"hostname": LOOPBACK, "port": port})
+        await transport.connect(uri, 0, 5)
+        transport.write(bytes(50_000_000))
+        began = time.monotonic()
+        transport.close()  # type: ignore[no-untyped-call]
+        await transport.wait_closed()
+        return time.monotonic() - began
+
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        assert asyncio.run(work(silent.getsockname()[1])) < 10
+
+
+def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    with connection.inbox(replies=True) as inbox:
+        connection.close()
+        assert isinstance(error(inbox), ConnectionFailed)
+        inbox.send(frames(inbox, 1, 2))
+        assert isinstance(error(inbox), ConnectionFailed)
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match="was closed"):
+            inbox.resume(SECONDS)
+        assert time.monotonic() - began < 2
+        assert not connection.usable
+
+
+# Another client library
+
+
+def test_without_the_transport_nothing_else_is_done(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_py, "_TRANSPORT", "_transport_of_tomorrow")
+    connection = connect(options(server.url))
+    with pytest.raises(JetStreamError, match=r"no transport that frames can be written to \(tested: 2\.16\)"):
+        connection.inbox(replies=True)
+    assert connection.api("$JS.API.STREAM.INFO.S", b"", context="look")
+
+
+def test_without_the_parser_acknowledgements_come_too(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
+    with pytest.warns(RuntimeWarning, match="no parser that can be replaced"):
+        connection = connect(options(server.url))
+    with connection.inbox(replies=True) as inbox:
+        inbox.send(frames(inbox, 1, 101) + frames(inbox, 101, 102, "T.a"))
+        found = replies(inbox, 101)
+        assert found[101][0].startswith(b"NATS/1.0 503\r\n")
+        assert sorted(found) == list(range(1, 102))

@@ -1,0 +1,260 @@
+"""What is given as an option shows nowhere: in no error, repr, log line, or traceback with local variables."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import pprint
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rich.pretty
+import typer
+from pydantic import BaseModel
+from pyspark import cloudpickle
+from pyspark.sql.types import BinaryType, StringType, StructType
+from typer.testing import CliRunner
+
+from spark_jetstream import errors
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.cli.app import connection_options
+from spark_jetstream.cli.main import app
+from spark_jetstream.client.auth import connect_arguments
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.datasource import JetStreamDataSource
+from spark_jetstream.options.specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, OptionSpec
+
+MARK = "hunter2SECRET"
+SEED = f"SUA{MARK.upper()}"
+PACKAGE = str(Path(errors.__file__).parent)
+SCHEMA = StructType().add("data", BinaryType()).add("subject", StringType())
+HERE = "nats://127.0.0.1:1"  # nobody listens there
+
+# What somebody may paste into the wrong option, each with the marker in it.
+PASTED = (
+    f"{MARK}!",
+    f"a b {MARK}",
+    f"{MARK}.*>/",
+    f"12{MARK}s",
+    f"2026-01-01T00:00:00Z{MARK}",
+    f"/run/{MARK}/file",
+    f"{MARK}.json",
+    f"{{{MARK}",
+    f'{{"{MARK}!": 1}}',
+    f'{{"a": "{MARK}"}}',
+    f"SUA{MARK}",
+    f"-----BEGIN NATS USER JWT-----\n{MARK}\n------END NATS USER JWT------",
+    f"-----BEGIN CERTIFICATE-----\n{MARK}\n-----END CERTIFICATE-----",
+    f"-----BEGIN PRIVATE KEY-----\n{MARK}\n-----END PRIVATE KEY-----",
+    MARK * 500,
+)
+URLS = (
+    f"nats://me:{MARK}@127.0.0.1:1",
+    f"nats://{MARK}:pw@127.0.0.1:1",
+    f"nats://{MARK}@127.0.0.1:1",
+    f"nats://127.0.0.1:1?password={MARK}",
+    f"nats://127.0.0.1:1/?password={MARK}",
+    f"nats://127.0.0.1:1#{MARK}",
+    f"nats://127.0.0.1:{MARK}",
+    f"nats://127.0.0.1/{MARK}",
+    f"ws://127.0.0.1:1/{MARK}",
+    f"ws://127.0.0.1:1/?token={MARK}",
+    f"{MARK}://127.0.0.1",
+    f"nats://[{MARK}]",
+    f"nats://me:pass,{MARK}@127.0.0.1",
+    f"nats://me:{MARK},word@127.0.0.1",
+    f"nats://me:pa/{MARK}@127.0.0.1",
+    f"nats://me:{MARK}@a,nats://you:{MARK}2@b",
+    f"nats://me:{MARK}@",
+    f"nats://:{MARK}@a",
+    f"nats://me:{MARK}@a,",
+    f"nats://me:{MARK}@a,ws://b",
+    f"me:{MARK}@127.0.0.1",
+    f"nats://{MARK}!",
+)
+
+
+def beside(name: str) -> dict[str, str]:
+    """What some options need beside them."""
+    return {
+        "user": {"password": "x"},
+        "password": {"user": "me"},
+        "tlsCertFile": {"tlsKeySecret": MARK},
+        "tlsCertPem": {"tlsKeySecret": MARK},
+        "tlsKeyFile": {"tlsCertPem": MARK},
+        "tlsKeySecret": {"tlsCertPem": MARK},
+        "tlsHostname": {"servers": "tls://127.0.0.1:1"},
+        "ensureStreamOnConflict": {"ensureStream": "{}"},
+        "history": {"bucket": "b"},
+        "keys": {"bucket": "b"},
+        "pathGlobFilter": {"objectBucket": "b"},
+        "contentOff": {"objectBucket": "b"},
+    }.get(name, {})
+
+
+def is_shown(spec: OptionSpec, value: str) -> bool:
+    """Whether this is a value that the option may have, of a kind that is shown: a host, a subject, a name.
+
+    Also shown are the names of fields in the description of a stream.
+    """
+    if spec.name == "ensureStream" and f'{MARK}!":' in value:
+        return True
+    try:
+        return MARK in str(spec.display(spec.kind.parse(spec.name, value)))
+    except errors.OptionError:
+        return False
+
+
+def cases(specs: tuple[OptionSpec, ...]) -> list[Any]:
+    found = []
+    for spec in specs:
+        values = (*PASTED, *URLS) if spec.name == "servers" else PASTED
+        given: list[dict[str, str]] = []
+        for value in values:
+            if is_shown(spec, value):
+                continue
+            given.append({**beside(spec.name), spec.name: value})
+        found.append(pytest.param(given, id=spec.name))
+    return found
+
+
+def texts_of(thing: object) -> Iterator[str]:
+    """How tools print an object."""
+    yield from (repr(thing), str(thing), f"{thing}", pprint.pformat(thing), rich.pretty.pretty_repr(thing))
+    fields = {} if isinstance(thing, BaseModel) else getattr(thing, "__dict__", {})
+    yield from (repr(fields), pprint.pformat(fields), rich.pretty.pretty_repr(fields))
+
+
+def texts_of_error(error: BaseException) -> Iterator[str]:
+    """How tools print an error, with the local variables of this package's frames."""
+    yield from (str(error), repr(error), repr(error.__dict__), repr(error.args))
+    yield str(pickle.loads(pickle.dumps(error)))
+    assert error.__cause__ is None
+    assert error.__context__ is None or error.__suppress_context__
+    for frame in traceback.TracebackException.from_exception(error, capture_locals=True).stack:
+        if frame.filename.startswith(PACKAGE):
+            yield f"{frame.name}: {frame.locals}"
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            for value in trace.tb_frame.f_locals.values():
+                yield rich.pretty.pretty_repr(value)
+        trace = trace.tb_next
+
+
+def check(texts: Iterator[str]) -> None:
+    for text in texts:
+        assert MARK.lower() not in text.lower(), text[:2000]
+
+
+def reading(options: Mapping[str, str]) -> dict[str, str]:
+    """The options with something to read in them."""
+    return {**({} if {"bucket", "objectBucket"} & options.keys() else {"stream": "S"}), **options}
+
+
+def reader(options: Mapping[str, str]) -> Iterator[object]:
+    source = JetStreamDataSource(reading(options))
+    yield source
+    source.schema()
+    made = source.reader(SCHEMA)
+    yield made
+    yield made.partitions()
+
+
+def stream_reader(options: Mapping[str, str]) -> Iterator[object]:
+    made: Any = JetStreamDataSource(reading(options)).streamReader(SCHEMA)
+    yield made
+    yield made.options
+    yield pickle.loads(cloudpickle.dumps(made))  # type: ignore[no-untyped-call]
+    made.initialOffset()
+
+
+def writer(options: Mapping[str, str]) -> Iterator[object]:
+    yield JetStreamDataSource(options).writer(SCHEMA, overwrite=False)
+
+
+def stream_writer(options: Mapping[str, str]) -> Iterator[object]:
+    yield JetStreamDataSource(options).streamWriter(SCHEMA, overwrite=False)
+
+
+def admin(options: Mapping[str, str]) -> Iterator[object]:
+    with JetStreamAdmin(**options) as made:
+        yield made
+        yield made.options
+        made.account.info()
+
+
+def environment(options: Mapping[str, str]) -> Iterator[object]:
+    yield JetStreamAdmin.from_environment(**options)
+
+
+def arguments(options: Mapping[str, str]) -> Iterator[object]:
+    made = JetStreamAdmin(**options).options
+    yield made
+    connect_arguments(made)
+
+
+def command_line(options: Mapping[str, str]) -> Iterator[object]:
+    given = {"more": [f"{name}={value}" for name, value in options.items()]}
+    yield connection_options(given)
+    yield given
+    result = CliRunner().invoke(app, ["stream", "ls", *(f"-o{name}={value}" for name, value in options.items())])
+    yield result.output
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+
+
+USES: dict[str, Callable[[Mapping[str, str]], Iterator[object]]] = {
+    "reader": reader,
+    "stream reader": stream_reader,
+    "writer": writer,
+    "stream writer": stream_writer,
+    "admin": admin,
+    "environment": environment,
+    "arguments": arguments,
+    "command line": command_line,
+}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    yield
+    close_all()
+
+
+def check_all(given: list[dict[str, str]], uses: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Use each of the options in one way as they are, and in two ways together with a value that is wrong."""
+    quick = {"servers": HERE, "connectTimeout": "100ms", "requestTimeout": "100ms", "retryTimeout": "0s"}
+    caplog.set_level(logging.DEBUG)
+    for number, options in enumerate(given):
+        check_one({**quick, **options}, uses[number % len(uses)])
+        for shift in (1, len(uses) // 2):
+            check_one({**quick, **options, "connectTimeout": f"{MARK}?"}, uses[(number + shift) % len(uses)])
+    check(iter([caplog.text]))
+
+
+def check_one(options: dict[str, str], use: str) -> None:
+    try:
+        for thing in USES[use](options):
+            check(texts_of(thing))
+    except (errors.JetStreamError, typer.BadParameter) as error:
+        check(texts_of_error(error))
+
+
+@pytest.mark.parametrize("given", cases(CONNECTION_OPTIONS))
+def test_no_connection_option_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
+    check_all(given, [*USES], caplog)
+
+
+@pytest.mark.parametrize("given", cases(SOURCE_OPTIONS))
+def test_no_option_of_a_source_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
+    check_all(given, ["reader", "stream reader"], caplog)
+
+
+@pytest.mark.parametrize("given", cases(SINK_OPTIONS))
+def test_no_option_of_a_sink_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
+    check_all(given, ["writer", "stream writer"], caplog)

@@ -1,0 +1,253 @@
+"""The demo: what it loads, what it compares, and all of it through the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nats
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from spark_jetstream.demo import queries, run
+from spark_jetstream.demo.queries import STREAM, read_back, write_late
+from spark_jetstream.demo.report import (
+    LATE,
+    Batches,
+    Delays,
+    Late,
+    Load,
+    QueryRun,
+    Stored,
+    WayBack,
+    delays_by_pandas,
+    differences,
+    late_by_pandas,
+    late_differences,
+    report,
+    report_back,
+)
+from spark_jetstream.demo.run import DemoFailed, add_stream, airline_names, publish, read_flights
+from spark_jetstream.testing import NatsServer
+
+FLIGHTS = read_flights(6000)
+
+
+async def stored(url: str, sequences: list[int]) -> tuple[int, list[tuple[str | None, bytes | None]]]:
+    """How many messages the stream holds, and subject and payload of some of them."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        messages = [await jetstream.get_msg(STREAM, sequence) for sequence in sequences]
+        count = (await jetstream.stream_info(STREAM)).state.messages
+        return count, [(message.subject, message.data) for message in messages]
+    finally:
+        await client.close()
+
+
+def test_every_flight_is_stored_once_and_in_order() -> None:
+    steps: list[int] = []
+    with NatsServer() as server:
+        load = asyncio.run(publish(server.url, FLIGHTS, steps.append))
+        # The flight of row 838 was cancelled: it has no delay.
+        count, samples = asyncio.run(stored(server.url, [1, 839, 6000]))
+    assert count == load.messages == sum(steps) == len(FLIGHTS)
+    for (subject, data), row in zip(samples, [0, 838, 5999], strict=True):
+        flight = FLIGHTS.iloc[row]
+        assert subject == f"flights.{flight['origin']}.{flight['dest']}"
+        decoded = json.loads(data or b"")
+        assert (decoded["carrier"], decoded["hour"]) == (flight["carrier"], flight["hour"])
+        assert decoded["dep_delay"] == (None if pd.isna(flight["dep_delay"]) else flight["dep_delay"])
+    assert json.loads(samples[1][1] or b"")["dep_delay"] is None
+
+
+def test_a_message_that_the_server_refuses_fails_the_load() -> None:
+    with (
+        NatsServer(config="jetstream { max_file_store: 400KB }") as server,
+        pytest.raises(DemoFailed, match=r"the server refused \d+ of 6000 messages: .*resource"),
+    ):
+        asyncio.run(publish(server.url, FLIGHTS, lambda _: None))
+
+
+def test_sums_leave_out_cancelled_flights() -> None:
+    flights = pd.DataFrame(
+        {
+            "carrier": ["AA", "AA", "AA", "UA"],
+            "hour": [5, 5, 6, 5],
+            "dep_delay": [2.0, None, -3.0, None],
+            "arr_delay": [None, None, 4.0, None],
+        }
+    )
+    assert delays_by_pandas(flights) == {
+        ("AA", 5): Delays(2, 1, 2.0, 0, 0.0),
+        ("AA", 6): Delays(1, 1, -3.0, 1, 4.0),
+        ("UA", 5): Delays(1, 0, 0.0, 0, 0.0),
+    }
+
+
+def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
+    one, other = Delays(2, 1, 2.0, 0, 0.0), Delays(2, 1, 3.0, 0, 0.0)
+    assert differences({("AA", 5): one}, {("AA", 5): one}) == []
+    found = differences({("AA", 5): one, ("AA", 6): one}, {("AA", 5): other, ("UA", 5): one})
+    assert [sentence.partition(":")[0] for sentence in found] == ["AA at 5h", "AA at 6h", "UA at 5h"]
+
+
+def test_only_late_flights_count_for_the_way_back() -> None:
+    flights = pd.DataFrame(
+        {
+            "carrier": ["AA", "AA", "AA", "UA", "UA"],
+            "origin": ["JFK", "JFK", "JFK", "JFK", "EWR"],
+            "dep_delay": [2.0, 30.0, 90.0, None, 20.0],
+            "arr_delay": [LATE, 20.0, LATE - 1, None, 25.0],
+        }
+    )
+    assert late_by_pandas(flights) == {"delays.JFK.AA": Late(2, 2, 35, 3), "delays.EWR.UA": Late(1, 1, 25, 5)}
+
+
+async def tamper(url: str) -> None:
+    """Store the first message of the second stream once more, and delete the last one."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        first = await jetstream.get_msg(queries.COPIES, 1)
+        last = (await jetstream.stream_info(queries.COPIES)).state.last_seq
+        # With its id the server would take it for a duplicate.
+        headers = {name: value for name, value in (first.headers or {}).items() if name != "Nats-Msg-Id"}
+        await jetstream.publish(str(first.subject), first.data or b"", headers=headers)
+        await jetstream.delete_msg(queries.COPIES, last)
+    finally:
+        await client.close()
+
+
+async def everything_stored(url: str) -> list[Any]:
+    """The messages of the second stream, by nats-py."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        count = (await jetstream.stream_info(queries.COPIES)).state.messages
+        return [await jetstream.get_msg(queries.COPIES, sequence) for sequence in range(1, count + 1)]
+    finally:
+        await client.close()
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    expected = late_by_pandas(FLIGHTS)
+    steps: list[int] = []
+    with NatsServer() as server:
+        asyncio.run(publish(server.url, FLIGHTS, lambda _: None))
+        asyncio.run(add_stream(server.url, queries.COPIES, queries.SUBJECTS))
+        batches = write_late(spark, server.url, tmp_path, steps.append)
+        # The checkpoint knows that everything is done.
+        write_late(spark, server.url, tmp_path, lambda _: None)
+        back = read_back(spark, server.url)
+        messages = asyncio.run(everything_stored(server.url))
+        first, last = messages[0], messages[-1]
+        asyncio.run(tamper(server.url))
+        tampered = read_back(spark, server.url)
+
+    assert batches.total_rows == sum(steps) == len(FLIGHTS)
+    assert back.late == expected
+    assert back.total.messages == len(messages) == (FLIGHTS["arr_delay"] >= LATE).sum()
+    for message in messages:
+        flight = FLIGHTS.iloc[int(message.headers["Flight-Sequence"]) - 1]
+        assert message.subject == f"delays.{flight['origin']}.{flight['carrier']}"
+        assert json.loads(message.data) == {
+            "flight": f"{flight['carrier']} {flight['flight']}",
+            "date": f"{flight['year']}-{flight['month']:02}-{flight['day']:02}",
+            "to": flight["dest"],
+            "minutes": flight["arr_delay"],
+            "lost": flight["arr_delay"] - flight["dep_delay"],
+        }
+
+    assert late_differences(back.late, expected) == []
+    found = late_differences(tampered.late, expected)
+    assert {sentence.partition(":")[0] for sentence in found} == {first.subject, last.subject}
+    assert tampered.total.messages == back.total.messages
+    assert tampered.total.flights == back.total.flights - 1
+
+
+def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    flights = read_flights()
+    batches = Batches([300_000, 36_776], [3.0, 1.0])
+    late = late_by_pandas(flights)
+    example = '{"flight":"EV 6049","date":"2013-10-25","to":"IAD","minutes":118,"lost":-12}'
+    console = Console(width=80)
+    result = QueryRun(delays_by_pandas(flights), batches, "2026-02-03T08:14:24.984Z")
+    report(console, Load(336_776, 104_000_000, 2.0), result, airline_names())
+    report_back(console, WayBack(batches, Stored(late, dict.fromkeys(late, example), 2.0)))
+    printed = capsys.readouterr().out
+    assert "United Air Lines" in printed
+    assert "58,665" in printed
+    assert "21-24h" in printed
+    assert "84,194 rows/s" in printed
+    assert "delays.EWR.EV" in printed
+    assert example in printed
+    assert "stored 80,100" in printed
+    assert "20,025 rows/s" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    # Three progress bars and two verdicts come on top.
+    assert len(printed.splitlines()) <= 35
+
+
+@pytest.mark.parametrize("wrong", ["sums", "way back", "nothing"])
+def test_results_that_differ_end_with_1_and_say_so(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flights = read_flights(500)
+    sums, late = dict(delays_by_pandas(flights)), dict(late_by_pandas(flights))
+    if wrong == "sums":
+        sums["UA", 5] = Delays(1, 1, 1.0, 1, 1.0)
+    elif wrong == "way back":
+        late["delays.EWR.UA"] = late["delays.EWR.UA"]._replace(minutes=1)
+    batches = Batches([500], [1.0])
+
+    @contextlib.contextmanager
+    def no_session(_folder: Path) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(version="0")
+
+    monkeypatch.setattr(run, "spark_session", no_session)
+    monkeypatch.setattr(run, "run_query", lambda *_: QueryRun(sums, batches))
+    monkeypatch.setattr(run, "write_late", lambda *_: batches)
+    monkeypatch.setattr(run, "read_back", lambda *_: Stored(late, dict.fromkeys(late, "{}"), 1.0))
+    status = run.run(500, as_json=True)
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert status == (wrong != "nothing")
+    assert found["agrees_with_pandas"] is (wrong == "nothing")
+    assert len(found["differences"]) == (wrong != "nothing")
+    assert ("UA at 5h: Spark has" in printed.err) == (wrong == "sums")
+    assert ("Spark and pandas differ in 1 of" in printed.err) == (wrong == "sums")
+    assert ("delays.EWR.UA: the stream holds" in printed.err) == (wrong == "way back")
+    assert ("Stream DELAYS and pandas differ in 1 of" in printed.err) == (wrong == "way back")
+
+
+def test_the_demo_runs_and_its_sums_agree(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "spark_jetstream", "demo", "--messages", "120000", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    result: dict[str, Any] = json.loads(ran.stdout)
+    assert result["agrees_with_pandas"] is True
+    assert result["messages"] == result["rows"] == 120_000
+    assert result["batches"] == 2
+    assert sum(carrier["flights"] for carrier in result["carriers"].values()) == 120_000
+    back = result["way_back"]
+    assert (back["rows_read"], back["batches"]) == (120_000, 2)
+    late = sum(subject["messages"] for subject in back["subjects"].values())
+    assert back["rows_stored"] == late == (read_flights(120_000)["arr_delay"] >= LATE).sum()
+    assert back["rows_stored_per_second"] > 0
+    assert "WARN" not in ran.stderr

@@ -1,0 +1,299 @@
+"""The documentation: its examples run as they stand there, its links lead somewhere, its reference is current."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jetstream.java import ensure_java
+from spark_jetstream.options import options_markdown
+from spark_jetstream.schema import COLUMNS
+from spark_jetstream.testing import NatsServer
+from tests.support.identities import Operator, user
+from tests.support.keyed import CONFIG, table_of
+from tests.support.publish import Message, Publisher
+from tests.support.queries import batch, wait_until
+from tests.support.streams import Stream
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+#: What the examples say, and what this test puts in its place besides a folder of its own.
+DEFAULT_URL = "nats://127.0.0.1:4222"
+FOLDER = "/tmp/spark-jetstream"
+CONTEXT = '"production"'
+
+MESSAGES = 1000
+
+
+class Block(NamedTuple):
+    """A fenced block: what it holds, where it stands (the line of its first line, from 1), without its indentation."""
+
+    text: str
+    page: Path
+    line: int
+
+    def run(self, replaced: dict[str, str], names: dict[str, Any]) -> None:
+        """Run it as Python; a failure names page and line."""
+        text = self.text
+        for said, meant in replaced.items():
+            text = text.replace(said, meant)
+        exec(compile("\n" * (self.line - 1) + text, str(self.page), "exec"), names)
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The fenced blocks of a page in exactly this language."""
+    text = page.read_text(encoding="utf-8")
+    fences = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(textwrap.dedent(each[2]), page, text.count("\n", 0, each.start(2)) + 1) for each in fences]
+
+
+def add_orders(url: str, publisher: Publisher | None = None) -> Stream:
+    """The stream ORDERS, as the examples have it."""
+    orders = Stream(url, "ORDERS", publisher, allow_direct=True)
+    places = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
+    orders.send(
+        *(
+            Message(
+                f"orders.{places[number % 5]}",
+                json.dumps({"id": number, "amount": 12.5}).encode(),
+                [("Trace", str(number))] if number % 2 else None,
+            )
+            for number in range(1, MESSAGES + 1)
+        )
+    )
+    return orders
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[NatsServer]:
+    """A server with the streams that the pages talk about."""
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        add_orders(server.url, publisher)
+        Stream(server.url, "RETURNS", publisher).fill(20)
+        Stream(server.url, "PICKED", publisher)
+        Stream(server.url, "TOTALS", publisher)
+        Stream(server.url, "EVENTS", publisher, retention="interest")
+        Stream(server.url, "JOBS", publisher, retention="workqueue", allow_direct=True)
+        Stream(server.url, "PRICES", publisher, max_msgs_per_subject=1).fill_in_turn(40, ["tea", "milk", "bread"])
+        publisher.api("STREAM.CREATE.KV_prices", {"name": "KV_prices", "subjects": ["$KV.prices.>"], **CONFIG})
+        publisher.api(
+            "STREAM.CREATE.ORDERS_MIRROR", {"name": "ORDERS_MIRROR", "storage": "file", "mirror": {"name": "ORDERS"}}
+        )
+        wait_until(
+            lambda: publisher.api("STREAM.INFO.ORDERS_MIRROR")["state"]["messages"] == MESSAGES, "the mirror is filled"
+        )
+        yield server
+
+
+@pytest.fixture
+def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """A function that runs the Python of a page, block after block, and returns the names that it leaves behind."""
+    context = tmp_path / "production.json"
+    context.write_text(json.dumps({"url": shop.url}))
+    credentials = Operator().credentials(user())
+    replaced = {DEFAULT_URL: shop.url, FOLDER: str(tmp_path), CONTEXT: json.dumps(str(context))}
+
+    def secret(scope: str, key: str) -> str:
+        assert (scope, key) == ("nats", "creds")
+        return credentials
+
+    def run(name: str) -> dict[str, Any]:
+        found = blocks(ROOT / name, "python")
+        assert found
+        names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret))}
+        for block in found:
+            before = dict(names)
+            block.run(replaced, names)
+            for frame in (each for name, each in names.items() if each is not before.get(name)):
+                if isinstance(frame, DataFrame) and not frame.isStreaming:
+                    frame.count()  # a frame that nobody looks at has not read anything
+            # A query that runs until it is stopped has done its work once nothing is left to read.
+            for query in spark.streams.active:
+                query.processAllAvailable()
+                query.stop()
+        return names
+
+    yield run
+    for query in spark.streams.active:
+        query.stop()
+    spark.catalog.dropTempView("orders")
+
+
+def test_examples_of_the_readme(
+    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    names = run_page("README.md")
+    copied = spark.read.parquet(str(tmp_path / "orders"))
+    assert copied.columns == ["subject", "sequence", "timestamp", "body"]
+    assert copied.count() == MESSAGES * 4 // 5
+    assert names["orders"].count() == MESSAGES - 100
+    assert names["payloads"].columns == ["sequence", "data"]
+    assert names["payloads"].count() == MESSAGES
+    picked = batch(spark, shop.url, "PICKED")
+    assert picked.count() == MESSAGES // 100
+    assert {row.subject for row in picked.select("subject").collect()} == {"picked.orders.eu.de"}
+
+
+def test_examples_of_the_writing_guide(
+    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
+) -> None:
+    run_page("docs/writing.md")
+    stored = {row.subject: row for row in batch(spark, shop.url, "TOTALS").collect()}
+    sums = {subject: json.loads(row.data)["amount"] for subject, row in stored.items() if ".orders." in subject}
+    assert sums == {f"totals.orders.{place}": MESSAGES / 5 * 12.5 for place in ("eu.fr", "us.ny", "eu.it")} | {
+        "totals.orders.eu.de": MESSAGES / 5 * 2 * 12.5
+    }
+    assert bytes(stored["totals.checked"].data) == b"yes"
+    assert bytes(stored["totals.good"].data) == b"1"
+    assert stored["totals.dead"].headers["Dead-Letter-Subject"] == ["totals..bad"]
+    assert bytes(stored["totals.2026-02-03"].data) == b"17"
+    assert table_of(shop.url, "prices") == {"fruit.apple": b"1.30", "fruit.plum": b"2.10"}
+
+
+def test_a_write_with_an_id_stores_nothing_when_it_is_run_again(
+    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
+) -> None:
+    run_page("docs/writing.md")
+    run_page("docs/writing.md")
+    found = batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03")
+    assert found.count() == 1
+
+
+def test_examples_of_the_guide(run_page: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("docs/reading.md")
+    said = capsys.readouterr().out
+    assert names["german_and_french"].count() == MESSAGES * 3 // 5
+    assert names["everything"].count() == MESSAGES + 20
+    assert names["rows"].count() == MESSAGES
+    assert str(MESSAGES * 12.5) in said  # the sum of the streaming query
+    assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 // 5}\|", said)  # by SQL
+    assert [each["numInputRows"] for each in names["query"].recentProgress if each["numInputRows"]] == [200] * 5
+
+
+def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[str], dict[str, Any]]) -> None:
+    run_page("docs/progress.md")
+    run_page("docs/data-loss.md")
+    with Publisher(shop.url) as publisher:
+        for name, count in (("EVENTS", 100), ("JOBS", 50)):
+            info = publisher.api(f"CONSUMER.INFO.{name}.spark")
+            assert (info["ack_floor"]["stream_seq"], info["num_pending"]) == (count, 0)
+            assert publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] == 0
+
+
+def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
+    files: dict[str, str] = {}
+    for block in blocks(ROOT / "docs" / "testing.md", "python"):
+        named = re.match(r"# (\w+\.py)\n", block.text)
+        if named is None:
+            block.run({}, {"__name__": "docs"})
+        else:
+            files[named[1]] = files.get(named[1], "") + block.text
+    assert sorted(files) == ["conftest.py", "test_orders.py"]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    # A process of its own, as users have it; nothing of this project's configuration.
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"^2 passed", ran.stdout, re.MULTILINE)
+
+
+def test_python_blocks_are_written_as_such() -> None:
+    # Any other mark would hide a block from the tests above.
+    marks = {mark for page in PAGES for mark in re.findall(r"^ *```(\S+)$", page.read_text(), re.MULTILINE)}
+    assert marks <= {"python", "sh", "text", "conf", "json"}
+
+
+# -- links --
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", without_code(page), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached = {ROOT / "README.md"}
+    pending = [ROOT / "README.md"]
+    while pending:
+        page = pending.pop()
+        for link in re.findall(r"\]\(([^)\s#]+\.md)", without_code(page)):
+            target = (page.parent / link).resolve()
+            if target not in reached and not re.match(r"[a-z]+:", link):
+                reached.add(target)
+                pending.append(target)
+    assert reached == set(PAGES)
+
+
+# -- claims --
+
+
+def test_the_reference_of_options_is_current() -> None:
+    written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert written == options_markdown(), "run `python -m spark_jetstream.options > docs/options.md`"
+
+
+def test_the_make_targets_that_pages_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
+    assert named
+    assert named <= targets
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/reading.md"])
+def test_the_columns_are_those_of_the_schema(name: str) -> None:
+    table = re.search(r"^\| column \| type \|.*\n\|[-|]+\n((?:\|.*\n)+)", (ROOT / name).read_text(), re.MULTILINE)
+    assert table is not None
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table[1], re.MULTILINE)
+    assert [(column, kind.strip("`").replace(" ", "")) for column, kind in rows] == [
+        (each.name, each.spark) for each in COLUMNS
+    ]
+
+
+def test_a_table_has_no_options_and_says_so(spark: SparkSession, shop: NatsServer) -> None:
+    spark.sql(f"CREATE TABLE docs_orders USING jetstream OPTIONS (servers '{shop.url}', stream 'ORDERS')")
+    try:
+        with pytest.raises(Exception, match="option stream is required"):
+            spark.sql("SELECT * FROM docs_orders").collect()
+    finally:
+        spark.sql("DROP TABLE docs_orders")

@@ -1,0 +1,77 @@
+"""The page about permissions: its configurations are those of the data, and Spark runs with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jetstream.permissions import user_config
+from spark_jetstream.testing import NatsServer
+from tests.docs.test_docs import ROOT, blocks
+from tests.support.permitted_users import PAGE_PASSWORD, USERS
+from tests.support.publish import Publisher
+from tests.support.queries import available_now, streaming
+from tests.support.streams import Stream
+
+PAGE = ROOT / "docs" / "permissions.md"
+
+
+def shown() -> dict[str, str]:
+    """The configurations of the page, by their users."""
+    found = {}
+    for block in blocks(PAGE, "conf"):
+        named = re.search(r'user: "(\w+)"', block.text)
+        assert named
+        assert named[1] not in found
+        found[named[1]] = block.text.strip()
+    return found
+
+
+def test_the_page_shows_what_the_tests_enforce() -> None:
+    assert shown() == {name: user_config(name, PAGE_PASSWORD, lines, notes=True) for name, lines in USERS.items()}
+
+
+def test_the_page_says_what_goes_on_without_a_line() -> None:
+    said = " ".join(PAGE.read_text(encoding="utf-8").split())
+    missing = {line.without for lines in USERS.values() for line in lines if line.without not in said}
+    assert missing == set()
+
+
+def test_its_example_prints_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks(PAGE, "python")
+    block.run({}, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "subscribe _INBOX_spark.> answers"
+    assert len(lines) == len(USERS["eu_reader"])
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[NatsServer]:
+    """A server with the account that the page begins with, and all of its users in it."""
+    (frame,) = (block.text for block in blocks(PAGE, "text") if "accounts {" in block.text)
+    users = "\n".join(shown().values())
+    with NatsServer(config=frame.replace("# blocks of this page", users)) as server:
+        yield server
+
+
+def test_spark_reads_keeps_its_position_and_writes(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"password": PAGE_PASSWORD, "inboxPrefix": "_INBOX_spark"}
+    with Publisher(shop.url, user="admin", **{"pass": PAGE_PASSWORD}) as admin:
+        events = Stream(shop.url, "EVENTS", admin, retention="interest")
+        totals = Stream(shop.url, "TOTALS", admin)
+        frame = streaming(spark, shop.url, "EVENTS", None, user="query", durable="spark", **given)
+        available_now(frame, tmp_path)  # makes the consumer that holds what comes
+        events.fill(20)
+        assert available_now(frame, tmp_path).counts == [20]
+        assert events.state()["messages"] == 0
+        rows = spark.range(5).selectExpr("'totals.a' AS subject", "CAST(id AS STRING) AS data")
+        where = {"servers": shop.url, "stream": "TOTALS", "user": "writer", **given}
+        rows.write.format("jetstream").options(**where).mode("append").save()
+        assert totals.state()["messages"] == 5
+        with pytest.raises(Exception, match=r"the account may not publish to \$JS.API.STREAM.INFO.EVENTS"):
+            spark.read.format("jetstream").options(**{**where, "stream": "EVENTS"}).load().count()

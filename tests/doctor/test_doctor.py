@@ -1,0 +1,407 @@
+"""``spark-jetstream doctor``: what it sees of servers, accounts and streams, and how it ends."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.doctor import account
+from spark_jetstream.doctor.findings import within
+from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import LOOPBACK
+from tests.support.command import Ran, run_command, succeed
+from tests.support.publish import Publisher
+from tests.support.streams import Stream
+
+QUICK = ("-o", "connectTimeout=300ms")
+
+
+def found(ran: Ran) -> dict[str, dict[str, str]]:
+    """The findings by what was looked at; servers without their URL."""
+    return {each["check"].rpartition("//")[2].partition(" ")[2] or each["check"]: each for each in ran.json}
+
+
+def look(url: str, *arguments: object) -> tuple[int, dict[str, dict[str, str]]]:
+    """How it ends, and what it finds, without a look for Spark."""
+    ran = run_command("doctor", "--no-spark", "--json", *arguments, url=url)
+    assert ran.err == ""
+    return ran.code, found(ran)
+
+
+def trouble(findings: dict[str, dict[str, str]]) -> dict[str, str]:
+    """What is not as it should be. Each says what to do about it."""
+    bad = {name: each for name, each in findings.items() if each["status"] in ("failed", "warning")}
+    assert all(each["what_to_do"] for each in bad.values())
+    return {name: each["status"] for name, each in bad.items()}
+
+
+# Healthy
+
+
+def test_a_healthy_server(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    orders = stream(allow_direct=True)
+    purposes = [part for each in ("read", "direct", "write") for part in ("--for", each)]
+    given = ("--stream", orders.name, "--subject", f"{orders.subject}.a", *purposes, "--strict")
+    code, findings = look(nats_server.url, *given)
+    assert (code, trouble(findings)) == (0, {})
+    assert findings["servers"]["said"] == f"{nats_server.url} (command line)"
+    assert findings["clock"]["said"] == "agrees with the server's"
+    assert findings[f"$JS.API.STREAM.INFO.{orders.name}"]["status"] == "ok"
+    ran = succeed("doctor", "--no-spark", *given, url=nats_server.url)
+    assert f"Stream {orders.name}" in ran.out
+    assert "0 failed, 0 to be looked at, 0 not known" in ran.out
+    assert "$JS.API" not in ran.out  # what is granted is counted, unless all is wanted
+    assert (
+        f"$JS.API.DIRECT.GET.{orders.name}: " in succeed("doctor", "--no-spark", *given, "-a", url=nats_server.url).out
+    )
+
+
+def test_wrong_usage(nats_server: NatsServer) -> None:
+    for arguments, words in (
+        (("--stream", "A", "--bucket", "b"), "exclude each other"),
+        (("--stream", "A", "--for", "reed"), "did you mean read"),
+        (("--stream", "A", "--for", "write"), "--subject"),
+        (("--bucket", "b", "--durable", "d"), "--for durable has no meaning for a bucket"),
+        (("--for", "read"), "--stream"),
+        (("-o", "conectTimeout=1s"), "connectTimeout"),
+    ):
+        ran = run_command("doctor", "--no-spark", *arguments, url=nats_server.url)
+        assert (ran.code, ran.out) == (2, ""), arguments
+        assert words in ran.err
+
+
+# Where options come from
+
+
+def test_where_options_come_from(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = tmp_path / "config" / "nats" / "context"
+    contexts.mkdir(parents=True)
+    (contexts / "here.json").write_text(json.dumps({"url": nats_server.url, "inbox_prefix": "_INBOX_c", "token": "t"}))
+    monkeypatch.setenv("NATS_TIMEOUT", "7s")
+    ran = succeed("doctor", "--no-spark", "--json", "--context", "here", "-o", "retryTimeout=3s")
+    assert "_INBOX_c (context here)" in found(ran)["inboxPrefix"]["said"]
+    said = {name: each["said"] for name, each in found(ran).items()}
+    assert said["servers"] == f"{nats_server.url} (context here)"
+    assert said["requestTimeout"] == "7.0 (variable NATS_TIMEOUT)"
+    assert said["retryTimeout"] == "3.0 (command line)"
+    assert said["token"] == "given, not shown (context here)"
+    # A context by its variable loses to the other variables, one on the command line does not.
+    monkeypatch.setenv("NATS_CONTEXT", "here")
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
+    ran = run_command("doctor", "--no-spark", "--json", *QUICK)
+    assert (ran.code, found(ran)["servers"]["said"]) == (3, "nats://127.0.0.1:1 (variable NATS_URL)")
+    ran = succeed("doctor", "--no-spark", "--json", "--context", "here")
+    assert found(ran)["servers"]["said"] == f"{nats_server.url} (context here)"
+
+
+def test_a_file_that_is_not_there(nats_server: NatsServer) -> None:
+    code, findings = look(nats_server.url, "--creds", "nowhere.creds")
+    assert (code, trouble(findings)) == (3, {"credentialsFile": "failed"})
+    assert "names a file that is not here" in findings["credentialsFile"]["said"]
+    assert "nowhere.creds" not in str(findings)
+
+
+# Reaching servers
+
+
+def test_no_server() -> None:
+    code, findings = look("nats://127.0.0.1:1", *QUICK)
+    assert code == 3
+    assert trouble(findings) == {"port": "failed"}
+    assert findings["login"]["status"] == "unknown"
+    assert "cannot be reached: connection refused" in findings["port"]["said"]
+    code, findings = look("nats://nowhere.invalid", *QUICK)
+    assert code == 3
+    assert "has no address" in findings["name"]["said"]
+
+
+def test_one_of_several_servers_is_away(nats_server: NatsServer) -> None:
+    ran = run_command("doctor", "--no-spark", "--json", *QUICK, url=f"nats://127.0.0.1:1,{nats_server.url}")
+    assert ran.code == 0
+    assert [each["status"] for each in ran.json if each["check"] == "nats://127.0.0.1:1 port"] == ["warning"]
+    assert (
+        run_command("doctor", "--no-spark", *QUICK, "--strict", url=f"nats://127.0.0.1:1,{nats_server.url}").code == 1
+    )
+
+
+def test_something_else_listens(nats_server: NatsServer) -> None:
+    monitor = nats_server.monitor_url.replace("http:", "nats:")
+    code, findings = look(monitor, *QUICK)
+    assert code == 3
+    assert "no NATS server" in findings["server"]["said"]
+    assert "tlsHandshakeFirst" in findings["server"]["what_to_do"]
+
+
+# TLS
+
+
+Tls = Callable[..., NatsServer]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure(tmp_path: Path, authority: trustme.CA, nats_server_factory: Callable[..., NatsServer]) -> Iterator[Tls]:
+    """A function that starts a server with a certificate for some names, until some time."""
+
+    def make(*names: str, days: float = 400, more: str = "") -> NatsServer:
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
+        cert = authority.issue_cert(*names, not_after=end)
+        cert.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+        files = f'cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.pem", ca_file: "{tmp_path}/ca.pem"'
+        return nats_server_factory(config=f"tls {{ {files}, timeout: 5, {more} }}")
+
+    yield make
+    close_all()
+
+
+def test_certificates(secure: Tls, tmp_path: Path) -> None:
+    """One that is trusted, one of an unknown authority, one without the name, one that expires soon."""
+    server = secure(LOOPBACK, days=20)
+    ca = ("--tlsca", tmp_path / "ca.pem")
+    code, findings = look(server.url, *ca)
+    assert (code, trouble(findings)) == (0, {"tls": "warning"})
+    assert "19 days" in findings["tls"]["said"]
+    assert "renew" in findings["tls"]["what_to_do"]
+    code, findings = look(server.url, *QUICK)
+    assert (code, trouble(findings)) == (3, {"tls": "failed"})
+    assert "not trusted" in findings["tls"]["said"]
+    assert "tlsCaFile" in findings["tls"]["what_to_do"]
+    code, findings = look(server.url, *QUICK, *ca, "-o", "tlsHostname=nats.example.org")
+    assert code == 3
+    assert "Hostname mismatch" in findings["tls"]["said"]
+    assert "nats.example.org" not in str(findings)
+    assert "tlsHostname" in findings["tls"]["what_to_do"]
+
+
+def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Path) -> None:
+    """One line when the certificate is not trusted, none when it is; also when the process ends."""
+    server = secure(LOOPBACK)
+    line = [sys.executable, "-m", "spark_jetstream", "stream", "names", "-s", server.url]
+    refused = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+    assert "is not trusted (options tlsCaFile, tlsHostname)" in refused.stderr
+    done = subprocess.run([*line, "--tlsca", str(tmp_path / "ca.pem")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_expired_certificate(secure: Tls, tmp_path: Path) -> None:
+    server = secure(LOOPBACK, days=-1)
+    code, findings = look(server.url, *QUICK, "--tlsca", tmp_path / "ca.pem")
+    assert code == 3
+    assert "expired" in findings["tls"]["said"]
+    assert findings["tls"]["what_to_do"] == "renew the certificate of the server"
+
+
+def test_tls_first_and_certificates_of_clients(secure: Tls, tmp_path: Path) -> None:
+    server = secure(LOOPBACK, more="handshake_first: true, verify: true")
+    ca = ("--tlsca", tmp_path / "ca.pem")
+    code, findings = look(server.url, *QUICK, *ca)
+    assert code == 3
+    assert "tlsHandshakeFirst" in findings["server"]["what_to_do"]
+    pem = tmp_path / "server.pem"
+    code, findings = look(server.url, *QUICK, *ca, "--tlsfirst", "--tlscert", pem, "--tlskey", pem)
+    assert (code, trouble(findings)) == (0, {})
+    assert "the certificate is trusted" in findings["tls"]["said"]
+
+
+def test_tls_that_a_server_does_not_offer(nats_server: NatsServer) -> None:
+    code, findings = look(nats_server.url.replace("nats:", "tls:"), *QUICK)
+    assert (code, trouble(findings)) == (3, {"tls": "failed"})
+    assert "offers none" in findings["tls"]["said"]
+
+
+# Accounts
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[NatsServer]:
+    """A server with an account that is nearly full, one without JetStream, and users with passwords."""
+    limits = "jetstream: { max_file: 1M, max_mem: 1M, max_streams: 2 }"
+    users = """users: [
+      { user: ann, password: pw }
+      { user: few, password: pw, permissions: {
+          publish: { allow: ["$JS.API.STREAM.INFO.A"] }, subscribe: { allow: ["_INBOX.>"] } } }
+      { user: deaf, password: pw, permissions: { subscribe: { deny: [">"] } } }
+    ]"""
+    text = f"accounts {{ FULL {{ {limits}, {users} }}\nBARE {{ users: [{{ user: bob, password: pw }}] }} }}"
+    with NatsServer(config=text) as server:
+        yield server
+        close_all()
+
+
+def login(user: str, password: str = "pw") -> tuple[str, ...]:
+    return "--user", user, "--password", password
+
+
+def test_a_wrong_password(accounts: NatsServer) -> None:
+    ran = run_command("doctor", "--no-spark", "--json", *login("ann", "not-the-password"), url=accounts.url)
+    assert (ran.code, trouble(found(ran))) == (3, {"login": "failed"})
+    assert "option" in found(ran)["login"]["what_to_do"]
+    assert "not-the-password" not in ran.out + ran.err
+
+
+def test_an_account_without_jetstream(accounts: NatsServer) -> None:
+    code, findings = look(accounts.url, *login("bob"))
+    assert (code, trouble(findings)) == (1, {"jetstream": "failed"})
+    assert "account" in findings["jetstream"]["what_to_do"]
+    code, findings = look(accounts.url, *login("ann"), "--js-domain", "mars", "--stream", "A")
+    assert (code, trouble(findings)) == (1, {"jetstream": "failed"})
+    assert findings["jetstream"]["what_to_do"] == "correct option domain"
+
+
+def test_limits_that_are_nearly_reached(accounts: NatsServer) -> None:
+    with Publisher(accounts.url.replace("//", "//ann:pw@")) as publisher:
+        for name in ("A", "B"):
+            body = {"name": name, "subjects": [name], "storage": "memory", "max_bytes": 500_000}
+            publisher.api(f"STREAM.CREATE.{name}", body)
+        code, findings = look(accounts.url, *login("ann"))
+        assert code == 0
+        assert findings["limits"]["status"] == "warning"
+        code, findings = look(accounts.url, *login("few"), "--stream", "A")
+        assert findings["limits"]["status"] == "unknown"
+        # The clock of STREAM.INFO stands in for the one that this user may not ask for.
+        assert findings["clock"]["status"] == "ok"
+        for name in ("A", "B"):
+            publisher.api(f"STREAM.DELETE.{name}")
+
+
+def test_who_gets_no_answers(accounts: NatsServer) -> None:
+    code, findings = look(accounts.url, *login("deaf"), "--stream", "A")
+    assert code == 1
+    assert findings["replies"]["status"] == "failed"
+    assert "inboxPrefix" in findings["_INBOX.>"]["what_to_do"]
+    assert findings["$JS.API.STREAM.INFO.A"]["status"] == "unknown"
+
+
+@pytest.mark.parametrize(("off", "words"), [(0, "agrees"), (60, "60 s behind"), (-7200, "7,200 s ahead of")])
+def test_clocks(off: int, words: str) -> None:
+    now = 1_700_000_000_000_000_000
+    finding = account.clocks(now + off * 1_000_000_000, now, now)
+    assert words in finding.said
+    assert finding.status == ("ok" if off == 0 else "warning")
+
+
+# Streams
+
+CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
+    "a work queue is not just read": ({"retention": "workqueue", "allow_direct": True}, [], {"retention": "failed"}),
+    "a work queue needs direct gets": (
+        {"retention": "workqueue"},
+        ["--durable", "d"],
+        {"allow_direct": "failed"},
+    ),
+    "a work queue needs purges": (
+        {"retention": "workqueue", "allow_direct": True, "deny_purge": True},
+        ["--durable", "d"],
+        {"deny_purge": "failed"},
+    ),
+    "interest needs a durable": ({"retention": "interest"}, [], {"retention": "warning"}),
+    "interest with one": ({"retention": "interest"}, ["--durable", "d"], {}),
+    "direct gets": ({}, ["--for", "direct"], {"allow_direct": "failed"}),
+    "rows are welcome": ({}, ["--subject", "{subject}.>"], {}),
+    "another subject": ({}, ["--subject", "elsewhere.a"], {"elsewhere.a": "failed", "writing": "failed"}),
+    "no_ack": (
+        {"no_ack": True},
+        ["--subject", "{subject}.a", "--timeout", "200ms"],
+        {"{subject}.a": "failed", "writing": "failed"},
+    ),
+    "a short memory": (
+        {"duplicate_window": 1_000_000_000},
+        ["--subject", "{subject}.a"],
+        {"delivery": "warning"},
+    ),
+    "exactly once": (
+        {"max_msgs_per_subject": 1},
+        ["--for", "exactly-once", "--subject", "{subject}.a"],
+        {"delivery": "failed"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_streams(nats_server: NatsServer, stream: Callable[..., Stream], case: str) -> None:
+    config, arguments, expected = CASES[case]
+    made = stream(**config)
+    given = [each.format(subject=made.subject) for each in arguments]
+    code, findings = look(nats_server.url, "--stream", made.name, *given)
+    seen = {name: status for name, status in trouble(findings).items() if "spark_jetstream_ledger" not in name}
+    assert seen == {name.format(subject=made.subject): status for name, status in expected.items()}
+    assert code == (1 if "failed" in trouble(findings).values() else 0)
+
+
+def test_a_stream_that_is_not_there(nats_server: NatsServer) -> None:
+    code, findings = look(nats_server.url, "--stream", "NOWHERE")
+    assert (code, findings["stream"]["status"]) == (1, "failed")
+    assert "NOWHERE" in findings["stream"]["said"]
+    code, findings = look(nats_server.url, "--bucket", "nowhere")
+    assert "KV_nowhere" in findings["stream"]["said"]
+
+
+def test_a_full_stream(nats_server: NatsServer, stream: Callable[..., Stream], publisher: Publisher) -> None:
+    full = stream(max_msgs=10, discard="new", max_consumers=1)
+    full.fill(9)
+    given = ("--stream", full.name, "--for", "read", "--subject", f"{full.subject}.a")
+    assert trouble(look(nats_server.url, *given)[1]) == {}
+    full.fill(1)
+    publisher.api(f"CONSUMER.CREATE.{full.name}.c", {"stream_name": full.name, "config": {"durable_name": "c"}})
+    code, findings = look(nats_server.url, *given)
+    assert (code, trouble(findings)) == (1, {"room": "failed", "consumers": "failed"})
+    assert "max_consumers" in findings["consumers"]["what_to_do"]
+
+
+def test_a_sealed_stream(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    sealed = stream()
+    sealed.update(sealed=True)
+    code, findings = look(nats_server.url, "--stream", sealed.name, "--subject", f"{sealed.subject}.a")
+    assert (code, findings["writing"]["status"]) == (1, "failed")
+    assert "sealed" in findings["writing"]["said"]
+
+
+def test_a_mirror(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    origin = stream()
+    mirror = stream(subjects=None, mirror={"name": origin.name})
+    findings = look(nats_server.url, "--stream", mirror.name, "--for", "read")[1]
+    assert f"of {origin.name}, 0 messages behind" in findings["mirror"]["said"]
+    code, findings = look(nats_server.url, "--stream", mirror.name, "--subject", f"{origin.subject}.a")
+    assert code == 1
+    assert findings["writing"]["what_to_do"] == f"write to {origin.name}"
+
+
+# Small things
+
+
+@pytest.mark.parametrize(
+    ("version", "range_", "inside"),
+    [
+        ("2.16.0", "<2.17,>=2.16", True),
+        ("2.17", "<2.17,>=2.16", False),
+        ("2.9", ">=2.16", False),
+        ("18", ">=18", True),
+        ("18.0.1", "==18", False),
+        ("18.0", "==18", True),
+        ("3.0.0rc1", ">2", True),
+        ("4.0", "", True),
+        ("2.0", "<=1.9", False),
+    ],
+)
+def test_ranges_of_versions(version: str, range_: str, inside: bool) -> None:
+    assert within(version, range_) is inside
+
+
+def test_a_range_that_cannot_be_read() -> None:
+    with pytest.raises(ValueError, match="~=1"):
+        within("1.0", "~=1")

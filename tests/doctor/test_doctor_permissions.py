@@ -1,0 +1,162 @@
+"""``spark-jetstream doctor`` and permissions: what it says of each line is true, and looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.doctor.findings import Finding
+from spark_jetstream.doctor.probes import check_permissions
+from spark_jetstream.doctor.purposes import Chosen
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.permissions import Permission, user_config
+from spark_jetstream.testing import NatsServer
+from tests.support.command import Ran, run_command, succeed
+from tests.support.publish import Publisher
+
+_NO_PURPOSE: tuple[str, ...] = ()
+CHOICES = {
+    "read": Chosen.of("S", None, None, ("read", "direct"), None, (), None),
+    "filtered": Chosen.of("S", None, None, ("read",), None, ("s.a",), None),
+    "durable": Chosen.of("S", None, None, _NO_PURPOSE, None, (), "spark"),
+    "queue": Chosen.of("Q", None, None, _NO_PURPOSE, None, (), "spark"),
+    "write": Chosen.of("S", None, None, ("exactly-once",), "s.a", (), None),
+    "table": Chosen.of(None, "b", None, ("read", "write"), None, (), None),
+    "objects": Chosen.of(None, None, "o", ("read", "write"), None, (), None),
+    "admin": Chosen.of("S", None, None, ("administer", "backup", "restore", "ensure"), None, (), None),
+}
+STREAMS: dict[str, dict[str, Any]] = {
+    "S": {"subjects": ["s.>"], "allow_direct": True},
+    "Q": {"subjects": ["q.>"], "retention": "workqueue", "allow_direct": True},
+    "KV_b": {"subjects": ["$KV.b.>"], "allow_direct": True, "max_msgs_per_subject": 1},
+    "OBJ_o": {"subjects": ["$O.o.C.>", "$O.o.M.>"], "allow_direct": True},
+    "KV_spark_jetstream_ledger": {"subjects": ["$KV.spark_jetstream_ledger.>"]},
+}
+ROWS = ("s.a", "s.b", "q.a", "$KV.b.k", "$O.o.M.n", "$O.o.C.n")
+
+
+def lines_of(name: str) -> tuple[Permission, ...]:
+    return CHOICES[name].permissions(ConnectionOptions(), queue=name == "queue", old=False)
+
+
+def arguments(name: str) -> list[str]:
+    """The command line of a choice."""
+    chosen = CHOICES[name]
+    given = {"--stream": chosen.stream, "--bucket": chosen.bucket, "--object-bucket": chosen.object_bucket}
+    given |= {"--subject": chosen.subject, "--durable": chosen.durable}
+    found = [part for option, value in given.items() if value is not None for part in (option, value)]
+    found += [part for each in chosen.filters for part in ("--filter", each)]
+    return found + [part for each in chosen.purposes for part in ("--for", each)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """One with a user for each choice, who may do just that, and users who lack one line of it each."""
+    users = ["{ user: root, password: pw }"]
+    for name in CHOICES:
+        lines = lines_of(name)
+        users.append(user_config(name, "pw", lines))
+        users += [
+            user_config(f"{name}-{number}", "pw", [other for other in lines if other is not line])
+            for number, line in enumerate(lines)
+        ]
+    text = f"accounts {{ A {{ jetstream: enabled, users: [\n{chr(10).join(users)}\n] }} }}"
+    with NatsServer(config=text) as server, root(server) as publisher:
+        for name, config in STREAMS.items():
+            publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **config})
+        for stream, consumer in (("S", "paused"), ("S", "spark"), ("Q", "spark")):
+            config = {"durable_name": consumer, "ack_policy": "explicit"}
+            config |= {"pause_until": "2100-01-01T00:00:00Z"} if consumer == "paused" else {}
+            publisher.api(f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
+        for subject in ROWS:
+            publisher.request(subject, b"x")
+        yield server
+        close_all()
+
+
+def root(server: NatsServer) -> Publisher:
+    return Publisher(server.url.replace("//", "//root:pw@"))
+
+
+def everything(server: NatsServer) -> str:
+    """All that the server says of streams and consumers, without its clock."""
+    with root(server) as publisher:
+        found = {
+            name: [
+                publisher.api(f"STREAM.INFO.{name}", {"subjects_filter": ">", "deleted_details": True}),
+                *publisher.api(f"CONSUMER.LIST.{name}")["consumers"],
+            ]
+            for name in sorted(publisher.api("STREAM.NAMES")["streams"])
+        }
+    for infos in found.values():
+        for info in infos:
+            info.pop("ts", None)
+            info.pop("pause_remaining", None)
+    return json.dumps(found, sort_keys=True)
+
+
+def look(server: NatsServer, user: str, name: str) -> dict[str, Finding]:
+    """The findings about a user's permissions, by their subjects."""
+    options = ConnectionOptions.from_spark({"servers": server.url, "user": user, "password": "pw"})
+    found = {each.check: each for each in check_permissions(connect(options), lines_of(name), clustered=False)}
+    close_all()
+    return found
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_each_line_that_is_missing_is_found_and_no_other(server: NatsServer, name: str) -> None:
+    before = everything(server)
+    lines = [(number, line) for number, line in enumerate(lines_of(name)) if line.when != "cluster"]
+    # Nobody knows what a server will make of half a request, and this one would delete the stream.
+    not_tried = {"$JS.API.STREAM.DELETE.S"}
+    found = look(server, name, name)
+    assert {subject: each.status for subject, each in found.items()} == {
+        line.subject: "unknown" if line.subject in not_tried else "ok" for _, line in lines
+    }
+    for number, line in lines:
+        if line.subject in not_tried:
+            continue
+        found = look(server, f"{name}-{number}", name)
+        bads = [each for each in found.values() if each.status in ("failed", "warning")]
+        assert len(bads) == 1, (line, found)
+        bad = bads[0]
+        assert bad.check == line.subject
+        assert f'"{line.subject}"' in bad.what_to_do
+        if line.kind == "subscribe":
+            assert {each.status for each in found.values() if each is not bad} == {"unknown"}
+            continue
+        assert bad.said.startswith("denied: ")
+        assert bad.status == ("warning" if line.when or line.without else "failed")
+    assert everything(server) == before
+
+
+def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
+    subjects = [line.subject for line in lines_of("filtered")]
+
+    def run(user: str) -> Ran:
+        login = ("--user", user, "--password", "pw")
+        return run_command("doctor", "--no-spark", *arguments("filtered"), *login, url=server.url)
+
+    assert run("filtered").code == 0
+    ran = run(f"filtered-{subjects.index('$JS.API.CONSUMER.CREATE.S.*.s.a')}")
+    assert ran.code == 1
+    assert 'publish { allow: ["$JS.API.CONSUMER.CREATE.S.*.s.a"] }' in ran.out
+    # It can do without this one.
+    ran = run(f"filtered-{subjects.index('$JS.API.CONSUMER.DELETE.S.*')}")
+    assert ran.code == 0
+    assert "idle for 30 seconds" in ran.out
+    ran = run(f"filtered-{subjects.index('$JS.API.STREAM.INFO.S')}")
+    assert ran.code == 1
+    assert "see the permissions below" in ran.out
+
+
+def test_who_may_do_all_changes_nothing_by_looking(server: NatsServer) -> None:
+    before = everything(server)
+    for name in CHOICES:
+        succeed("doctor", "--no-spark", *arguments(name), "--user", "root", "--password", "pw", url=server.url)
+    assert everything(server) == before
+    assert '"paused": true' in before

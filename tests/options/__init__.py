@@ -1,0 +1,1 @@
+"""Options, without a server."""

@@ -1,0 +1,281 @@
+"""Contexts of the nats command line tool as options."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from spark_jetstream.errors import OptionError
+from spark_jetstream.options import ConnectionOptions, SourceOptions
+from spark_jetstream.options.contexts import context_options, selected_context
+
+SECRET = "hunter2-never-shown"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory of its own, without XDG_CONFIG_HOME; the folder of its contexts."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    folder = tmp_path / ".config" / "nats" / "context"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write(folder: Path, name: str = "prod", **fields: Any) -> Path:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(fields), "utf-8")
+    return path
+
+
+def test_every_field_that_has_a_counterpart(home: Path) -> None:
+    write(
+        home,
+        description="production",
+        url="nats://a:4222, b",
+        user="me",
+        password="x",
+        cert="/c.pem",
+        key="/k.pem",
+        ca="/ca.pem",
+        nsc="",
+        socks_proxy="",
+        jetstream_domain="hub",
+        jetstream_api_prefix="",
+        jetstream_event_prefix="",
+        inbox_prefix="_INBOX_me",
+        color_scheme="",
+        tls_first=True,
+        windows_ca_certs_match=None,
+        a_field_of_tomorrow=7,
+    )
+    assert context_options("prod") == {
+        "servers": "nats://a:4222,nats://b",
+        "user": "me",
+        "password": "x",
+        "tlsCertFile": "/c.pem",
+        "tlsKeyFile": "/k.pem",
+        "tlsCaFile": "/ca.pem",
+        "tlsHandshakeFirst": "true",
+        "domain": "hub",
+        "inboxPrefix": "_INBOX_me",
+    }
+
+
+def test_an_empty_context_is_all_defaults(home: Path) -> None:
+    write(home)
+    assert context_options("prod") == {}
+    assert ConnectionOptions.from_spark({"context": "prod"}) == ConnectionOptions()
+    write(home, jetstream_api_prefix="JSA.API.")
+    assert ConnectionOptions.from_spark({"context": "prod"}).api_prefix_resolved == "JSA.API"
+
+
+def test_a_context_is_found_by_name_or_by_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(home, url="nats://by-name")
+    assert context_options("prod")["servers"] == "nats://by-name"
+    assert context_options(str(path)) == context_options("~/.config/nats/context/prod.json") == context_options("prod")
+    other = tmp_path / "xdg" / "nats" / "context"
+    other.mkdir(parents=True)
+    write(other, url="nats://by-xdg")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    assert context_options("prod")["servers"] == "nats://by-xdg"
+
+
+def test_the_selected_context_is_told_but_not_used(home: Path) -> None:
+    assert selected_context() is None
+    write(home, url="nats://selected")
+    (home.parent / "context.txt").write_text("prod\n", "utf-8")
+    assert selected_context() == "prod"
+    assert ConnectionOptions.from_spark({}) == ConnectionOptions()
+
+
+def test_home_and_variables_are_expanded_where_the_tool_expands_them(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYS", "/keys")
+    write(home, creds="~/me.creds", ca="$KEYS/ca.pem", cert="${KEYS}/c.pem", key="~/k.pem", inbox_prefix="$KEYS")
+    where = home.parents[2]
+    assert context_options("prod") == {
+        "credentialsFile": f"{where}/me.creds",
+        "tlsCaFile": "/keys/ca.pem",
+        "tlsCertFile": "/keys/c.pem",
+        "tlsKeyFile": f"{where}/k.pem",
+        "inboxPrefix": "$KEYS",
+    }
+    write(home, nkey="$KEYS/seed.nk")
+    assert context_options("prod") == {"nkeySeedFile": "/keys/seed.nk"}
+
+
+JWT = (
+    f"-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n\n"
+    f"-----BEGIN USER NKEY SEED-----\n{SECRET}\n------END USER NKEY SEED------\n"
+)
+DATA = "data:;base64," + base64.b64encode(SECRET.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"user": "me", "password": "x", "creds": "/c", "nkey": "/n"}, {"user": "me", "password": "x"}),
+        ({"creds": "/c", "nkey": "/n", "user_jwt": "a.b.c"}, {"credentialsFile": "/c"}),
+        ({"nkey": "/n", "user_jwt": "a.b.c"}, {"nkeySeedFile": "/n"}),
+        ({"user_jwt": "a.b.c", "user_seed": SECRET}, {"credentialsSecret": JWT}),
+        ({"token": " t "}, {"token": " t "}),
+        ({"url": "nats://me:p%40@a", "user": "other", "password": "y"}, {"user": "me", "password": "p@"}),
+        ({"url": "nats://tok@a"}, {"token": "tok"}),
+        ({"creds": "file:///c"}, {"credentialsFile": "/c"}),
+        ({"creds": "env://THE_SECRET"}, {"credentialsSecret": SECRET}),
+        ({"creds": DATA}, {"credentialsSecret": SECRET}),
+        ({"nkey": "env://THE_SECRET"}, {"nkeySeedSecret": SECRET}),
+        ({"nkey": DATA}, {"nkeySeedSecret": SECRET}),
+        ({"token": "env://THE_SECRET"}, {"token": SECRET}),
+        ({"token": "file://~/token.txt"}, {"token": SECRET}),
+        ({"user": "me", "password": DATA}, {"user": "me", "password": SECRET}),
+        ({"user_jwt": "a.b.c", "user_seed": "env://THE_SECRET"}, {"credentialsSecret": JWT}),
+    ],
+)
+def test_authentication(
+    home: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setenv("THE_SECRET", SECRET)
+    (home.parents[2] / "token.txt").write_text(f"{SECRET}\n", "utf-8")
+    write(home, **fields)
+    found = context_options("prod")
+    found.pop("servers", None)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        *(
+            ({field: "something"}, f'"prod" sets {field}, which is not supported')
+            for field in ("socks_proxy", "nsc", "windows_cert_store", "windows_cert_match", "windows_cert_match_by")
+        ),
+        ({"windows_ca_certs_match": ["a"]}, "sets windows_ca_certs_match, which is not supported"),
+        ({"user_jwt": "a.b.c"}, "sets user_jwt without user_seed"),
+        ({"token": SECRET, "user": "me", "password": SECRET}, "sets token beside user"),
+        ({"token": SECRET, "creds": "/c"}, "sets token beside creds"),
+        ({"token": SECRET, "url": f"nats://me:{SECRET}@a"}, "sets token beside the user in url"),
+        ({"token": "op://vault/item"}, "takes token from op://, which is not supported"),
+        ({"creds": "nsc://o/a/u"}, "takes creds from nsc://, which is not supported"),
+        ({"token": "env://NOT_SET"}, "takes token from an environment variable that is not set"),
+        ({"token": "file:///nowhere"}, "takes token from a file that cannot be read"),
+        ({"token": f"data:;base64,{SECRET}!"}, "has base64 in token that cannot be decoded"),
+        ({"token": f"data:,{SECRET}"}, "has a data: URI in token that is not base64"),
+        ({"token": 7}, "has something else than text in its field token"),
+        ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1, in which the port'),
+        ({"url": f"nats://me:{SECRET}@a,ws://b"}, 'in "prod", url mixes'),
+    ],
+)
+def test_what_is_refused(home: Path, fields: dict[str, Any], words: str) -> None:
+    write(home, **fields)
+    with pytest.raises(OptionError) as caught:
+        ConnectionOptions.from_spark({"context": "prod"})
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("option context: ")
+    assert caught.value.option == "context"
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (f'{{"token": "{SECRET}"'.encode(), "is not valid JSON"),
+        (f'["{SECRET}"]'.encode(), "is not a JSON object"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"\xff\xfe" + SECRET.encode(), "is not UTF-8 text"),
+    ],
+)
+def test_a_file_that_is_no_context(home: Path, content: bytes, words: str) -> None:
+    (home / "prod.json").write_bytes(content)
+    with pytest.raises(OptionError, match=words) as caught:
+        context_options("prod")
+    assert caught.value.__context__ is None
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("prd", 'did you mean "prod"'),
+        ("/nowhere/a.json", "there is no file at this path"),
+        ("nowhere.json", "there is no file at this path"),
+        ("..", "a context cannot have this name"),
+        (" ", "a context cannot have this name"),
+    ],
+)
+def test_a_context_that_is_not_there(home: Path, name: str, words: str) -> None:
+    write(home)
+    with pytest.raises(OptionError) as caught:
+        context_options(name)
+    assert words in str(caught.value)
+
+
+def test_a_missing_context_without_any_other(home: Path) -> None:
+    with pytest.raises(OptionError, match="no context of this name in") as caught:
+        context_options("prod")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, {"user": "me", "domain": "hub", "tls_ca_file": "/ca", "tls_cert_file": "/c", "tls_key_file": "/k"}),
+        ({"servers": "nats://other"}, {"servers": ("nats://other",), "user": "me", "password": SecretStr("x")}),
+        ({"token": "t"}, {"token": SecretStr("t"), "user": None, "password": None}),
+        ({"credentialsFile": "/c"}, {"credentials_file": "/c", "user": None}),
+        ({"servers": "nats://you:y@b"}, {"user": "you", "password": SecretStr("y")}),
+        ({"servers": "nats://t@b"}, {"user": None, "token": SecretStr("t")}),
+        ({"apiPrefix": "JSA.API"}, {"domain": None, "api_prefix": "JSA.API"}),
+        ({"tlsCaPem": "pem"}, {"tls_ca_file": None, "tls_ca_pem": "pem", "tls_cert_file": "/c"}),
+        ({"tlsCertPem": "c", "tlsKeySecret": "k"}, {"tls_cert_file": None, "tls_key_file": None, "tls_cert_pem": "c"}),
+        ({"inboxPrefix": "_I"}, {"inbox_prefix": "_I", "user": "me"}),
+    ],
+)
+def test_options_beside_a_context_win(home: Path, own: dict[str, str], expected: dict[str, object]) -> None:
+    write(
+        home,
+        url="nats://a",
+        user="me",
+        password="x",
+        ca="/ca",
+        cert="/c",
+        key="/k",
+        jetstream_domain="hub",
+        inbox_prefix="_INBOX_me",
+    )
+    found = ConnectionOptions.from_spark({"context": "prod", **own})
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_the_login_of_a_contexts_url_is_authentication_too(home: Path) -> None:
+    write(home, url="nats://me:x@a")
+    assert ConnectionOptions.from_spark({"context": "prod", "token": "t"}).user is None
+    kept = ConnectionOptions.from_spark({"context": "prod", "servers": "nats://b"})
+    assert (kept.servers, kept.user) == (("nats://b",), "me")
+
+
+def test_a_contexts_mistake_is_told_as_one(home: Path) -> None:
+    write(home, jetstream_domain="a.b", user="me")
+    with pytest.raises(OptionError, match=r"option domain must be .* \(it comes from option context, prod\)"):
+        ConnectionOptions.from_spark({"context": "prod", "token": "t"})
+    with pytest.raises(
+        OptionError, match=r"option user needs password beside it \(it comes from option context, prod\)"
+    ):
+        ConnectionOptions.from_spark({"context": "prod", "domain": "a"})
+
+
+def test_executors_do_not_need_the_context(home: Path) -> None:
+    path = write(home, url="nats://a", token=SECRET)
+    options = SourceOptions.from_spark({"context": "prod", "stream": "A"}, streaming=True)
+    path.unlink()
+    assert options.connection == ConnectionOptions(servers=("nats://a",), token=SecretStr(SECRET))
+    assert "prod" not in repr(options)

@@ -1,0 +1,1 @@
+"""The least permissions, with each line left out."""

@@ -1,0 +1,337 @@
+"""Permissions as data: what is asked for, put together, written down; behind domains and prefixes; and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from nats.js.client import JetStreamContext
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import ApiError, PermissionDenied
+from spark_jetstream.permissions import LEDGER, PURPOSES, Permission, merged, needed, user_config
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.sink import ledger
+from spark_jetstream.source.reader import JetStreamStreamReader
+from spark_jetstream.testing import NatsServer
+from tests.support import leaf
+from tests.support.client import ask
+from tests.support.permissions import PASSWORD, Account, Case, Trial
+from tests.support.permitted_reading import (
+    CONSUMING,
+    CREATE,
+    bucket_kv,
+    column,
+    durable,
+    fill,
+    filled,
+    latest,
+    made,
+    need,
+    read,
+    read_all_ways,
+    state,
+)
+from tests.support.permitted_writing import bucket_kv_beside_a_stream, kv_store, store, write_exactly_once
+from tests.support.reading import wait_until
+
+# -- as data --
+
+
+def subjects(lines: tuple[Permission, ...]) -> list[str]:
+    return [line.subject for line in lines]
+
+
+def test_a_read_needs_what_its_filters_ask_for() -> None:
+    create = "$JS.API.CONSUMER.CREATE.S.*"
+    for filters, expected in (([], [create]), (["a.*"], [f"{create}.a.*"]), (["a", "b"], [create])):
+        found = subjects(needed("read", stream="S", subjects=filters))
+        assert [each for each in found if ".CREATE." in each] == expected
+    either = {line.subject: line.when for line in needed("read", stream="S") if ".CREATE." in line.subject}
+    assert either == {create: "without a filter, or with several", f"{create}.>": "with one filter"}
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_every_purpose_has_its_lines_behind_any_prefix(purpose: str) -> None:
+    asked = partial(needed, purpose, stream="S", bucket="b", subjects=["x"], durable="d", dead_letter="dead")
+    lines, behind = asked(), asked(prefix="OWNER.API", inbox_prefix="_MINE")
+    assert all(line.why for line in lines)
+    assert len({(line.kind, line.subject) for line in lines}) == len(lines)
+    moved = [line.subject.replace("$JS.API.", "OWNER.API.").replace("_INBOX.", "_MINE.") for line in lines]
+    moved = [f"OWNER.API.{each}" if each.startswith("$KV.") else each for each in moved]
+    assert subjects(behind) == moved
+
+
+def test_what_cannot_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="'reading' is none of read, "):
+        needed("reading")
+    with pytest.raises(ValueError, match="purpose kv-write needs a bucket"):
+        needed("kv-write")
+    with pytest.raises(ValueError, match="purpose admin-objects needs a bucket"):
+        needed("admin-objects")
+    with pytest.raises(ValueError, match="purpose write needs the subjects of the rows"):
+        needed("write", stream="S")
+
+
+def test_sets_are_put_together_without_what_others_cover() -> None:
+    wide, narrow = Permission("a.>", "all", without="goes on"), Permission("a.b", "some")
+    assert merged([wide], [narrow]) == (Permission("a.>", "all"),)
+    assert merged([narrow], [wide]) == (Permission("a.>", "all"),)
+    sometimes = Permission("a.b", "more", when="now and then")
+    assert merged([sometimes], [narrow]) == (Permission("a.b", "more"),)
+    heard = Permission("a.b", "answers", kind="subscribe")
+    assert merged([wide], [heard]) == (wide, heard)
+    assert not wide.covers(Permission(">", ""))
+    assert not Permission("a.*", "").covers(wide)
+    assert Permission("*.b", "").covers(narrow)
+
+
+def test_the_ledger_is_that_of_the_sink() -> None:
+    assert ledger.BUCKET == LEDGER
+
+
+def test_the_configuration_of_a_user() -> None:
+    lines = [
+        Permission("a.*", "rows"),
+        Permission("b", "more", when="now and then", without="less"),
+        Permission("i.>", "answers", kind="subscribe"),
+    ]
+    assert (
+        user_config("ann", 'p"w', lines, notes=True)
+        == r"""{
+  user: "ann", password: "p\"w"
+  permissions {
+    publish {
+      allow: [
+        "a.*"  # rows
+        "b"  # optional: more (now and then)
+      ]
+    }
+    subscribe {
+      allow: [
+        "i.>"  # answers
+      ]
+    }
+  }
+}"""
+    )
+    assert '    publish { deny: [">"] }' in user_config("ann", "pw", lines[2:])
+
+
+# -- behind a domain --
+
+HUB = {"domain": "hub"}
+CASES = [
+    Case("read", need("read", stream="S"), filled, read_all_ways, {"CONSUMER.DELETE": read_all_ways}, given=HUB),
+    Case("read-direct", need("read-direct", stream="S"), filled, partial(read_all_ways, readWith="direct"), given=HUB),
+    Case(
+        "durable",
+        merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[])),
+        partial(made, retention="interest"),
+        durable,
+        {"CONSUMER.DELETE": durable},
+        given=HUB,
+    ),
+    Case(
+        "write-exactly-once",
+        need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
+        made,
+        write_exactly_once,
+        {"CONSUMER.DELETE": write_exactly_once},
+        given=HUB,
+    ),
+    Case(
+        "kv-write",
+        tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without),
+        bucket_kv_beside_a_stream,
+        kv_store,
+        given=HUB,
+    ),
+]
+MAY = {
+    "read": CONSUMING,
+    "durable": (CREATE, *CONSUMING[2:]),
+    "write-exactly-once": (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0"),
+    "kv-write": ("$KV.b.k",),
+}
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[Trial]:
+    """A server with a domain, and the accounts of all cases."""
+    cases = [replace(case, may=MAY.get(case.name, ())) for case in CASES]
+    with Trial(cases, "jetstream { domain: hub }").running() as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(
+    name: str, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+    trial.run(name)
+
+
+class Linked(Account):
+    """Whose streams are in the domain of a leaf node, with a user at its hub who may do what the lines say."""
+
+    leaf = ""
+
+    @property
+    def admin(self) -> str:
+        """The admin is at the leaf node."""
+        return self.leaf
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_a_server_of_another_domain_checks_subjects_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+    behind = partial(need, prefix="$JS.leaf.API")
+    lines = merged(
+        behind("read", stream="S"),
+        behind("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
+        behind("kv-write", bucket="b", dead_letter="s.dead"),
+        behind("admin-backup", stream="S"),
+        behind("admin-consumers", stream="S"),
+    )
+    user = Linked(1, {"domain": "leaf"})
+    linked = leaf.Linked()
+    config = str(linked.hub.config).replace("no_advertise: true", "no_advertise: true, authorization { account: A1 }")
+    linked.hub.config = f"{config}\nno_auth_user: admin1\naccounts {{ {user.config(lines)} }}"
+    with linked:
+        user.settle(linked.hub.url)
+        user.leaf = linked.leaf.url
+        filled(user)
+        read_all_ways(user)
+        admin = JetStreamAdmin(**user.login)
+        admin.consumers.create("S", durable_name="c", ack_policy="explicit")
+        assert len(admin.consumers.next("S", "c", 2)) == 2  # acknowledged
+        admin.streams.backup("S", tmp_path / "s.tar")
+        store(user, delivery="exactly-once")
+        bucket_kv(user)
+        kv_store(user)
+        with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.leaf\.API\.STREAM\.INFO\.T"):
+            read(user, stream="T")
+
+
+# -- behind another account --
+
+
+class Guest(Account):
+    """Whose JetStream is that of another account, with a user who may do what the lines say."""
+
+    def config(self, lines: list[Permission] | tuple[Permission, ...]) -> str:  # type: ignore[override]
+        owner = f"O{self._number}"
+        exported = ["$JS.API.>", "s.>", "$KV.>"]
+        services = ", ".join(f'{{ service: "{each}", response_type: stream }}' for each in exported)
+        return f"""
+{owner} {{ jetstream: enabled, exports: [ {services} ]
+  users: [ {{ user: admin{self._number}, password: {PASSWORD} }} ] }}
+A{self._number} {{ users: [
+{user_config(f"spark{self._number}", PASSWORD, lines)} ], imports: [
+  {{ service: {{ account: {owner}, subject: "$JS.API.>" }}, to: "OWNER.API.>" }}
+  {{ service: {{ account: {owner}, subject: "s.>" }} }}
+  {{ service: {{ account: {owner}, subject: "$KV.>" }}, to: "OWNER.API.$KV.>" }} ] }}"""
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_behind_another_account(
+    nats_server_factory: Callable[..., NatsServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+    foreign = partial(need, prefix="OWNER.API")
+    sets = [
+        foreign("read", stream="S"),
+        foreign("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
+        foreign("kv-write", bucket="b", dead_letter="s.dead"),
+    ]
+    guests = [Guest(number, {"apiPrefix": "OWNER.API"}) for number in range(len(sets))]
+    accounts = "\n".join(guest.config(lines) for guest, lines in zip(guests, sets, strict=True))
+    server = nats_server_factory(config=f"accounts {{ {accounts} }}")
+    for guest in guests:
+        guest.settle(server.url)
+    reader, writer, keys = guests
+    filled(reader)
+    read_all_ways(reader)
+    made(writer)
+    store(writer, delivery="exactly-once")
+    bucket_kv_beside_a_stream(keys)
+    kv_store(keys)
+    with pytest.raises(PermissionDenied, match=r"may not publish to OWNER\.API\.STREAM\.INFO\.S"):
+        read(keys, stream="S")
+
+
+# -- what permissions do, and what they do not --
+
+
+@pytest.fixture
+def allowed(nats_server_factory: Callable[..., NatsServer]) -> Iterator[Callable[..., Account]]:
+    """A function that starts a server with a user who has these permissions."""
+
+    def start(*lines: Permission) -> Account:
+        account = Account(1, {})
+        account.settle(nats_server_factory(config=f"accounts {{ {account.config(lines)} }}").url)
+        return account
+
+    yield start
+    close_all()
+
+
+def test_who_may_read_one_filter_reads_no_other(allowed: Callable[..., Account]) -> None:
+    account = allowed(*need("read", stream="S", subjects=["s.a"]))
+    filled(account)
+    for filters in ({"subjects": "s.b"}, {"subjects": "s.a,s.b"}, {}):
+        with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.API\.CONSUMER\.CREATE\.S\."):
+            read(account, stream="S", **filters)
+    # And not by saying one filter and meaning another.
+    subject = jsapi.consumer_create("$JS.API", "S", "mine", ["s.a"])
+    for meant in ({"filter_subject": "s.b"}, {"filter_subjects": ["s.a", "s.b"]}, {}):
+        body = jsapi.create_request("S", {"name": "mine", "ack_policy": "none", **meant})
+        with pytest.raises(ApiError):
+            account.connect().api(subject, body, context="cheat")
+    assert not account.ask("CONSUMER.NAMES.S")["consumers"]
+
+
+def test_who_may_make_consumers_may_have_messages_delivered_anywhere(allowed: Callable[..., Account]) -> None:
+    """As the page says: nobody asks whether the account may publish to the deliver_subject of its consumer."""
+    account = allowed(*need("read", stream="S"))
+    filled(account)
+    account.make("T")
+    body = jsapi.create_request("S", {"name": "mine", "ack_policy": "none", "deliver_subject": "t.a"})
+
+    async def deliver(js: JetStreamContext) -> None:
+        # Push consumers wait for a subscriber; what he hears, a stream with that subject stores.
+        await js._nc.subscribe("t.a")
+        await js._nc.flush()
+        make = jsapi.consumer_create("$JS.API", "S", "mine", [])
+        await asyncio.to_thread(account.connect().api, make, body, context="reach further")
+        await asyncio.to_thread(wait_until, lambda: state(account, "T")["messages"] == 12, "T has what was in S")
+
+    ask(account.admin, deliver)
+
+
+def test_a_position_is_looked_after_by_direct_gets_where_these_are_asked_for(allowed: Callable[..., Account]) -> None:
+    """Somebody purges what the query has not read: it must not make a consumer to see what that was."""
+    lines = need("durable", stream="S", durable="query", subjects=["s.a"])
+    account = allowed(*merged(need("read-direct", stream="S"), lines))
+    made(account)
+    given = {"stream": "S", "durable": "query", "readWith": "direct", "subjects": "s.a", "failOnDataLoss": "false"}
+    reader = JetStreamStreamReader({**account.login, **given}, column("data"))
+    start = reader.initialOffset()
+    for _ in range(2):
+        fill(account)
+        end = latest(reader, start)
+        assert sum(len(found) for part in reader.partitions(start, end) for found in reader.read(part)) == 4
+        start = end
+        reader.commit(end)
+        assert latest(reader, end) == end
+    fill(account)
+    account.ask("STREAM.PURGE.S", {"filter": "s.a"})
+    end = latest(reader, start)
+    reader.commit(end)
+    assert latest(reader, end) == end

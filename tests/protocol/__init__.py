@@ -1,0 +1,1 @@
+"""Parsers and encoders, without a server."""

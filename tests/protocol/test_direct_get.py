@@ -1,0 +1,421 @@
+"""Answers to Direct Gets as columns: whole, byte by byte, with trailing bytes, with any header block that is stored."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.columns import record_batch
+from spark_jetstream.protocol.direct_get import Answered, Ending, Merged, merge, read_answers
+from spark_jetstream.protocol.wire import Frames, Scanner
+from spark_jetstream.schema import COLUMNS
+
+SID = 7
+INBOX = "_INBOX.abcdef"
+
+
+def rfc3339_nano(nanoseconds: int) -> str:
+    """A time as Go prints it: no zeros at the end of the fraction, and no fraction at all when it is zero."""
+    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
+    digits = f".{fraction:09d}".rstrip("0").rstrip(".")
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + digits + "Z"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A stored message, and what a server answers of it; `block` is its header block as it was published."""
+
+    payload: bytes = b"hello"
+    block: bytes = b""
+    sequence: int = 4
+    previous: int = 3
+    pending: int = 6
+    subject: bytes = b"orders.new"
+    timestamp: int = 1_700_000_000_123_456_789
+    stream: bytes = b"ORDERS"
+    number: int = 1
+
+    @property
+    def head(self) -> bytes:
+        lines = (
+            b"Nats-Stream: " + self.stream,
+            b"Nats-Subject: " + self.subject,
+            b"Nats-Sequence: %d" % self.sequence,
+            b"Nats-Time-Stamp: " + rfc3339_nano(self.timestamp).encode(),
+            b"Nats-Num-Pending: %d" % self.pending,
+            b"Nats-Last-Sequence: %d" % self.previous,
+        )
+        return (self.block[:-2] or b"NATS/1.0\r\n") + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+    @property
+    def wire(self) -> bytes:
+        return frame(self.head, self.payload, self.number)
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        text = self.subject.decode("utf-8", "replace")
+        return self.number, self.stream.decode(), self.sequence, self.previous, self.timestamp, text, self.payload
+
+
+def frame(head: bytes, payload: bytes = b"", number: object = 1) -> bytes:
+    """An HMSG frame to the inbox, or a MSG frame where there is no header."""
+    to = f"{INBOX}.{number} {SID}".encode()
+    if not head:
+        return b"MSG %s %d\r\n%s\r\n" % (to, len(payload), payload)
+    return b"HMSG %s %d %d\r\n%s%s\r\n" % (to, len(head), len(head) + len(payload), head, payload)
+
+
+def scan(chunks: Iterable[bytes]) -> Iterator[Frames]:
+    scanner = Scanner()
+    scanner.collect = scanner.whole = {SID}
+    for chunk in chunks:
+        for event in scanner.feed(chunk):
+            if isinstance(event, Frames):
+                yield event
+
+
+def answers(chunks: Iterable[bytes]) -> list[Answered | Ending]:
+    return [answer for frames in scan(chunks) for answer in read_answers(frames, INBOX)]
+
+
+def rows(found: Iterable[Answered | Ending]) -> list[object]:
+    """Messages as tuples, endings as they are."""
+    out: list[object] = []
+    for each in found:
+        if isinstance(each, Ending):
+            out.append(each)
+            continue
+        assert len(each) == len(each.sequences)
+        columns = (
+            each.sequences.tolist(),
+            each.previous.tolist(),
+            each.timestamps().tolist(),
+            each.subjects().to_pylist(),
+            each.payloads().to_pylist(),
+        )
+        out += [(each.number, each.stream, *row) for row in zip(*columns, strict=True)]
+    return out
+
+
+def headers(found: Iterable[Answered | Ending]) -> list[dict[str, list[str]] | None]:
+    maps = [row for each in found if isinstance(each, Answered) for row in each.headers().to_pylist()]
+    return [None if row is None else dict(row) for row in maps]
+
+
+def by_byte(data: bytes) -> list[bytes]:
+    return [data[i : i + 1] for i in range(len(data))]
+
+
+def numbered(count: int, **fields: object) -> list[Message]:
+    return [replace(Message(), sequence=i + 1, previous=i, pending=count - i - 1, **fields) for i in range(count)]  # type: ignore[arg-type]
+
+
+PLAIN = Message()
+EOB = frame(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 6\r\nNats-Last-Sequence: 4\r\n\r\n")
+END = Ending(1, 204, "EOB", 4, 6)
+BLOCK = b"NATS/1.0\r\nX: 1\r\n\r\n"
+
+CASES: dict[str, list[Message]] = {
+    "one": [PLAIN],
+    "empty payload": [Message(b"")],
+    "own headers": [Message(block=BLOCK)],
+    "own headers and none": [PLAIN, Message(block=BLOCK), PLAIN],
+    "payload is a frame": [Message(PLAIN.wire), Message(EOB * 2), PLAIN],
+    "payload is the six lines": [Message(PLAIN.head), PLAIN],
+    "lone CR and LF": [Message(b"\r"), Message(b"\n"), Message(b"\r\n"), PLAIN],
+    "subject outside ASCII": [Message(subject="größe.日本.🙂".encode())],
+    "subject that is not UTF-8": [Message(subject=b"a.\xff\xfe")],
+    "subject like a header": [Message(subject=b"Nats-Subject:.x")],
+    "short names": [Message(stream=b"S", subject=b"a")],
+    "stream outside ASCII": [Message(stream="größe".encode())],
+    "a stream called like the line": [Message(stream=b"Nats-Stream:")],
+    "large numbers": [Message(sequence=2**63 - 1, previous=2**63 - 2, pending=2**63 - 1)],
+    "numbers of every length": [Message(sequence=10**n, previous=10**n - 1) for n in range(19)],
+    "several requests": [Message(number=1), Message(number=1), Message(number=2), Message(number=33)],
+    "several streams": [Message(number=1), Message(number=2, stream=b"MIRROR")],
+    "long payloads": [Message(b"x" * 5000), Message(bytes(range(256)) * 300), PLAIN] * 3,
+    "many": numbered(400),
+    "times": [
+        Message(timestamp=t) for t in (0, 1, 10**9, 10**9 + 1, 1_700_000_000_100_000_000, 2**63 - 1, -1, -(10**9))
+    ],
+}
+TRAILING = {"nothing": b"", "half a line": b"HMSG _INBOX.abc", "half a message": PLAIN.wire[:-9], "one byte": b"H"}
+
+
+@pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
+@pytest.mark.parametrize("messages", CASES.values(), ids=CASES.keys())
+def test_messages_come_out_as_they_went_in(messages: list[Message], trailing: bytes) -> None:
+    data = b"".join(message.wire for message in messages)
+    expected: list[object] = [*(message.row for message in messages), END]
+    for chunks in ([data + EOB + trailing], [data, EOB, trailing], by_byte(data + EOB + trailing)):
+        assert rows(answers(chunks)) == expected
+
+
+STATUSES = {
+    b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 6\r\nNats-Last-Sequence: 4\r\n\r\n": END,
+    b"NATS/1.0 404 Message Not Found\r\n\r\n": Ending(1, 404, "Message Not Found", None, None),
+    b"NATS/1.0 408 Bad Request\r\n\r\n": Ending(1, 408, "Bad Request", None, None),
+    b"NATS/1.0 503\r\n\r\n": Ending(1, 503, "", None, None),
+    b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.S\r\n\r\n": Ending(1, 503, "", None, None),
+    b"NATS/1.0 204 EOB\r\nNats-Num-Pending: x\r\nNats-Last-Sequence: %d\r\n\r\n" % 10**30: Ending(
+        1, 204, "EOB", None, None
+    ),
+}
+
+
+@pytest.mark.parametrize(("block", "expected"), STATUSES.items())
+def test_statuses(block: bytes, expected: Ending) -> None:
+    data = PLAIN.wire + frame(block) + replace(PLAIN, number=2).wire
+    for chunks in ([data], by_byte(data)):
+        assert rows(answers(chunks)) == [PLAIN.row, expected, replace(PLAIN, number=2).row]
+    assert rows(answers([frame(block)])) == [expected]
+    assert rows(answers([frame(block) * 10])) == [expected] * 10
+
+
+#: Header blocks as publishers send them, and servers store them without a word.
+BLOCKS: dict[str, tuple[bytes, dict[str, list[str]] | None]] = {
+    "none": (b"", None),
+    "empty": (b"NATS/1.0\r\n\r\n", None),
+    "repeated": (b"NATS/1.0\r\nA: 1\r\nB: x\r\nA: 2\r\n\r\n", {"A": ["1", "2"], "B": ["x"]}),
+    "a status line": (b"NATS/1.0 404 Message Not Found\r\n\r\n", None),
+    "an end of batch": (
+        b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 1\r\n\r\n",
+        {"Nats-Num-Pending": ["0"], "Nats-Last-Sequence": ["1"]},
+    ),
+    "a header Status": (b"NATS/1.0\r\nStatus: 404\r\n\r\n", {"Status": ["404"]}),
+    "the same names": (
+        b"NATS/1.0\r\nNats-Stream: X\r\nNats-Sequence: 77\r\n\r\n",
+        {"Nats-Stream": ["X"], "Nats-Sequence": ["77"]},
+    ),
+    "the whole six": (
+        Message(sequence=99, stream=b"OTHER", timestamp=0).head,
+        {
+            "Nats-Stream": ["OTHER"],
+            "Nats-Subject": ["orders.new"],
+            "Nats-Sequence": ["99"],
+            "Nats-Time-Stamp": ["1970-01-01T00:00:00Z"],
+            "Nats-Num-Pending": ["6"],
+            "Nats-Last-Sequence": ["3"],
+        },
+    ),
+    "no empty line": (b"NATS/1.0\r\nX: 12\r\n", {"X": ["12"]}),
+    "no line end": (b"NATS/1.0\r\nX: 1234", {"X": ["12"]}),  # the server cuts two bytes off
+    "the name of the next line at its end": (b"NATS/1.0\r\nX: Nats-Stream: \r\n", {"X": ["Nats-Stream:"]}),
+    "bare line feeds": (b"NATS/1.0\r\nX: 1\nY: 2\n\n", {"X": ["1\nY: 2"]}),
+    "an empty line within": (b"NATS/1.0\r\nX: 1\r\n\r\nY: 2\r\n\r\n", {"X": ["1"], "Y": ["2"]}),
+    "no colon": (b"NATS/1.0\r\nnonsense\r\n\r\n", None),
+    "no version": (b"\r\nA: 12\r\n\r\n", {"A": ["12"]}),
+    "as long as the version": (b"\r\nA: 123\r\n\r\n", {"A": ["123"]}),
+    "garbage": (b"garbage", None),
+    "one byte": (b"x", None),
+    "two bytes": (b"\r\n", None),
+    "a status without an end": (b"NATS/1.0 404 X", None),
+    "not UTF-8": (b"NATS/1.0\r\nA: \xff\r\n\r\n", {"A": ["�"]}),
+    "blanks": (b"NATS/1.0\r\n A :  b \r\n\r\n", {"A": ["b"]}),
+}
+
+
+@pytest.mark.parametrize(("block", "expected"), BLOCKS.values(), ids=BLOCKS.keys())
+def test_a_header_block_as_it_was_stored(block: bytes, expected: dict[str, list[str]] | None) -> None:
+    message, around = Message(block=block), Message(block=BLOCK)
+    for messages in ([message], [around, message, PLAIN, around], [PLAIN, message, message]):
+        found = answers([b"".join(each.wire for each in messages) + EOB])
+        assert rows(found) == [*(each.row for each in messages), END]
+        assert headers(found) == [
+            expected if each is message else {"X": ["1"]} if each is around else None for each in messages
+        ]
+
+
+def without(line: bytes) -> bytes:
+    return b"".join(each for each in PLAIN.head.splitlines(keepends=True) if not each.startswith(line))
+
+
+MALFORMED = {
+    "no header": frame(b"", b"{}"),
+    "an error in JSON": frame(b"", b'{"error":{"code":400}}'),
+    "a status with a payload": frame(b"NATS/1.0 204 EOB\r\n\r\n", b"x"),
+    "a status without code": frame(b"NATS/1.0\r\n\r\n"),
+    "a code of two digits": frame(b"NATS/1.0 20 EOB\r\n\r\n"),
+    "a status that does not end": frame(b"NATS/1.0 204 EOB\r\n"),
+    "not a batch": frame(b"".join(PLAIN.head.splitlines(keepends=True)[:5]) + b"\r\n", b"hello"),
+    "not a batch, and a stored status": frame(
+        b"NATS/1.0 204 EOB\r\n" + b"".join(PLAIN.head.splitlines(keepends=True)[1:5]) + b"\r\n"
+    ),
+    **{f"without {line.decode()}": frame(without(line)) for line in (b"Nats-Str", b"Nats-Sub", b"Nats-Seq", b"Nats-T")},
+    "in another order": frame(without(b"Nats-Str")[:-2] + b"Nats-Stream: S\r\n\r\n"),
+    "words for numbers": frame(PLAIN.head.replace(b"Sequence: 4", b"Sequence: x")),
+    "a sequence over 63 bits": frame(PLAIN.head.replace(b"Sequence: 4", b"Sequence: %d" % 2**63)),
+    "no sequence": frame(PLAIN.head.replace(b"Nats-Sequence: 4", b"Nats-Sequence: ")),
+    "no subject": frame(PLAIN.head.replace(b"orders.new", b"")),
+    "no stream": frame(PLAIN.head.replace(b"ORDERS", b"")),
+    "no time": frame(PLAIN.head.replace(b"2023-11-14T22:13:20.123456789Z", b"")),
+    "no such time": frame(PLAIN.head.replace(b"2023-11-14", b"2023-02-30")),
+    "a time without a zone": frame(PLAIN.head.replace(b"789Z", b"789")),
+    "a time of ten digits": frame(PLAIN.head.replace(b"789Z", b"7890Z")),
+    "a time too far away": frame(PLAIN.head.replace(b"2023-11-14", b"9999-11-14")),
+    "a time that is not UTF-8": frame(PLAIN.head.replace(b"789Z", b"\xff")),
+    "bare line feeds": frame(PLAIN.head.replace(b"\r\n", b"\n")),
+    "a line feed without its carriage return": frame(PLAIN.head.replace(b"Sequence: 4\r", b"Sequence: 4x")),
+    "no empty line": frame(PLAIN.head[:-2]),
+    "two streams in one answer": PLAIN.wire + replace(PLAIN, stream=b"ORDER2").wire,
+    "no number": frame(PLAIN.head, number=""),
+    "a word for the number": frame(PLAIN.head, number="x"),
+}
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
+def test_what_the_server_never_answers_is_a_protocol_error(data: bytes) -> None:
+    for chunks in ([data], [PLAIN.wire + data], [data + PLAIN.wire]):
+        with pytest.raises(ProtocolError):
+            rows(answers(chunks))
+
+
+def test_a_slice() -> None:
+    messages = [replace(message, block=BLOCK if at % 3 else b"") for at, message in enumerate(numbered(50))]
+    [whole] = answers([b"".join(message.wire for message in messages)])
+    assert isinstance(whole, Answered)
+    for part in (slice(0, 10), slice(7, 8), slice(20, None)):
+        assert rows([whole[part]]) == [message.row for message in messages[part]]
+        assert headers([whole[part]]) == headers([whole])[part]
+    assert [whole[at : at + 1].pending() for at in (0, 49)] == [49, 0]
+    batch = record_batch(whole, stream="ORDERS", columns=[column.name for column in COLUMNS])
+    assert batch.column("sequence").to_pylist() == list(range(1, 51))
+
+
+# Properties
+
+TOKEN = st.binary(min_size=1, max_size=8).filter(lambda token: not set(token) & set(b" \t\r\n"))
+LINE = st.sampled_from(
+    [
+        b"A: 1\r\n",
+        b"NATS/1.0\r\n",
+        b"NATS/1.0 204 EOB\r\n",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b":",
+        b"Nats-Stream: ",
+        b"Nats-Stream: S",
+        *PLAIN.head.splitlines(keepends=True),
+    ]
+)
+MESSAGE = st.builds(
+    Message,
+    payload=st.binary(max_size=12) | LINE | st.just(PLAIN.wire),
+    block=st.lists(LINE | st.binary(max_size=12), max_size=9).map(b"".join),
+    sequence=st.integers(0, 2**63 - 1),
+    previous=st.integers(0, 2**63 - 1),
+    pending=st.integers(0, 2**63 - 1),
+    subject=st.lists(TOKEN, min_size=1, max_size=3).map(b".".join),
+    timestamp=st.integers(-(2**62), 2**63 - 1),
+)
+
+
+@given(st.lists(MESSAGE, max_size=12), st.data())
+def test_any_message_stored_comes_out_wherever_it_is_cut(messages: list[Message], data: st.DataObject) -> None:
+    wire = b"".join(message.wire for message in messages) + EOB
+    places = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=6)))
+    found = answers(wire[i:j] for i, j in pairwise([0, *places, len(wire)]))
+    assert rows(found) == [*(message.row for message in messages), END]
+    assert len(headers(found)) == len(messages)
+
+
+@given(st.integers(-(2**62), 2**63 - 1), st.integers(0, 9))
+def test_times_are_exact_to_the_nanosecond(nanoseconds: int, digits: int) -> None:
+    rounded = nanoseconds - nanoseconds % 10 ** (9 - digits)
+    text = rfc3339_nano(rounded)
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = time.strptime(whole, "%Y-%m-%dT%H:%M:%S")
+    assert calendar.timegm(moment) * 10**9 + int(fraction.ljust(9, "0")) == rounded
+    [found] = answers([replace(PLAIN, timestamp=rounded).wire])
+    assert isinstance(found, Answered)
+    assert found.timestamps().tolist() == [rounded]
+
+
+@given(st.lists(LINE | st.binary(max_size=40), max_size=12).map(b"".join), st.binary(max_size=8), st.booleans())
+def test_any_answer_gives_columns_or_a_protocol_error(head: bytes, payload: bytes, between: bool) -> None:
+    data = frame(head, payload)
+    try:
+        found = answers([PLAIN.wire + data + PLAIN.wire if between else data])
+        assert len(rows(found)) == (3 if between else 1)
+        headers(found)
+    except ProtocolError:
+        return
+
+
+@given(st.binary(max_size=300), st.integers(0, 300), st.integers(0, 8))
+def test_any_change_gives_columns_or_a_protocol_error(noise: bytes, at: int, length: int) -> None:
+    head = PLAIN.head
+    data = frame(head[:at] + noise[:length] + head[at + length :])
+    try:
+        found = answers([PLAIN.wire + data])
+        rows(found)
+        headers(found)
+    except ProtocolError:
+        return
+
+
+# Put together
+
+
+def runs_of(messages: list[Message], sizes: Iterable[int]) -> Iterator[Answered]:
+    at = 0
+    for size in sizes:
+        if at >= len(messages):
+            return
+        [run] = answers([b"".join(message.wire for message in messages[at : at + size])])
+        assert isinstance(run, Answered)
+        yield run
+        at += size
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(1, 7), min_size=60, max_size=60))
+def test_runs_read_apart_come_in_the_order_of_the_stream(owners: list[int], sizes: list[int]) -> None:
+    stored = [
+        Message(b"%d" % at, BLOCK if at % 2 else b"", at + 1, at, subject=b"s.%d" % owner)
+        for at, owner in enumerate(owners)
+    ]
+    readers = [runs_of([m for m in stored if m.subject == b"s.%d" % owner], sizes[owner:]) for owner in range(4)]
+    found: list[tuple[object, ...]] = []
+    for run in merge(readers):
+        columns = (
+            run.sequences.tolist(),
+            run.timestamps().tolist(),
+            run.subjects().to_pylist(),
+            run.payloads().to_pylist(),
+        )
+        assert len(run) == len(columns[0])
+        has = [row is not None for row in run.headers().to_pylist()]
+        found += zip(*columns, has, strict=True)
+    assert found == [(m.sequence, m.timestamp, m.subject.decode(), m.payload, bool(m.block)) for m in stored]
+
+
+def test_no_more_is_read_ahead_than_one_run_of_each() -> None:
+    taken = [0, 0]
+
+    def reader(owner: int) -> Iterator[Answered]:
+        for number in range(20):
+            taken[owner] += 1
+            [run] = answers([Message(sequence=2 * number + owner + 1).wire])
+            assert isinstance(run, Answered)
+            yield run
+
+    for number, run in enumerate(merge([reader(0), reader(1)]), start=1):
+        assert run.sequences.tolist() == [number]
+        assert sum(taken) <= number + 1
+    assert taken == [20, 20]
+    both = [
+        runs_of([Message(sequence=1), Message(sequence=3)], [2]),
+        runs_of([Message(sequence=2), Message(sequence=4)], [2]),
+    ]
+    first = next(merge(both))
+    assert isinstance(first, Merged)
+    assert first.sequences.tolist() == [1, 2, 3]

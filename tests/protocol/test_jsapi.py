@@ -1,0 +1,332 @@
+"""The JetStream API as data: subjects, bodies, replies, and what each status of a pull request means."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerLost,
+    JetStreamError,
+    ProtocolError,
+    RequestTimeout,
+    ServerBusy,
+    StreamNotFound,
+)
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.jsapi import PullEnd, PullOutcome, pull_status
+from spark_jetstream.protocol.wire import Frames, Scanner, Status
+from spark_jetstream.testing import NatsServer
+from tests.support.publish import Message, Publisher, Refused
+
+ENDED, GOES_ON = PullOutcome.ENDED, PullOutcome.GOES_ON
+
+
+def status(code: int, description: str, **headers: str) -> Status:
+    """A status as the scanner reads it off the wire."""
+    lines = [f"NATS/1.0 {code} {description}".rstrip(), *(f"{name}: {value}" for name, value in headers.items())]
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode()
+    scanner = Scanner()
+    scanner.collect = {7}
+    [event] = scanner.feed(b"HMSG _INBOX.x.1 7 %d %d\r\n%s\r\n" % (len(head), len(head), head))
+    assert isinstance(event, Status)
+    return event
+
+
+PENDING = {"Nats-Pending-Messages": "12", "Nats-Pending-Bytes": "3456"}
+
+# Statuses as server 2.15.1 writes them, and what is to be done: `PullEnd`, or the error.
+STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] = [
+    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"}, PullEnd(GOES_ON, None, False)),
+    (404, "No Messages", {}, PullEnd(ENDED, None, False)),
+    (408, "Request Timeout", PENDING, PullEnd(ENDED, 12, False)),
+    (408, "Requests Pending", {}, PullEnd(ENDED, None, False)),
+    (408, "Interest Expired", PENDING, PullEnd(ENDED, 12, False)),
+    (409, "Message Size Exceeds MaxBytes", PENDING, PullEnd(ENDED, 12, True)),
+    (409, "Batch Completed", {**PENDING, "Nats-Pending-Messages": "0"}, PullEnd(ENDED, 0, False)),
+    (409, "Exceeded MaxWaiting", {}, PullEnd(ENDED, None, False)),
+    (409, "Consumer Deleted", {}, ConsumerLost),
+    (409, "Leadership Change", {}, ConsumerLost),
+    (409, "Server Shutdown", {}, ConsumerLost),
+    (503, "", {}, ConsumerLost),
+    (503, "", {"Nats-Subject": "$JS.API.CONSUMER.MSG.NEXT.S.c"}, ConsumerLost),
+    (409, "Consumer is push based", {}, JetStreamError),
+    (409, "Exceeded MaxRequestBatch of 10", {}, JetStreamError),
+    (409, "Exceeded MaxRequestExpires of 1s", {}, JetStreamError),
+    (409, "Exceeded MaxRequestMaxBytes of 1024", {}, JetStreamError),
+    (400, "Bad Request - heartbeat value too large", {}, JetStreamError),
+    (400, "Bad Request", {}, JetStreamError),
+    (412, "Required Api Level", {}, JetStreamError),
+    (423, "Nats-Pin-Id mismatch", {}, JetStreamError),
+    (423, "Nats-Wrong-Pin-Id", {}, JetStreamError),
+    # Of these nobody has heard yet.
+    (409, "Something New", {}, JetStreamError),
+    (410, "Gone", {}, JetStreamError),
+    (200, "OK", PENDING, JetStreamError),
+    (204, "EOB", {}, JetStreamError),
+    (999, "", {}, JetStreamError),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "description", "headers", "meaning"),
+    STATUSES,
+    ids=lambda value: value if isinstance(value, str | int) else "",
+)
+def test_every_status(code: int, description: str, headers: dict[str, str], meaning: PullEnd | type) -> None:
+    # However it is written: the code and the first words count, in any case.
+    for words in (description, description.upper(), description.lower()):
+        found = status(code, words, **headers)
+        if isinstance(meaning, PullEnd):
+            assert pull_status(found, "ORDERS") == meaning
+            continue
+        with pytest.raises(JetStreamError) as caught:
+            pull_status(found, "ORDERS")
+        assert type(caught.value) is meaning
+        assert "stream ORDERS" in str(caught.value)
+        assert str(caught.value).endswith(f"{code} {words}".strip())
+
+
+def test_the_table_of_statuses_is_covered_whole() -> None:
+    for code, words, outcome in jsapi._STATUSES:
+        rows = [row for row in STATUSES if row[0] == code and row[1].lower().startswith(words)]
+        assert rows, f"no test of {code} {words}"
+        for row in rows:
+            first = next(each for each in jsapi._STATUSES if each[0] == code and row[1].lower().startswith(each[1]))
+            if first[1] == words:
+                assert (outcome in {ENDED, GOES_ON}) == isinstance(row[3], PullEnd)
+
+
+@given(
+    st.integers(100, 999),
+    st.text("abc NM", max_size=20),
+    st.dictionaries(st.sampled_from(sorted(PENDING)), st.text(max_size=30)),
+)
+def test_a_status_has_a_meaning_or_is_an_error(code: int, words: str, headers: dict[str, str]) -> None:
+    try:
+        end = pull_status(Status(1, b"_INBOX.x.1", code, words, headers), "S")
+    except JetStreamError:
+        return
+    assert end.outcome in {ENDED, GOES_ON}
+    assert end.undelivered is None or end.undelivered >= 0
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+3", "1e3", "²", "9" * 19, "x"])
+def test_a_count_that_is_none(text: str) -> None:
+    assert (
+        pull_status(Status(1, b"i", 408, "Request Timeout", {"Nats-Pending-Messages": text}), "S").undelivered is None
+    )
+
+
+@pytest.fixture(scope="module")
+def server_statuses() -> dict[str, Status]:
+    """Statuses that a real server sends, by what was asked for."""
+    config = {"name": "c", "ack_policy": "none", "mem_storage": True, "max_batch": 50}
+    asked: dict[str, dict[str, Any]] = {
+        "nothing there": {"batch": 1, "no_wait": True},
+        "nothing came": {"batch": 5, "expires": 50_000_000},
+        "too large": {"batch": 5, "max_bytes": 10, "expires": 1_000_000_000},
+        "bytes used up": {"batch": 5, "max_bytes": 400, "expires": 1_000_000_000},
+        "heartbeat too large": {"batch": 1, "expires": 1_000_000_000, "idle_heartbeat": 900_000_000},
+        "batch too large": {"batch": 51, "expires": 1_000_000_000},
+    }
+    found: dict[str, Status] = {}
+    with NatsServer() as server, Publisher(server.url) as publisher, Publisher(server.url) as listener:
+        publisher.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S"], "storage": "memory"})
+        for name, body in asked.items():
+            publisher.api("STREAM.PURGE.S")
+            if name in {"too large", "bytes used up"}:
+                publisher.publish([Message("S", b"x" * 200)] * 3)
+            publisher.api("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+            found[name] = _first_status(listener, "$JS.API.CONSUMER.MSG.NEXT.S.c", body)
+            publisher.api("CONSUMER.DELETE.S.c")
+        found["no consumer"] = _first_status(listener, "$JS.API.CONSUMER.MSG.NEXT.S.c", {"batch": 1})
+    return found
+
+
+def _first_status(listener: Publisher, subject: str, body: dict[str, Any]) -> Status:
+    """Send a pull request and read frames off the socket until a status comes."""
+    scanner = Scanner()
+    scanner.collect = {1}
+    listener._send(Message(subject, json.dumps(body).encode()).frame(f"{listener._inbox}.1"))
+    while True:
+        for event in scanner.feed(listener._socket.recv(65536)):
+            if isinstance(event, Status):
+                return event
+            assert isinstance(event, Frames)
+
+
+REAL: dict[str, PullEnd | type[JetStreamError]] = {
+    "nothing there": PullEnd(ENDED, None, False),
+    "nothing came": PullEnd(ENDED, 5, False),
+    "too large": PullEnd(ENDED, 5, True),
+    "bytes used up": PullEnd(ENDED, 4, True),
+    "heartbeat too large": JetStreamError,
+    "batch too large": JetStreamError,
+    "no consumer": ConsumerLost,
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_what_the_server_sends_is_what_the_table_knows(server_statuses: dict[str, Status], name: str) -> None:
+    meaning = REAL[name]
+    if isinstance(meaning, PullEnd):
+        assert pull_status(server_statuses[name], "S") == meaning
+    else:
+        with pytest.raises(meaning) as caught:
+            pull_status(server_statuses[name], "S")
+        assert type(caught.value) is meaning
+
+
+# Subjects and bodies
+
+
+def test_subjects() -> None:
+    assert jsapi.stream_info("$JS.API", "S") == "$JS.API.STREAM.INFO.S"
+    assert jsapi.consumer_info("$JS.hub.API", "S", "c") == "$JS.hub.API.CONSUMER.INFO.S.c"
+    assert jsapi.consumer_delete("JSA.API", "S", "c") == "JSA.API.CONSUMER.DELETE.S.c"
+    assert jsapi.consumer_next("$JS.API", "S", "c") == "$JS.API.CONSUMER.MSG.NEXT.S.c"
+
+
+def test_one_filter_is_part_of_the_subject_so_that_permissions_can_name_it() -> None:
+    base = "$JS.API.CONSUMER.CREATE.S.c"
+    assert jsapi.consumer_create("$JS.API", "S", "c", []) == base
+    assert jsapi.consumer_create("$JS.API", "S", "c", ["a.*.>"]) == f"{base}.a.*.>"
+    assert jsapi.consumer_create("$JS.API", "S", "c", ["a", "b"]) == base
+
+
+READER = {
+    "name": "c",
+    "deliver_policy": "all",
+    "ack_policy": "none",
+    "max_deliver": 1,
+    "replay_policy": "instant",
+    "inactive_threshold": 30_000_000_000,
+    "mem_storage": True,
+    "num_replicas": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("filters", "settings", "differs"),
+    [
+        ([], {}, {}),
+        ([], {"start_sequence": 1}, {}),
+        ([], {"start_sequence": 7}, {"deliver_policy": "by_start_sequence", "opt_start_seq": 7}),
+        ([], {"start_time": "T"}, {"deliver_policy": "by_start_time", "opt_start_time": "T"}),
+        (["a"], {"last": True}, {"deliver_policy": "last", "filter_subject": "a"}),
+        (["a", "b"], {"headers_only": True}, {"filter_subjects": ["a", "b"], "headers_only": True}),
+        ([], {"inactive_threshold": 0.25}, {"inactive_threshold": 250_000_000}),
+        ([], {"replicas": None, "inactive_threshold": None}, {"num_replicas": None, "inactive_threshold": None}),
+    ],
+)
+def test_the_configuration_of_a_reader(filters: list[str], settings: dict[str, Any], differs: dict[str, Any]) -> None:
+    expected = {name: value for name, value in {**READER, **differs}.items() if value is not None}
+    assert jsapi.reader_config("c", filters, **settings) == expected
+
+
+def test_bodies() -> None:
+    assert json.loads(jsapi.create_request("S", {"name": "c"})) == {
+        "stream_name": "S",
+        "config": {"name": "c"},
+        "action": "create",
+    }
+    assert json.loads(jsapi.next_request(5, max_bytes=100, expires=30.0, heartbeat=5.0)) == {
+        "batch": 5,
+        "max_bytes": 100,
+        "expires": 30_000_000_000,
+        "idle_heartbeat": 5_000_000_000,
+    }
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.1, 100_000_000), (1e-6, 1000), (1.1, 1_100_000_000)])
+def test_durations(seconds: float, expected: int) -> None:
+    assert jsapi.nanoseconds(seconds) == expected
+
+
+def test_the_server_takes_every_body() -> None:
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        publisher.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"]})
+        for number, (filters, settings) in enumerate(
+            [
+                ([], {}),
+                (["S.a"], {"start_sequence": 9}),
+                (["S.a", "S.b"], {"start_time": "2026-02-03T04:05:06.123456789Z"}),
+                (["S.*"], {"last": True, "headers_only": True}),
+                ([], {"replicas": None, "inactive_threshold": None}),
+            ]
+        ):
+            subject = jsapi.consumer_create("$JS.API", "S", f"c{number}", filters)
+            body = jsapi.create_request("S", jsapi.reader_config(f"c{number}", filters, **settings))  # type: ignore[arg-type]
+            assert jsapi.reply(publisher.request(subject, body), "create")["name"] == f"c{number}"
+        # A second one of the same name that differs is refused, not changed.
+        with pytest.raises(Refused, match="already exists"):
+            publisher.api(
+                "CONSUMER.CREATE.S.c0", json.loads(jsapi.create_request("S", jsapi.reader_config("c0", ["S.a"])))
+            )
+
+
+# Replies
+
+
+def test_a_reply() -> None:
+    assert jsapi.reply(b'{"a": 1}', "look") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("payload", "error", "said"),
+    [
+        (b"", ProtocolError, "cannot look: the server's reply is not JSON"),
+        (b"\xff\xfe", ProtocolError, "not JSON"),
+        (b"[1]", ProtocolError, "not a JSON object"),
+        (b"null", ProtocolError, "not a JSON object"),
+        (
+            b'{"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}',
+            StreamNotFound,
+            "cannot look",
+        ),
+        (b'{"error": {"code": 503, "err_code": 10008, "description": "unavailable"}}', ServerBusy, "unavailable"),
+        (b'{"error": {}}', ApiError, "the server gave no reason"),
+    ],
+)
+def test_a_reply_that_is_an_error(payload: bytes, error: type[JetStreamError], said: str) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        jsapi.reply(payload, "look")
+
+
+@given(st.binary(max_size=60))
+def test_any_reply_is_an_object_or_an_error(payload: bytes) -> None:
+    try:
+        assert isinstance(jsapi.reply(payload, "look"), dict)
+    except JetStreamError:
+        return
+
+
+def test_fields() -> None:
+    body = {"a": {"b": 3, "t": True, "s": "x"}, "n": None}
+    assert jsapi.field(body, "a.b", int, "look") == 3
+    assert jsapi.field(body, "a.s", str, "look") == "x"
+    for path, kind in (("a.t", int), ("a.s", int), ("a.b", str), ("a.b.c", int), ("a.x", int), ("n", int), ("", int)):
+        with pytest.raises(
+            ProtocolError, match=re.escape(f"cannot look: the server's reply has no usable field {path}")
+        ):
+            jsapi.field(body, path, kind, "look")
+
+
+def test_no_reply() -> None:
+    error = jsapi.no_reply("look at stream S", 2.5)
+    assert isinstance(error, RequestTimeout)
+    assert str(error) == "cannot look at stream S: no reply within 2.5 s (option requestTimeout)"
+
+
+def test_a_purge_of_a_subject_names_no_sequence() -> None:
+    # A server of 2.15 counts up to the sequence, one by one, where the stream is in memory.
+    assert json.loads(jsapi.purge_subject_request("a.b")) == {"filter": "a.b"}
+    with pytest.raises(ValueError, match="everything would go"):
+        jsapi.purge_subject_request("")

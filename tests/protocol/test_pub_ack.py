@@ -1,0 +1,316 @@
+"""Answers to publishes: as a server writes them, interleaved, cut anywhere, damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.pub_ack import AckReader, Answers, Refusal
+from spark_jetstream.protocol.wire import Frames, Scanner
+
+INBOX = "_INBOX.abcdef.7"
+SID = 4
+
+#: (number, stream, sequence, whether it had been stored before)
+Stored = tuple[int, str, int, bool]
+
+
+def frame(number: int, payload: bytes, block: bytes = b"", inbox: str = INBOX) -> bytes:
+    sizes = f"{len(block)} {len(block) + len(payload)}" if block else str(len(payload))
+    line = f"{'HMSG' if block else 'MSG'} {inbox}.{number} {SID} {sizes}\r\n"
+    return line.encode() + block + payload + b"\r\n"
+
+
+def read_answers(chunks: Iterable[bytes], reader: AckReader | None = None) -> tuple[list[Stored], list[Refusal]]:
+    reader = reader or AckReader(INBOX)
+    scanner = Scanner()
+    scanner.collect = scanner.whole = {SID}
+    all_answers = []
+    for chunk in chunks:
+        for event in scanner.feed(chunk):
+            assert isinstance(event, Frames)
+            all_answers.append(reader.read(event))
+    return taken_apart(all_answers)
+
+
+def taken_apart(all_answers: Sequence[Answers]) -> tuple[list[Stored], list[Refusal]]:
+    stored: list[Stored] = []
+    refused: list[Refusal] = []
+    for answers in all_answers:
+        refused += answers.refused
+        for some in answers.stored:
+            assert some.numbers.dtype == some.sequences.dtype == np.int64
+            assert some.duplicate.dtype == np.bool_
+            numbers, sequences = some.numbers.tolist(), some.sequences.tolist()
+            stored += [
+                (number, some.stream, sequence, again)
+                for number, sequence, again in zip(numbers, sequences, some.duplicate.tolist(), strict=True)
+            ]
+    return sorted(stored), sorted(refused, key=lambda refusal: refusal.number)
+
+
+def by_json(payload: bytes) -> tuple[str, int, bool] | tuple[int, int, str] | None:
+    """What an answer without a status says, read plainly; None when it says nothing."""
+    try:
+        body = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error")
+    if error is not None:
+        if not isinstance(error, dict):
+            return None
+        code, err_code, words = error.get("code"), error.get("err_code", 0), error.get("description", "")
+        if type(code) is int and type(err_code) is int and isinstance(words, str):
+            return (code, err_code, words) if min(code, err_code) >= 0 and max(code, err_code) < 2**63 else None
+        return None
+    stream, sequence = body.get("stream"), body.get("seq")
+    if not (isinstance(stream, str) and stream and type(sequence) is int and 0 < sequence < 2**63):
+        return None
+    return stream, sequence, body.get("duplicate") is True
+
+
+# -- as a server writes them --
+
+STORED: dict[str, tuple[bytes, tuple[str, int, bool]]] = {
+    "plain": (b'{"stream":"S","seq":1}', ("S", 1, False)),
+    "duplicate": (b'{"stream":"S","seq":2,"duplicate": true}', ("S", 2, True)),
+    "large": (b'{"stream":"S","seq":9223372036854775807}', ("S", 2**63 - 1, False)),
+    "large duplicate": (b'{"stream":"S","seq":123456789012345678,"duplicate": true}', ("S", 123456789012345678, True)),
+    "domain": (b'{"stream":"S","domain":"D","seq":3}', ("S", 3, False)),
+    "domain and duplicate": (b'{"stream":"S","domain":"D","seq":4,"duplicate": true}', ("S", 4, True)),
+    "outside ASCII": ('{"stream":"Straße","seq":5}'.encode(), ("Straße", 5, False)),
+    "escapes": (b'{"stream":"Stra\\u00dfe","seq":6,"duplicate": true}', ("Straße", 6, True)),
+    "quotes": (b'{"stream":"a\\"b<&\\u2028","seq":7}', ('a"b<&\u2028', 7, False)),
+    "a name that looks like an answer": (b'{"stream":"S\\",\\"seq\\":99}","seq":8}', ('S","seq":99}', 8, False)),
+    "a name that ends like another": (b'{"stream":"SS","seq":9}', ("SS", 9, False)),
+    "counter": (b'{"stream":"CNT","seq":10,"val":"3"}', ("CNT", 10, False)),
+    "batch": (b'{"stream":"S","seq":11,"batch":"x","count":3}', ("S", 11, False)),
+    "batch of another": (b'{"stream":"T","seq":12,"batch":"x","count":3}', ("T", 12, False)),
+    "spaces": (b' {"stream" : "S", "seq" : 13 , "duplicate" : true } ', ("S", 13, True)),
+    "another order": (b'{"seq":14,"stream":"S"}', ("S", 14, False)),
+    "told not to be a duplicate": (b'{"stream":"S","seq":15,"duplicate": false}', ("S", 15, False)),
+    "duplicate in front": (b'{"duplicate": true,"stream":"S","seq":16}', ("S", 16, True)),
+    "another word as long": (b'{"stream":"S","seq":18,"duplicatE": true}', ("S", 18, False)),
+    "a null error": (b'{"error":null,"stream":"S","seq":17}', ("S", 17, False)),
+}
+NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: orders.new\r\n\r\n"
+REFUSED: dict[str, tuple[bytes, bytes, tuple[int, int, str]]] = {
+    "wrong sequence": (
+        b"",
+        b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 3"},"stream":"S","seq":0}',
+        (400, 10071, "wrong last sequence: 3"),
+    ),
+    "full": (
+        b"",
+        b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"D","seq":0}',
+        (503, 10077, "maximum messages exceeded"),
+    ),
+    "without the rest": (b"", b'{"error":{"code":503}}', (503, 0, "")),
+    "no responders": (NO_RESPONDERS, b"", (503, 0, "")),
+    "no responders before 2.15": (b"NATS/1.0 503\r\n\r\n", b"", (503, 0, "")),
+    "another status": (b"NATS/1.0 412 Required Api Level\r\n\r\n", b"", (412, 0, "Required Api Level")),
+    "too many": (
+        b"NATS/1.0 429 Too Many Requests\r\n\r\n",
+        b'{"error":{"code":429,"err_code":10167,"description":"too many requests"},"stream":"S","seq":0}',
+        (429, 10167, "too many requests"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("payload", "expected"), STORED.values(), ids=STORED)
+def test_a_stored_row_is_told_with_its_stream_and_sequence(payload: bytes, expected: tuple[str, int, bool]) -> None:
+    assert by_json(payload) == expected
+    assert read_answers([frame(17, payload)]) == ([(17, *expected)], [])
+    # Read twice: the second time the reader knows how these answers begin.
+    assert read_answers([frame(1, payload), frame(2, payload) + frame(3, payload)])[0] == [
+        (number, *expected) for number in (1, 2, 3)
+    ]
+    # A status line does not take it away.
+    assert read_answers([frame(4, payload, b"NATS/1.0\r\nA: 1\r\n\r\n")])[0] == [(4, *expected)]
+
+
+@pytest.mark.parametrize(("block", "payload", "expected"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_row_is_told_with_code_and_words(
+    block: bytes, payload: bytes, expected: tuple[int, int, str]
+) -> None:
+    assert read_answers([frame(17, payload, block)]) == ([], [Refusal(17, *expected)])
+
+
+BROKEN = {
+    "nothing": (b"", b""),
+    "headers alone": (b"NATS/1.0\r\nA: 1\r\n\r\n", b""),
+    "a status that is none": (b"NATS/1.0 5\r\n\r\n", b""),
+    "not JSON": (b"", b"+OK"),
+    "half": (b"", b'{"stream":"S","seq":1'),
+    "a list": (b"", b'[{"stream":"S","seq":1}]'),
+    "a number": (b"", b"1"),
+    "no sequence": (b"", b'{"stream":"S"}'),
+    "no stream": (b"", b'{"seq":1}'),
+    "an empty name": (b"", b'{"stream":"","seq":1}'),
+    "sequence 0": (b"", b'{"stream":"S","seq":0}'),
+    "a leading zero": (b"", b'{"stream":"S","seq":01}'),
+    "a negative sequence": (b"", b'{"stream":"S","seq":-1}'),
+    "a broken sequence": (b"", b'{"stream":"S","seq":1.5}'),
+    "a sequence of text": (b"", b'{"stream":"S","seq":"1"}'),
+    "a true sequence": (b"", b'{"stream":"S","seq":true}'),
+    "a sequence over 63 bits": (b"", b'{"stream":"S","seq":9223372036854775808}'),
+    "a sequence over 64 bits": (b"", b'{"stream":"S","seq":99999999999999999999999}'),
+    "no digits": (b"", b'{"stream":"S","seq":}'),
+    "no digits, duplicate": (b"", b'{"stream":"S","seq":,"duplicate": true}'),
+    "something behind it": (b"", b'{"stream":"S","seq":1}}'),
+    "two answers": (b"", b'{"stream":"S","seq":1}{"stream":"S","seq":2}'),
+    "nearly a duplicate": (b"", b'{"stream":"S","seq":1,"duplicate":: true}'),
+    "a duplicate behind another sign": (b"", b'{"stream":"S","seq":1;"duplicate": true}'),
+    "half a duplicate": (b"", b'{"stream":"S","seq":1e": true}'),
+    "an error of text": (b"", b'{"error":"no","stream":"S","seq":1}'),
+    "an empty error": (b"", b'{"error":{},"stream":"S","seq":0}'),
+    "an infinite code": (b"", b'{"error":{"code":1e999,"description":"x"}}'),
+    "words of a number": (b"", b'{"error":{"code":400,"description":5}}'),
+    "not UTF-8": (b"", b'{"stream":"\xff","seq":1}'),
+    "endless depth": (b"", b"[" * 200_000),
+    "endless digits": (b"", b'{"stream":"S","seq":' + b"9" * 5_000 + b"}"),
+}
+
+
+@pytest.mark.parametrize("taught", [False, True])
+@pytest.mark.parametrize(("block", "payload"), BROKEN.values(), ids=BROKEN)
+def test_anything_else_is_a_protocol_error(block: bytes, payload: bytes, taught: bool) -> None:
+    reader = AckReader(INBOX)
+    if taught:
+        read_answers([frame(1, b'{"stream":"S","seq":1}')], reader)
+    with pytest.raises(ProtocolError, match="acknowledgement"):
+        read_answers([frame(2, payload, block)], reader)
+
+
+@pytest.mark.parametrize(
+    "subject", [INBOX, f"{INBOX}.", f"{INBOX}.x", f"{INBOX}.1x", f"{INBOX}.-1", "a", f"{INBOX}.1.2"]
+)
+def test_an_answer_to_no_publish_is_a_protocol_error(subject: str) -> None:
+    data = f'MSG {subject} {SID} 22\r\n{{"stream":"S","seq":1}}\r\n'.encode()
+    with pytest.raises(ProtocolError, match="nothing was published"):
+        read_answers([data])
+
+
+def test_an_answer_that_ends_early_is_a_protocol_error() -> None:
+    payload = b'{"stream":"A-STREAM-OF-A-LONG-NAME","domain":"HUB","seq":1,"duplicate": true}'
+    reader = AckReader(INBOX)
+    assert read_answers([frame(1, payload)], reader)[0] == [(1, "A-STREAM-OF-A-LONG-NAME", 1, True)]
+    for length in range(len(payload)):
+        with pytest.raises(ProtocolError):
+            read_answers([frame(2, payload[:length])], reader)
+
+
+@pytest.mark.parametrize("inbox", ["i", "_I.x", "_INBOX." + "x" * 90])
+def test_inboxes_of_any_length_will_do(inbox: str) -> None:
+    numbers = [1, 22, 12_345_678, 2**63 - 1]
+    data = b"".join(frame(number, b'{"stream":"S","seq":1}', inbox=inbox) for number in numbers)
+    assert [row[0] for row in read_answers([data], AckReader(inbox))[0]] == numbers
+
+
+def test_what_looks_plain_is_read_as_vectors() -> None:
+    reader = AckReader(INBOX)
+    scanner = Scanner()
+    scanner.collect = scanner.whole = {SID}
+    [frames] = scanner.feed(b"".join(frame(n, b'{"stream":"S","seq":%d}' % n) for n in range(1, 1_001)))
+    assert isinstance(frames, Frames)
+    answers = reader.read(frames)
+    assert [len(some.numbers) for some in answers.stored] == [1_000]
+    assert [len(some.numbers) for some in reader.read(frames[10:20]).stored] == [10]
+
+
+# -- properties --
+
+STREAM = st.sampled_from(["S", "SS", "ORDERS", "Straße", 'a"b', "S\\", '","seq":1}', "\u2028", "x" * 200])
+DOMAIN = st.sampled_from([b"", b"", b'"domain":"D",', b'"domain":"d\\"",'])
+ENDING = st.sampled_from(
+    [b"}", b"}", b',"duplicate": true}', b',"duplicate": true}', b',"val":"3"}', b',"batch":"x","count":3}', b" }"]
+)
+SEQUENCE = st.integers(1, 2**63 - 1) | st.integers(1, 999)
+
+
+def acknowledgement(stream: str, ascii_only: bool, domain: bytes, sequence: int, ending: bytes) -> tuple[bytes, bytes]:
+    name = json.dumps(stream, ensure_ascii=ascii_only).encode()
+    return b"", b'{"stream":%b,%b"seq":%d%b' % (name, domain, sequence, ending)
+
+
+ACK = st.builds(acknowledgement, STREAM, st.booleans(), DOMAIN, SEQUENCE, ENDING)
+REFUSAL = st.sampled_from([(block, payload) for block, payload, _ in REFUSED.values()])
+ANSWER = ACK | ACK | REFUSAL
+
+
+def expected_of(pieces: Sequence[tuple[int, tuple[bytes, bytes]]]) -> tuple[list[Stored], list[Refusal]]:
+    stored: list[Stored] = []
+    refused: list[Refusal] = []
+    for number, (block, payload) in pieces:
+        if block and not payload:
+            _, status, *words = block.partition(b"\r\n")[0].decode().split(" ", 2)
+            refused.append(Refusal(number, int(status), 0, "".join(words)))
+            continue
+        found = by_json(payload)
+        assert found is not None
+        if isinstance(found[0], int):
+            refused.append(Refusal(number, found[0], int(found[1]), str(found[2])))
+        else:
+            stored.append((number, found[0], int(found[1]), bool(found[2])))
+    return sorted(stored), sorted(refused, key=lambda refusal: refusal.number)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ANSWER, max_size=25), st.data())
+def test_answers_cut_anywhere_say_what_json_says(answers: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(1, 10**9), unique=True, min_size=len(answers), max_size=len(answers)))
+    pieces = list(zip(numbers, answers, strict=True))
+    whole = b"".join(frame(number, payload, block) for number, (block, payload) in pieces)
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
+    chunks = [whole[a:b] for a, b in pairwise([0, *cuts, len(whole)])]
+    expected = expected_of(pieces)
+    assert read_answers([whole]) == expected
+    assert read_answers(chunks) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    ACK,
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 3), st.binary(max_size=3)), max_size=3),
+    st.sampled_from([b"", b"", b"", b"{", b"{}", b"null", b'"seq":1', b"\x00", b"\xff\xfe", b'{"error":{"code":1}}']),
+)
+def test_damaged_answers_say_what_json_says_or_nothing(
+    answer: tuple[bytes, bytes], damage: list[tuple[int, int, bytes]], other: bytes
+) -> None:
+    payload = answer[1]
+    for place, removed, added in damage:
+        at = place % (len(payload) + 1)
+        payload = payload[:at] + added + payload[at + removed :]
+    payload = other or payload
+    found = by_json(payload)
+    for taught in ([], [frame(1, answer[1])]):
+        reader = AckReader(INBOX)
+        read_answers(taught, reader)
+        if found is None:
+            with pytest.raises(ProtocolError):
+                read_answers([frame(2, payload)], reader)
+        else:
+            assert read_answers([frame(2, payload)], reader) == expected_of([(2, (b"", payload))])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=30) | ACK.map(lambda ack: ack[1]), st.booleans()), max_size=6))
+def test_any_bytes_give_answers_or_a_protocol_error(pieces: list[tuple[bytes, bool]]) -> None:
+    data = b"".join(
+        frame(number, payload, b"NATS/1.0 503\r\n" if block else b"") for number, (payload, block) in enumerate(pieces)
+    )
+    try:
+        stored, refused = read_answers([data])
+    except ProtocolError:
+        assert any(by_json(payload) is None for payload, _ in pieces)
+        return
+    assert len(stored) + len(refused) == len(pieces)

@@ -1,0 +1,143 @@
+"""What STREAM.INFO says of a stream, as data; times as the server prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.stream import StreamState, stream_state
+from spark_jetstream.protocol.units import parse_time, rfc3339
+from spark_jetstream.testing import NatsServer
+from tests.support.reading import api
+from tests.support.streams import Stream
+
+CREATED = "2026-02-03T04:05:06.123456789Z"
+LEAST: dict[str, Any] = {
+    "config": {"name": "ORDERS", "retention": "limits"},
+    "created": CREATED,
+    "state": {"messages": 3, "bytes": 300, "first_seq": 5, "last_seq": 7},
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """`LEAST` with another value at a dotted path; None takes the field out."""
+    body = {name: dict(part) if isinstance(part, dict) else part for name, part in LEAST.items()}
+    *above, last = path.split(".")
+    target = body[above[0]] if above else body
+    if value is None:
+        del target[last]
+    else:
+        target[last] = value
+    return body
+
+
+def state_of(server: NatsServer, name: str) -> StreamState:
+    return stream_state(api(server.url, f"STREAM.INFO.{name}"), "look")
+
+
+def test_a_stream_as_the_server_makes_it(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    made = stream(subjects=["plain.a", "plain.b.*"])
+    state = state_of(nats_server, made.name)
+    assert (state.name, state.first_kept, state.last_seq, state.retention) == (made.name, 1, 0, "limits")
+    assert (state.subjects, state.duplicate_window) == (("plain.a", "plain.b.*"), 120.0)
+    assert (state.max_msg_size, state.discard, state.storage) == (-1, "old", "file")
+    flags = (state.no_ack, state.sealed, state.mirror, state.allow_msg_ttl, state.allow_direct)
+    assert not any((*flags, state.expires, state.evicts))
+    assert state.last_timestamp == 0
+    assert state.server_time > parse_time(state.created) > 0
+
+
+def test_a_stream_with_settings(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    made = stream(
+        duplicate_window=500_000_000,
+        max_msg_size=4096,
+        max_msgs_per_subject=2,
+        max_msgs=10,
+        discard="new",
+        storage="memory",
+        no_ack=True,
+        allow_msg_ttl=True,
+        allow_direct=True,
+    )
+    state = state_of(nats_server, made.name)
+    assert (state.duplicate_window, state.max_msg_size, state.max_msgs_per_subject) == (0.5, 4096, 2)
+    assert (state.discard, state.storage) == ("new", "memory")
+    assert state.no_ack
+    assert state.allow_msg_ttl
+    assert state.allow_direct
+    assert state.expires
+    assert (state.max_msgs, state.evicts) == (10, False)
+
+
+def test_a_mirror_and_a_sealed_stream(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    origin = stream()
+    origin.fill(2)
+    mirror = stream(subjects=None, mirror={"name": origin.name})
+    state = state_of(nats_server, mirror.name)
+    assert state.mirror
+    assert state.subjects == ()
+    origin.update(sealed=True)
+    assert state_of(nats_server, origin.name).sealed
+    assert not state_of(nats_server, origin.name).mirror
+
+
+def test_what_a_reply_leaves_out_has_a_default() -> None:
+    state = stream_state(LEAST, "look")
+    assert state == StreamState(
+        name="ORDERS",
+        created=CREATED,
+        first_seq=5,
+        last_seq=7,
+        messages=3,
+        bytes=300,
+        num_deleted=0,
+        last_timestamp=0,
+        retention="limits",
+        max_msgs_per_subject=0,
+        allow_direct=False,
+    )
+    assert (state.duplicate_window, state.subjects, state.max_msg_size) == (0.0, (), -1)
+    assert (state.discard, state.storage, state.mirror) == ("old", "file", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("config.duplicate_window", "2m"),
+        ("config.subjects", "a.b"),
+        ("config.max_msg_size", True),
+        ("config.discard", 1),
+        ("config.storage", {}),
+        ("config.no_ack", "yes"),
+        ("config.sealed", 1),
+        ("config.mirror", "ORIGIN"),
+        ("config.allow_msg_ttl", 1),
+        ("state.num_deleted", "7"),
+        ("state.last_ts", "0001-01-01T00:00:00Z"),
+        ("ts", 5),
+    ],
+)
+def test_a_setting_of_another_type_counts_as_left_out(path: str, value: Any) -> None:
+    assert stream_state(changed(path, value), "look") == stream_state(LEAST, "look")
+
+
+@pytest.mark.parametrize("path", ["config.name", "config.retention", "created", "state.first_seq", "state.last_seq"])
+@pytest.mark.parametrize("value", [None, 1.5])
+def test_what_everything_depends_on_must_be_there(path: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match=rf"cannot look: .* no usable field {path}"):
+        stream_state(changed(path, value), "look")
+
+
+def test_times_as_the_server_prints_them() -> None:
+    for nanoseconds, text in (
+        (0, "1970-01-01T00:00:00.000000000Z"),
+        (1_770_091_506_123_456_789, "2026-02-03T04:05:06.123456789Z"),
+        (1_770_091_506_000_000_001, "2026-02-03T04:05:06.000000001Z"),
+    ):
+        assert rfc3339(nanoseconds) == text
+        assert parse_time(text) == nanoseconds
+    assert parse_time("2026-02-03T04:05:06.1Z") == 1_770_091_506_100_000_000
+    assert parse_time("0001-01-01T00:00:00Z") == parse_time("") == 0

@@ -1,0 +1,130 @@
+"""Durations, sizes and times: exact, and printed as they are read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
+
+SECOND = 1_000_000_000
+INT64 = st.integers(0, 2**63 - 1)
+
+
+@given(INT64)
+def test_a_duration_prints_as_what_it_is_read_from(nanoseconds: int) -> None:
+    assert Nanoseconds.of(str(Nanoseconds(nanoseconds))) == nanoseconds
+
+
+@given(st.timedeltas(dt.timedelta(0), dt.timedelta(days=36500)))
+def test_a_timedelta_is_taken_exactly(delta: dt.timedelta) -> None:
+    assert Nanoseconds.of(delta).timedelta == delta
+
+
+@pytest.mark.parametrize(
+    ("given", "nanoseconds", "printed"),
+    [
+        ("10s", 10 * SECOND, "10s"),
+        ("5m", 300 * SECOND, "5m"),
+        ("1h30m", 5400 * SECOND, "1h30m"),
+        ("90m", 5400 * SECOND, "1h30m"),
+        ("1.5s", 1_500_000_000, "1.5s"),
+        ("250ms", 250_000_000, "250ms"),
+        ("25h", 90_000 * SECOND, "1d1h"),
+        ("1.000000001s", SECOND + 1, "1.000000001s"),
+        ("7ns", 7, "7ns"),
+        ("1 day 2 hours", 93_600 * SECOND, "1d2h"),
+        ("0", 0, "0s"),
+        (0, 0, "0s"),
+        (1500, 1500, "1.5us"),
+        (dt.timedelta(minutes=2), 120 * SECOND, "2m"),
+        (-1, -1, "-1ns"),
+    ],
+)
+def test_durations(given: object, nanoseconds: int, printed: str) -> None:
+    found = Nanoseconds.of(given)
+    assert (found, str(found), f"{found}", json.dumps(found)) == (nanoseconds, printed, printed, str(nanoseconds))
+
+
+@pytest.mark.parametrize("given", ["", "10", "soon", "-1s", "1h 2", "0.0000000001s", "0.5ns", 1.5, True, None, b"1s"])
+def test_what_is_no_duration(given: object) -> None:
+    with pytest.raises(ValueError, match=r"not a duration|finer than a nanosecond"):
+        Nanoseconds.of(given)
+
+
+@given(INT64)
+def test_a_size_prints_as_what_it_is_read_from(size: int) -> None:
+    assert Bytes.of(str(Bytes(size))) == size
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "printed"),
+    [("1g", 2**30, "1GiB"), ("512k", 2**19, "512KiB"), ("1000", 1000, "1000"), (0, 0, "0"), (-1, -1, "-1")],
+)
+def test_sizes(given: object, size: int, printed: str) -> None:
+    assert (Bytes.of(given), str(Bytes.of(given))) == (size, printed)
+
+
+@pytest.mark.parametrize("given", ["", "big", "1.5k", 1.5, True, None])
+def test_what_is_no_size(given: object) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        Bytes.of(given)
+
+
+@given(INT64)
+def test_a_time_keeps_its_nanoseconds(nanoseconds: int) -> None:
+    found = Timestamp.of(nanoseconds)
+    assert found.nanoseconds == nanoseconds
+    assert Timestamp.of(str(found)) == found
+    assert found.datetime == dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(
+        microseconds=nanoseconds // 1000
+    )
+
+
+@given(st.datetimes(dt.datetime(1970, 1, 2), dt.datetime(2200, 1, 1)), st.integers(-1439, 1439))
+def test_a_datetime_is_taken_exactly(moment: dt.datetime, minutes: int) -> None:
+    aware = moment.replace(tzinfo=dt.timezone(dt.timedelta(minutes=minutes)))
+    if aware.timestamp() >= 0:
+        assert Timestamp.of(aware).datetime == aware
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z"),
+        ("2026-03-01T12:00:00.500+01:00", "2026-03-01T11:00:00.5Z"),
+        ("2026-03-01T12:00:00.123456789Z", "2026-03-01T12:00:00.123456789Z"),
+        (1_772_366_400_000_000_001, "2026-03-01T12:00:00.000000001Z"),
+    ],
+)
+def test_a_users_time_becomes_utc(given: object, written: str) -> None:
+    assert Timestamp.of(given) == written
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("2026-03-01T12:00:00", "with its zone"),
+        (dt.datetime(2026, 3, 1), "with its zone"),
+        ("1969-12-31T23:59:59Z", "between 1970 and 2262"),
+        ("2026-03-01T12:00:00.1234567891Z", "at most nine digits"),
+        ("tomorrow", "a time such as"),
+        (True, "a time such as"),
+        (1.5, "a time such as"),
+        (None, "a time such as"),
+    ],
+)
+def test_what_is_no_time(given: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Timestamp.of(given)
+
+
+def test_the_year_1_is_never() -> None:
+    assert NEVER.never
+    assert NEVER.nanoseconds == 0
+    assert NEVER.datetime.year == 1
+    assert not Timestamp("1970-01-01T00:00:00Z").never

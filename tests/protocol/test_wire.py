@@ -1,0 +1,624 @@
+"""The wire scanner: whole, byte by byte, with trailing bytes, cut anywhere, and against nats-py's own parser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nats.protocol.parser import Parser
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol import wire
+from spark_jetstream.protocol.columns import Acks, headers, payloads, subjects
+from spark_jetstream.protocol.wire import Frames, Scanner, Status
+
+DATA, OTHER = 7, 3
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a stream's message looks like on the wire, in either form of the reply subject."""
+
+    subject: bytes
+    payload: bytes
+    header: bytes = b""
+    sequence: int = 1
+    consumer: int = 1
+    timestamp: int = 1_700_000_000_123_456_789
+    pending: int = 0
+    version2: bool = False
+    sid: int = DATA
+
+    @property
+    def reply(self) -> bytes:
+        middle = b"_.szMpdrwD." if self.version2 else b""
+        tail = b".extra" if self.version2 else b""
+        numbers = b"1.%d.%d.%d.%d" % (self.sequence, self.consumer, self.timestamp, self.pending)
+        return b"$JS.ACK.%sORDERS.c-1.%s%s" % (middle, numbers, tail)
+
+    @property
+    def wire(self) -> bytes:
+        size = len(self.header) + len(self.payload)
+        if self.header:
+            line = b"HMSG %s %d %s %d %d" % (self.subject, self.sid, self.reply, len(self.header), size)
+        else:
+            line = b"MSG %s %d %s %d" % (self.subject, self.sid, self.reply, size)
+        return line + b"\r\n" + self.header + self.payload + b"\r\n"
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        return (
+            self.subject.decode("utf-8", "replace"),
+            self.sequence,
+            self.timestamp,
+            self.payload,
+            self.header,
+        )
+
+
+@dataclass
+class Seen:
+    rows: list[tuple[object, ...]] = field(default_factory=list)
+    statuses: list[Status] = field(default_factory=list)
+    other: bytes = b""
+
+
+def scan(chunks: Iterable[bytes], collect: Sequence[int] = (DATA,)) -> Seen:
+    scanner = Scanner()
+    scanner.collect = set(collect)
+    seen = Seen()
+    for chunk in chunks:
+        for event in scanner.feed(chunk):
+            if isinstance(event, bytes):
+                seen.other += event
+            elif isinstance(event, Status):
+                seen.statuses.append(event)
+            else:
+                seen.rows += rows(event)
+    return seen
+
+
+def rows(frames: Frames) -> list[tuple[object, ...]]:
+    acks = Acks(frames)
+    blocks = [
+        frames.data[int(start) : int(start + head)] for start, head in zip(frames.line_end, frames.head, strict=True)
+    ]
+    return list(
+        zip(
+            subjects(frames).to_pylist(),
+            acks.sequences().tolist(),
+            acks.timestamps().tolist(),
+            payloads(frames).to_pylist(),
+            blocks,
+            strict=True,
+        )
+    )
+
+
+def by_byte(data: bytes) -> list[bytes]:
+    return [data[i : i + 1] for i in range(len(data))]
+
+
+HEADER = b"NATS/1.0\r\nA: 1\r\nStatus: 404\r\n\r\n"
+PLAIN = Message(b"orders.new", b"hello")
+CASES = {
+    "one": [PLAIN],
+    "empty payload": [Message(b"a", b"")],
+    "header and no payload": [Message(b"a", b"", HEADER)],
+    "header and payload": [Message(b"a", b"x", HEADER)],
+    "headers mixed with none": [PLAIN, Message(b"a", b"x", HEADER), PLAIN],
+    "second form of the reply": [
+        Message(b"a.b.c", b"x", version2=True),
+        Message(b"a", b"", HEADER, version2=True),
+    ],
+    "both forms": [PLAIN, Message(b"a", b"x", version2=True)],
+    "payload is a frame": [Message(b"a", b"MSG a 7 5\r\nhello\r\n"), PLAIN],
+    "payload is a whole message": [Message(b"a", PLAIN.wire), Message(b"b", PLAIN.wire * 3), PLAIN],
+    "payload begins like a frame": [Message(b"a", b"\nMSG a 7 99999999\r\n"), Message(b"b", b"MSG "), PLAIN],
+    "payload is an ack subject": [Message(b"a", b"$JS.ACK.ORDERS.c-1.1.2.3.4.5"), PLAIN],
+    "lone CR and LF": [
+        Message(b"a", b"\r"),
+        Message(b"b", b"\n"),
+        Message(b"c", b"\r\n"),
+        Message(b"d", b"\n\r"),
+        PLAIN,
+    ],
+    "control words in the payload": [
+        Message(b"a", b"PING\r\n"),
+        Message(b"a", b"-ERR 'x'\r\n+OK\r\nINFO {}\r\n"),
+        PLAIN,
+    ],
+    "subject outside ASCII": [Message("größe.日本.🙂".encode(), b"x"), PLAIN],
+    "subject with odd characters": [Message(b"$KV.b.k-_/=.$x.!#%&'", b"x")],
+    "subject that is not UTF-8": [Message(b"a.\xff\xfe", b"x"), PLAIN],
+    "subject like a number": [Message(b"1.2.3.4.5.6.7.8.9.10", b"x")],
+    "large numbers": [Message(b"a", b"x", sequence=2**63 - 1, consumer=10**18, timestamp=2**63 - 1, pending=10**17)],
+    "numbers of every length": [Message(b"a", b"x" * n, sequence=10**n) for n in range(19)],
+    "long payloads": [Message(b"a", b"x" * 5000), Message(b"b", bytes(range(256)) * 300), PLAIN] * 3,
+    "many": [Message(b"s.%d" % (i % 7), b"p" * (i % 50), sequence=i + 1) for i in range(400)],
+}
+TRAILING = {
+    "nothing": b"",
+    "a ping": b"PING\r\n",
+    "half a line": b"MSG a 7 $JS.ACK.ORD",
+    "half a payload": b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 100\r\nabc",
+    "one byte": b"M",
+}
+
+
+@pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
+@pytest.mark.parametrize("messages", CASES.values(), ids=CASES.keys())
+def test_messages_come_out_as_they_went_in(messages: list[Message], trailing: bytes) -> None:
+    data = b"".join(message.wire for message in messages)
+    expected = [message.row for message in messages]
+    for chunks in ([data + trailing], [data, trailing], by_byte(data + trailing)):
+        seen = scan(chunks)
+        assert seen.rows == expected
+        assert seen.other == (trailing if trailing == b"PING\r\n" else b"")
+
+
+STATUSES = {
+    b"NATS/1.0 404 No Messages\r\n\r\n": (404, "No Messages", {}),
+    b"NATS/1.0 503\r\n\r\n": (503, "", {}),
+    b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 5\r\nNats-Pending-Bytes: 70\r\n\r\n": (
+        408,
+        "Request Timeout",
+        {"Nats-Pending-Messages": "5", "Nats-Pending-Bytes": "70"},
+    ),
+    b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1016\r\n\r\n": (
+        100,
+        "Idle Heartbeat",
+        {"Nats-Last-Consumer": "1016"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("block", "expected"), STATUSES.items())
+def test_a_status_is_told_by_its_line_and_missing_reply(
+    block: bytes, expected: tuple[int, str, dict[str, str]]
+) -> None:
+    line = b"HMSG _INBOX.abc.4 %d %d %d\r\n" % (DATA, len(block), len(block))
+    data = PLAIN.wire + line + block + b"\r\n" + PLAIN.wire
+    for chunks in ([data], by_byte(data)):
+        seen = scan(chunks)
+        assert seen.rows == [PLAIN.row, PLAIN.row]
+        [status] = seen.statuses
+        assert (status.code, status.description, status.headers) == expected
+        assert (status.sid, status.subject) == (DATA, b"_INBOX.abc.4")
+
+
+def test_a_stored_message_whose_header_imitates_a_status_is_a_message() -> None:
+    block = b"NATS/1.0 404 No Messages\r\nStatus: 404\r\n\r\n"
+    message = Message(b"a", b"", block)
+    seen = scan([message.wire])
+    assert seen.rows == [message.row]
+    assert not seen.statuses
+
+
+OTHERS = [
+    b"PING\r\n",
+    b"PONG\r\n",
+    b"+OK\r\n",
+    b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n",
+    b'INFO {"server_id":"x","connect_urls":["a:1"]}\r\n',
+    b"MSG _INBOX.r.1 %d 2\r\n{}\r\n" % OTHER,
+    b"HMSG _INBOX.r.2 %d 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % OTHER,
+    Message(b"x", b"y", HEADER, sid=OTHER).wire,
+    b"MSG x 77 reply.to.somebody 3\r\nabc\r\n",
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_is_not_collected_passes_byte_for_byte_in_its_place(other: bytes) -> None:
+    data = PLAIN.wire * 3 + other + PLAIN.wire * 2 + other + other
+    for chunks in ([data], by_byte(data), [data[:100], data[100:]]):
+        seen = scan(chunks)
+        assert seen.rows == [PLAIN.row] * 5
+        assert seen.other == other * 3
+
+
+def test_two_collected_subscriptions_keep_their_order() -> None:
+    scanner = Scanner()
+    scanner.collect = {DATA, OTHER}
+    one, two = Message(b"a", b"1"), Message(b"b", b"2", sid=OTHER)
+    events = scanner.feed(one.wire + two.wire + two.wire + one.wire)
+    assert [(event.sid, len(event)) for event in events if isinstance(event, Frames)] == [
+        (DATA, 1),
+        (OTHER, 2),
+        (DATA, 1),
+    ]
+
+
+def test_reset_forgets_a_half_received_message() -> None:
+    scanner = Scanner()
+    scanner.collect = {DATA}
+    assert scanner.feed(PLAIN.wire[:20]) == []
+    scanner.reset()
+    [frames] = scanner.feed(PLAIN.wire)
+    assert isinstance(frames, Frames)
+    assert rows(frames) == [PLAIN.row]
+
+
+MALFORMED = {
+    "unknown line": b"HELLO\r\n",
+    "lower case": b"msg a 7 r 1\r\nx\r\n",
+    "no size": b"MSG a 7 reply \r\n\r\n",
+    "size is a word": b"MSG a 7 reply five\r\nhello\r\n",
+    "negative size": b"MSG a 7 reply -5\r\nhello\r\n",
+    "size too large": b"MSG a 7 reply 99999999999\r\n",
+    "absurd size": b"MSG a 7 reply " + b"9" * 400 + b"\r\n",
+    "size too small": b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 3\r\nhello\r\n",
+    "bare LF behind the line": b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 5\nhello\r\n",
+    "bare LF behind a control line": b"PING\n",
+    "too many parts": b"MSG a b 7 $JS.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
+    "too few parts": b"MSG abcdefg 5\r\nhello\r\n",
+    "two spaces": b"MSG  7 $JS.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
+    "sid is a word": b"MSG a seven $JS.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
+    "header larger than the message": b"HMSG a 7 $JS.ACK.S.c.1.1.1.1.0 50 5\r\nhello\r\n",
+    "header size is a word": b"HMSG a 7 $JS.ACK.S.c.1.1.1.1.0 x 5\r\nhello\r\n",
+    "no reply and no status": b"MSG a 7 5\r\nhello\r\n",
+    "reply of somebody else": b"MSG a 7 reply.to 5\r\nhello\r\n",
+    "ten tokens": b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0.1 5\r\nhello\r\n",
+    "another prefix": b"MSG a 7 $KV.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
+    "words for numbers": b"MSG a 7 $JS.ACK.S.c.1.x.1.1.0 5\r\nhello\r\n",
+    "a sequence over 63 bits": b"MSG a 7 $JS.ACK.S.c.1.%d.1.1.0 5\r\nhello\r\n" % 2**63,
+    "endless line": b"MSG " + b"a" * (wire.MAX_LINE + 1),
+}
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
+def test_what_the_server_never_sends_is_a_protocol_error(data: bytes) -> None:
+    chunked = [data] if len(data) > wire.MAX_LINE else by_byte(data)
+    for chunks in ([data], chunked, [PLAIN.wire + data], [PLAIN.wire + data + PLAIN.wire]):
+        with pytest.raises(ProtocolError):
+            scan(chunks)
+
+
+UNREADABLE_FOR_ALL = [
+    b"MSG a seven 5000\r\n" + b"x" * 5000 + b"\r\n",
+    b"MSG a b c 7 5000\r\n" + b"x" * 5000 + b"\r\n",
+    b"HMSG a 7 50 5\r\nhello\r\n",
+]
+
+
+@pytest.mark.parametrize("data", UNREADABLE_FOR_ALL)
+def test_what_the_client_library_would_wait_for_is_a_protocol_error(data: bytes) -> None:
+    for chunks in ([data], by_byte(data), [data + b"PING\r\n"]):
+        with pytest.raises(ProtocolError):
+            scan(chunks, collect=())
+
+
+def test_the_largest_message_is_waited_for_and_a_larger_one_refused() -> None:
+    assert Scanner().feed(b"MSG a 7 %d\r\n" % wire.MAX_FRAME) == []
+    with pytest.raises(ProtocolError, match="announced a message of"):
+        Scanner().feed(b"MSG a 7 %d\r\n" % (wire.MAX_FRAME + 1))
+
+
+# Properties
+
+TOKEN = st.binary(min_size=1, max_size=8).filter(lambda token: not set(token) & set(b" \t\r\n\x0b\x0c.\x00\x85\xa0"))
+SUBJECT = st.lists(TOKEN, min_size=1, max_size=4).map(b".".join)
+HOSTILE = st.sampled_from(
+    [
+        b"MSG a 7 5\r\nhello\r\n",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b"HMSG x 7 ",
+        b"PING\r\n",
+        b"$JS.ACK.",
+        b" ",
+        b"NATS/1.0 404\r\n\r\n",
+    ]
+)
+PAYLOAD = st.lists(st.binary(max_size=12) | HOSTILE, max_size=6).map(b"".join)
+BLOCK = st.lists(
+    st.tuples(st.sampled_from([b"A", b"Status", b"x-y"]), st.sampled_from([b"", b" 1", b" a:b", b"\tz "])),
+    max_size=3,
+).map(lambda items: b"NATS/1.0\r\n" + b"".join(b"%s:%s\r\n" % item for item in items) + b"\r\n")
+MESSAGE = st.builds(
+    Message,
+    subject=SUBJECT,
+    payload=PAYLOAD,
+    header=st.just(b"") | BLOCK,
+    sequence=st.integers(0, 2**63 - 1),
+    consumer=st.integers(0, 2**63 - 1),
+    timestamp=st.integers(0, 2**63 - 1),
+    pending=st.integers(0, 10**9),
+    version2=st.booleans(),
+    sid=st.sampled_from([DATA, DATA, DATA, OTHER]),
+)
+Piece = tuple[Message | None, bytes]
+
+
+def of_message(message: Message) -> Piece:
+    return message, message.wire
+
+
+def of_others(data: bytes) -> Piece:
+    return None, data
+
+
+PIECE = MESSAGE.map(of_message) | st.sampled_from(OTHERS[:5]).map(of_others)
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> tuple[list[Piece], list[bytes]]:
+    pieces = draw(st.lists(PIECE, max_size=12))
+    data = b"".join(wire for _, wire in pieces)
+    places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
+    return pieces, [data[i:j] for i, j in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+class Recorder:
+    """Stands in for nats-py's client: writes down what its parser understood."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, bytes, bytes, bytes, bytes]] = []
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        self.messages.append((sid, bytes(subject), bytes(reply), data, header or b""))
+
+    async def _process_ping(self) -> None:
+        self.messages.append((0, b"PING", b"", b"", b""))
+
+    async def _process_pong(self) -> None:
+        self.messages.append((0, b"PONG", b"", b"", b""))
+
+    async def _process_err(self, text: str) -> None:
+        self.messages.append((0, text.encode(), b"", b"", b""))
+
+    async def _process_info(self, info: object) -> None:
+        self.messages.append((0, b"INFO", b"", b"", b""))
+
+
+def by_library(chunks: list[bytes]) -> list[tuple[int, bytes, bytes, bytes, bytes]]:
+    async def feed() -> list[tuple[int, bytes, bytes, bytes, bytes]]:
+        recorder = Recorder()
+        parser = Parser(recorder)
+        for chunk in chunks:
+            await parser.parse(chunk)
+        return recorder.messages
+
+    return asyncio.run(feed())
+
+
+@settings(max_examples=300, deadline=None)
+@given(cut())
+def test_any_frames_cut_anywhere_give_what_the_library_reads(
+    case: tuple[list[Piece], list[bytes]],
+) -> None:
+    pieces, chunks = case
+    seen = scan(chunks)
+    whole = b"".join(data for _, data in pieces)
+    theirs = [found for found in by_library([whole]) if found[0] == DATA]
+    ours = [message for message, _ in pieces if message is not None and message.sid == DATA]
+    assert seen.rows == [message.row for message in ours]
+    assert [(subject.decode("utf-8", "replace"), data, header) for _, subject, _, data, header in theirs] == [
+        (row[0], row[3], row[4]) for row in seen.rows
+    ]
+    assert seen.other == b"".join(data for message, data in pieces if message is None or message.sid != DATA)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=60) | HOSTILE | MESSAGE.map(lambda message: message.wire[:-3]), max_size=8))
+def test_any_bytes_give_rows_or_a_protocol_error(chunks: list[bytes]) -> None:
+    try:
+        for message in scan(chunks).rows:
+            assert len(message) == 5
+    except ProtocolError:
+        return
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(MESSAGE, min_size=1, max_size=20), st.integers(0, 5000))
+def test_walking_and_reading_in_bulk_agree(messages: list[Message], pad: int) -> None:
+    data = b"".join(message.wire for message in messages) + b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 9999\r\n" + b"x" * pad
+    in_bulk, walked = wire._scan_in_bulk(data), wire._scan_by_walk(data)
+
+    def plain(result: tuple[list[bytes | wire._Run], int]) -> list[object]:
+        flat: list[object] = [result[1]]
+        for piece in result[0]:
+            flat += (
+                [piece]
+                if isinstance(piece, bytes)
+                else list(zip(piece.begin.tolist(), piece.feed.tolist(), piece.size.tolist(), strict=True))
+            )
+        return flat
+
+    assert plain(in_bulk) == plain(walked)
+
+
+# Subscriptions without statuses
+
+ACKS = 5
+
+
+def ack(number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", sid: int = ACKS) -> bytes:
+    """What answers publish `number`."""
+    to = b"_INBOX.a.b.%d %d%s" % (number, sid, b" " + reply if reply else b"")
+    if header:
+        return b"HMSG %s %d %d\r\n%s%s\r\n" % (to, len(header), len(header) + len(payload), header, payload)
+    return b"MSG %s %d\r\n%s\r\n" % (to, len(payload), payload)
+
+
+def stored(number: int) -> bytes:
+    """The usual answer."""
+    return ack(number, b'{"stream":"ORDERS","seq":%d}' % (3 * number))
+
+
+NOBODY = b"NATS/1.0 503\r\n\r\n"
+Answer = tuple[bytes, bytes, bytes, bool]
+
+
+def answers(frames: Frames) -> list[Answer]:
+    """Subject, header, payload, and whether there is a reply subject, of each message."""
+    end = frames.line_end + frames.head
+    return [
+        (
+            bytes(frames.lines[frames.subject_start[i] : frames.subject_end[i]]),
+            frames.data[frames.line_end[i] : end[i]],
+            frames.data[end[i] : frames.line_end[i] + frames.size[i]],
+            bool(frames.reply_dots[i] >= 0),
+        )
+        for i in range(len(frames))
+    ]
+
+
+def scan_whole(chunks: Iterable[bytes]) -> tuple[list[Answer], Seen]:
+    """The messages of `ACKS`, and what came besides."""
+    scanner = Scanner()
+    scanner.collect = {ACKS, DATA}
+    scanner.whole = {ACKS}
+    found: list[Answer] = []
+    seen = Seen()
+    for chunk in chunks:
+        for event in scanner.feed(chunk):
+            if isinstance(event, bytes):
+                seen.other += event
+            elif isinstance(event, Status):
+                seen.statuses.append(event)
+            elif event.sid == ACKS:
+                assert payloads(event).to_pylist() == [payload for _, _, payload, _ in answers(event)]
+                found += answers(event)
+            else:
+                seen.rows += rows(event)
+    return found, seen
+
+
+ANSWERS = {
+    "stored": ([stored(1)], [(b"_INBOX.a.b.1", b"", b'{"stream":"ORDERS","seq":3}', False)]),
+    "nobody listens": ([ack(12, b"", NOBODY)], [(b"_INBOX.a.b.12", NOBODY, b"", False)]),
+    "with a reply": ([ack(1, b"x", HEADER, b"to.me")], [(b"_INBOX.a.b.1", HEADER, b"x", True)]),
+    "nothing at all": ([ack(1, b"")], [(b"_INBOX.a.b.1", b"", b"", False)]),
+    "an answer in an answer": ([ack(1, stored(2))], [(b"_INBOX.a.b.1", b"", stored(2), False)]),
+    "all of them": (
+        [stored(8), ack(9, b"", NOBODY), stored(10), ack(11, b"y", b"", b"r"), stored(12)],
+        [
+            (b"_INBOX.a.b.8", b"", b'{"stream":"ORDERS","seq":24}', False),
+            (b"_INBOX.a.b.9", NOBODY, b"", False),
+            (b"_INBOX.a.b.10", b"", b'{"stream":"ORDERS","seq":30}', False),
+            (b"_INBOX.a.b.11", b"", b"y", True),
+            (b"_INBOX.a.b.12", b"", b'{"stream":"ORDERS","seq":36}', False),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
+@pytest.mark.parametrize(("wires", "expected"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_without_statuses_everything_is_a_message(wires: list[bytes], expected: list[Answer], trailing: bytes) -> None:
+    data = b"".join(wires)
+    for chunks in ([data + trailing], [data, trailing], by_byte(data + trailing)):
+        found, seen = scan_whole(chunks)
+        assert found == expected
+        assert not seen.statuses
+        assert seen.other == (trailing if trailing == b"PING\r\n" else b"")
+
+
+def test_acknowledgements_come_as_one_run_that_can_be_cut() -> None:
+    scanner = Scanner()
+    scanner.collect = scanner.whole = {ACKS}
+    wires = [ack(number, b"", NOBODY) if number % 50 == 0 else stored(number) for number in range(1, 500)]
+    [frames] = scanner.feed(b"".join(wires))
+    assert isinstance(frames, Frames)
+    assert len(frames) == len(wires)
+    assert frames.nbytes == sum(map(len, wires))
+    assert (frames.reply_dots == -1).all()
+    some = frames[100:103]
+    assert len(some) == 3
+    assert some.nbytes == sum(map(len, wires[100:103]))
+    assert answers(some) == answers(frames)[100:103]
+
+
+def test_a_status_of_another_subscription_stays_one() -> None:
+    status = ack(4, b"", NOBODY, sid=DATA)
+    found, seen = scan_whole([stored(1) + status + stored(2) + PLAIN.wire + status])
+    assert [subject for subject, *_ in found] == [b"_INBOX.a.b.1", b"_INBOX.a.b.2"]
+    assert [(each.sid, each.subject, each.code) for each in seen.statuses] == [(DATA, b"_INBOX.a.b.4", 503)] * 2
+    assert seen.rows == [PLAIN.row]
+
+
+ACK_PIECE = st.one_of(
+    st.builds(stored, st.integers(1, 10**9)),
+    st.builds(ack, st.integers(1, 10**9), PAYLOAD, st.just(b"") | BLOCK | st.just(NOBODY), st.just(b"") | SUBJECT),
+    MESSAGE.map(lambda message: message.wire),
+    st.just(ack(4, b"", NOBODY, sid=DATA)),
+    st.sampled_from(OTHERS[:5]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ACK_PIECE, max_size=12), st.data())
+def test_acknowledgements_cut_anywhere_are_what_they_are_one_by_one(pieces: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(pieces)
+    places = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    chunks = [whole[i:j] for i, j in zip([0, *places], [*places, len(whole)], strict=True)]
+    one_by_one, alone = scan_whole(pieces)
+    assert len(one_by_one) == sum(piece.split(b" ")[2:3] == [b"%d" % ACKS] for piece in pieces)
+    for each in (chunks, by_byte(whole), [whole]):
+        found, seen = scan_whole(each)
+        assert found == one_by_one
+        assert seen == alone
+
+
+HEADER_CASES = {
+    "one": ([b"A: 1"], {"A": ["1"]}),
+    "no blank": ([b"A:1"], {"A": ["1"]}),
+    "blanks around": ([b"A: \t 1 \t"], {"A": ["1"]}),
+    "empty value": ([b"A:", b"B: "], {"A": [""], "B": [""]}),
+    "colons in the value": ([b"A: b:c: d"], {"A": ["b:c: d"]}),
+    "repeated": ([b"A: 1", b"B: x", b"A: 2", b"A: 1"], {"A": ["1", "2", "1"], "B": ["x"]}),
+    "case matters": ([b"a: 1", b"A: 2"], {"a": ["1"], "A": ["2"]}),
+    "names of statuses": (
+        [b"Status: 503", b"Description: x", b"Nats-Sequence: 9"],
+        {"Status": ["503"], "Description": ["x"], "Nats-Sequence": ["9"]},
+    ),
+    "outside ASCII": (["Größe: 日本".encode()], {"Größe": ["日本"]}),
+    "not UTF-8": ([b"A: \xff"], {"A": ["\ufffd"]}),
+    "lone line feed": ([b"A: 1\n2"], {"A": ["1\n2"]}),
+    "lone carriage return": ([b"A: 1\r2"], {"A": ["1\r2"]}),
+    "no colon": ([b"nonsense", b"A: 1"], {"A": ["1"]}),
+    "no name": ([b": 1", b" : 2", b"A: 1"], {"A": ["1"]}),
+    "none": ([], None),
+    "only nonsense": ([b"nonsense"], None),
+}
+ENDS = {"as it should": b"\r\n\r\n", "one line end": b"\r\n", "none": b"", "half": b"\r"}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize(("lines", "expected"), HEADER_CASES.values(), ids=HEADER_CASES.keys())
+def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, list[str]] | None, end: bytes) -> None:
+    block = b"\r\n".join([b"NATS/1.0", *lines]) + end
+    if end == b"\r":  # belongs to no line end, so to the last value
+        block = b"\r\n".join([b"NATS/1.0", *lines, b"Z: z"]) + end
+        expected = {**(expected or {}), "Z": ["z\r"]}
+    around = Message(b"a", b"x", b"NATS/1.0\r\nOuter: 1\r\n\r\n")
+    message = Message(b"a", b"payload: 1\r\n", block)
+    for messages in ([message], [around, message, PLAIN, around], [PLAIN, message, message]):
+        scanner = Scanner()
+        scanner.collect = {DATA}
+        [frames] = scanner.feed(b"".join(each.wire for each in messages))
+        assert isinstance(frames, Frames)
+        found = [None if row is None else dict(row) for row in headers(frames).to_pylist()]
+        assert found == [
+            expected if each is message else {"Outer": ["1"]} if each is around else None for each in messages
+        ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b":", b"A: 1\r\n", b"NATS/1.0\r\n"]), max_size=8))
+def test_any_header_block_gives_a_map(parts: list[bytes]) -> None:
+    message = Message(b"a", b"x", b"".join(parts))
+    scanner = Scanner()
+    scanner.collect = {DATA}
+    [frames] = scanner.feed(message.wire + PLAIN.wire)
+    assert isinstance(frames, Frames)
+    column = headers(frames)
+    column.validate(full=True)
+    assert len(column) == 2
+    assert column[1].as_py() is None

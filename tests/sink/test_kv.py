@@ -1,0 +1,965 @@
+"""Rows for a Key-Value bucket: what another client then reads, and that the last row of a key wins whatever fails."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import OptionError, RowRefused, SchemaError, StreamNotFound
+from spark_jetstream.protocol.pub_ack import Refusal
+from spark_jetstream.schema import BUCKET_COLUMNS, ddl
+from spark_jetstream.sink.kv import Bucket, BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv_task import Revisions, hashed
+from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.sink.writer import record_batches
+from spark_jetstream.testing import NatsServer
+from tests.conftest import SparkLog
+from tests.support.keyed import KINDS, KeyedSink, batch, history, make_bucket, name_of, puts, table
+from tests.support.leaf import Linked
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.queries import refusal, streaming
+from tests.support.reading import wait_until
+from tests.support.sinking import stored, stored_headers
+from tests.support.streams import Stream
+
+MakeStream = Callable[..., Stream]
+
+LEVELS = ["at-least-once", "deduplicated"]
+KEY, VALUE = ("key", "string"), ("value", "binary")
+HOME = Bucket.of("b", "$JS.API")
+
+
+# Columns and rows, without a server.
+
+GOOD_COLUMNS = [
+    [KEY, VALUE],
+    [("value", "string"), KEY],
+    [KEY, VALUE, ("operation", "string"), ("expected_revision", "bigint"), ("ttl", "string")],
+    # What reading a bucket gives.
+    [(name, KINDS[name][0]) for name in ("bucket", "key", "value", "revision", "operation", "timestamp")],
+]
+
+
+@pytest.mark.parametrize("fields", GOOD_COLUMNS)
+def test_these_columns_can_be_written(fields: list[tuple[str, str]]) -> None:
+    columns = BucketColumns.check(fields)
+    assert columns.fields == tuple(fields)
+    assert (columns.names, columns.payload) == (tuple(name for name, _ in fields), "value")
+
+
+BAD_COLUMNS: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
+    "no key": ([VALUE], ['no column "key"']),
+    "no value": ([KEY], ['no column "value"', "binary or string"]),
+    "of a stream": ([KEY, VALUE, ("subject", "string")], ['no column "subject"', "columns: key, value, operation"]),
+    "misspelt": ([KEY, VALUE, ("expectedRevision", "bigint")], ['did you mean "expected_revision"']),
+    "binary key": ([("key", "binary"), VALUE], ['"key" is of type binary', "must be string"]),
+    "number": ([KEY, ("value", "bigint")], ['"value" is of type bigint', "binary or string"]),
+    "int": ([KEY, VALUE, ("expected_revision", "int")], ["of type int", "must be bigint"]),
+    "twice": ([KEY, VALUE, KEY], ['column "key" twice']),
+}
+
+
+@pytest.mark.parametrize(("fields", "words"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
+def test_other_columns_are_refused_by_name(fields: list[tuple[str, str]], words: list[str]) -> None:
+    with pytest.raises(SchemaError) as caught:
+        BucketColumns.check(fields)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def rows(**columns: list[Any]) -> Rows:
+    """The rows of these columns."""
+    made = batch(**columns)
+    return rows_of(made, BucketColumns(tuple((name, "") for name in made.schema.names)), HOME, 1)
+
+
+DEL, PURGE = b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n"
+
+
+def test_operations_become_headers() -> None:
+    words = [None, "PUT", "put", "DELETE", "Delete", "PURGE", "purge"]
+    found = rows(key=["a.b"] * 7, value=[b"x", b"", b"z", None, b"is dropped", None, b"too"], operation=words)
+    assert found.faults == {}
+    assert found.data.to_pylist() == [b"x", b"", b"z", b"", b"", b"", b""]
+    assert found.lines.to_pylist() == [b"", b"", b"", DEL, DEL, PURGE, PURGE]
+    assert set(found.subject.to_pylist()) == {b"$KV.b.a.b"}
+    assert found.msg_id is None
+
+
+def test_revisions_and_lifetimes_become_headers() -> None:
+    found = rows(
+        key=["a"] * 3,
+        value=[b"x", b"y", None],
+        operation=[None, None, "PURGE"],
+        expected_revision=[0, None, 7],
+        ttl=[None, "5m", "never"],
+    )
+    assert found.faults == {}
+    assert found.lines.to_pylist() == [
+        b"Nats-Expected-Last-Subject-Sequence: 0\r\n",
+        b"Nats-TTL: 5m\r\n",
+        PURGE + b"Nats-TTL: never\r\nNats-Expected-Last-Subject-Sequence: 7\r\n",
+    ]
+    assert [expected_revision(lines) for lines in found.lines.to_pylist()] == [0, None, 7]
+    assert expecting(found.lines[2].as_py(), 9).endswith(b"never\r\nNats-Expected-Last-Subject-Sequence: 9\r\n")
+
+
+def test_text_is_a_value_as_well() -> None:
+    made = pa.record_batch({"key": pa.array(["a"]), "value": pa.array(["größe"])})
+    found = rows_of(made, BucketColumns((("key", ""), ("value", ""))), HOME, 1)
+    assert found.data.to_pylist() == ["größe".encode()]
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "null key": ({"key": None}, "column key is null"),
+    "empty key": ({"key": ""}, "in its key '' a token between the dots is empty"),
+    "empty token": ({"key": "a..b"}, "in its key 'a..b' a token between the dots is empty"),
+    "wildcard": ({"key": "a.*"}, "in its key 'a.*' there is something else than letters"),
+    "line end": ({"key": "a\n"}, r"in its key 'a\n' there is something else than letters"),
+    "umlaut": ({"key": "größe"}, "in its key 'größe' there is something else than letters"),
+    "long": ({"key": "k" * 1019}, "its key has 1019 bytes, more than 1018"),
+    "null value": ({"value": None}, "column value is null, which only a row with operation DELETE or PURGE may be"),
+    "operation": ({"operation": "DEL"}, "column operation is 'DEL', but must be PUT, DELETE or PURGE"),
+    "blank": ({"operation": " PUT"}, "column operation is ' PUT', but must be PUT, DELETE or PURGE"),
+    "negative": ({"expected_revision": -1}, "column expected_revision is negative"),
+    "ttl": ({"ttl": "5 m"}, "column ttl is empty or holds a blank"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason"), FAULTS.values(), ids=FAULTS)
+def test_rows_that_no_bucket_can_hold_are_set_apart(wrong: dict[str, Any], reason: str) -> None:
+    good = {"key": "a", "value": b"x", "operation": None, "expected_revision": 1, "ttl": "1m"}
+    columns = {name: [value, wrong.get(name, value)] for name, value in good.items()}
+    found = rows(**columns)
+    assert list(found.faults) == [1]
+    assert found.faults[1].startswith(reason)
+    assert found.data.to_pylist() == [b"x", b"" if "value" in wrong else b"x"]
+
+
+def test_the_longest_key_is_good() -> None:
+    assert rows(key=["k" * 1018], value=[b""]).faults == {}
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), max_size=40))
+def test_rounds_hold_each_key_once_and_keep_its_order(keys: list[str]) -> None:
+    found = [turn.tolist() for turn in rounds(pa.array([key.encode() for key in keys], pa.binary()))]
+    assert sorted(index for turn in found for index in turn) == list(range(len(keys)))
+    for turn in found:
+        assert len({keys[index] for index in turn}) == len(turn) > 0
+    for key in set(keys):
+        assert [i for turn in found for i in turn if keys[i] == key] == [i for i, k in enumerate(keys) if k == key]
+    assert len(found) == max((keys.count(key) for key in keys), default=0)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 2**62)), max_size=30), max_size=6))
+def test_revisions_are_those_of_a_dictionary(portions: list[list[tuple[int, int]]]) -> None:
+    found = Revisions()
+    wanted: dict[int, int] = {}
+    spread = [(key * 0x9E3779B97F4A7C15) % 2**40 for key in range(9000)]  # more than the table holds at first
+    keys = hashed((str(each).encode() for each in spread), len(spread))
+    found.put(keys, np.arange(9000))
+    wanted.update(enumerate(range(9000)))
+    for portion in portions:
+        pairs = [(key % 9000, revision) for key, revision in portion]
+        latest = dict(pairs)
+        found.put(keys[np.array(list(latest), np.int64)], np.array(list(latest.values()), np.int64))
+        wanted.update(latest)
+    assert found.get(keys).tolist() == [wanted[key] for key in range(9000)]
+    assert found.get(hashed([b"not there"], 1)).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("headers", "marker"),
+    [
+        (b"", False),
+        (b"NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n", False),
+        (b"NATS/1.0\r\nKV-Operation: PUT\r\n\r\n", False),
+        (b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", True),
+        (b"NATS/1.0\r\nNats-Rollup: sub\r\nKV-Operation:PURGE\r\n\r\n", True),
+        (b"NATS/1.0\r\nKV-Operation: \r\n\r\n", False),
+        (b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 2s\r\n\r\n", True),
+    ],
+)
+def test_markers_are_known_by_their_headers(headers: bytes, marker: bool) -> None:
+    assert is_marker(headers) is marker
+
+
+def test_where_keys_are_published_to() -> None:
+    """As nats.go does it (kv.go: mapStreamToKVS)."""
+    remote = Bucket.of("b", "$JS.hub.API")
+    assert (remote.write_prefix, remote.api_prefix, remote.stream) == ("$JS.hub.API.$KV.b.", None, "KV_b")
+    near = Bucket.of("copy", "$JS.API", {"name": "KV_b"})
+    assert (near.write_prefix, near.api_prefix, near.stream) == ("$KV.b.", None, "KV_b")
+    far = Bucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
+    assert (far.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
+    assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
+    assert far.place("$JS.hub.API.$KV.b.a.b") == "under key 'a.b' of bucket copy"
+    assert far.at("s.dead").place("s.dead") == "at subject 's.dead'"
+    assert far.at("$JS.hub.API.$KV.b.a") is far
+    with pytest.raises(OptionError, match="copy is a mirror of stream ORDERS, which is no Key-Value bucket"):
+        Bucket.of("copy", "$JS.API", {"name": "ORDERS"})
+
+
+REASONS = [
+    (10071, "wrong last sequence: 17", 12, "expected_revision is 12, and the key has revision 17: read it again"),
+    (10071, "wrong last sequence: 17", 0, "expected_revision is 0, but the key has revision 17"),
+    (10071, "wrong last sequence: 0", 12, "expected_revision is 12, and the key does not exist"),
+    (10164, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
+    (10054, "message size exceeds maximum allowed", None, "max_msg_size of stream KV_b"),
+    (10077, "maximum bytes exceeded", None, "the bucket is full: raise its size (max_bytes of stream KV_b)"),
+    (10109, "invalid operation on sealed stream", None, "sealed bucket"),
+    (10111, "rollup not permitted", None, "PURGE needs allow_rollup_hdrs on stream KV_b"),
+    (10166, "per-message TTL is disabled", None, "set allow_msg_ttl on stream KV_b"),
+]
+
+
+@pytest.mark.parametrize(("err_code", "said", "expected", "reason"), REASONS)
+def test_refusals_speak_of_buckets(err_code: int, said: str, expected: int | None, reason: str) -> None:
+    lines = b"" if expected is None else b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % expected
+    assert "nobody answers at $KV.b.>" in HOME.reason(Refusal(1, 503, 0, ""), b"")
+    found = HOME.reason(Refusal(1, 400, err_code, said), lines)
+    assert found.startswith(f"{said} (error {err_code}): ")
+    assert reason in found
+    assert "subject" not in found
+
+
+# What another client reads.
+
+
+@pytest.fixture
+def bucket(stream: MakeStream) -> Stream:
+    return make_bucket(stream)
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_another_client_reads_what_was_put(bucket: Stream, delivery: str) -> None:
+    wanted = {f"a.{number}/x=_-": bytes([number % 256]) * (number % 50) for number in range(2000)}
+    report = KeyedSink(bucket.url, bucket, delivery=delivery).write([puts(*wanted.items())])
+    assert (report.rows, report.stored, report.dead_letters) == (2000, 2000, 0)
+    assert report.streams == {bucket.name: (1, 2000)}
+    assert table(bucket) == wanted
+    lines = {name for found in stored_headers(bucket.url, bucket.name) for name in found}
+    assert lines == ({"Nats-Msg-Id"} if delivery == "deduplicated" else set())
+
+
+def test_another_client_reads_the_history(bucket: Stream) -> None:
+    operations = ["PUT", None, "delete", "PUT", "PURGE", "PUT", "PUT"]
+    values = [b"1", b"2", None, b"3", None, b"4", b"4"]
+    rows = batch(
+        key=["a"] * 7 + ["b", "c", "c"],
+        value=[*values, b"b", b"c", None],
+        operation=[*operations, None, None, "DELETE"],
+    )
+    report = KeyedSink(bucket.url, bucket).write([rows])
+    assert (report.rows, report.stored, report.duplicates) == (10, 10, 0)
+    # A purge drops what was before.
+    assert history(bucket, "a") == [("a", b"", "PURGE"), ("a", b"4", "PUT"), ("a", b"4", "PUT")]
+    assert history(bucket, "c") == [("c", b"c", "PUT"), ("c", b"", "DEL")]
+    assert table(bucket) == {"a": b"4", "b": b"b"}
+
+
+def test_rows_that_were_read_can_be_written_back(bucket: Stream, stream: MakeStream) -> None:
+    copy = make_bucket(stream)
+    read = batch(
+        bucket=[name_of(bucket)] * 4,
+        key=["a", "a", "b", "c"],
+        value=[b"1", None, b"2", None],
+        revision=[1, 2, 3, 4],
+        operation=["PUT", "DELETE", "PUT", "PURGE"],
+        timestamp=[0, 1, 2, 3],
+    )
+    assert KeyedSink(copy.url, copy).write([read]).stored == 4
+    assert table(copy) == {"b": b"2"}
+    assert history(copy, "a") == [("a", b"1", "PUT"), ("a", b"", "DEL")]
+    assert history(copy, "c") == [("c", b"", "PURGE")]
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_revisions_guard_what_is_there(bucket: Stream, delivery: str) -> None:
+    sink = KeyedSink(bucket.url, bucket, delivery=delivery)
+    sink.write([batch(key=["new", "other"], value=[b"1", b"1"], expected_revision=[0, None])])
+    rows = batch(
+        key=["new", "other", "third"],
+        value=[b"2", None, b"1"],
+        operation=[None, "DELETE", None],
+        expected_revision=[1, 2, 0],
+    )
+    assert sink.write([rows], WriteTask("q", 2, 0)).stored == 3
+    assert table(bucket) == {"new": b"2", "third": b"1"}
+
+
+WRONG = [
+    (0, "expected_revision is 0, but the key has revision 2: read it again before changing it"),
+    (1, "expected_revision is 1, and the key has revision 2: read it again before changing it"),
+]
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+@pytest.mark.parametrize(("expected", "said"), WRONG)
+def test_a_wrong_revision_fails_with_key_and_revision(bucket: Stream, delivery: str, expected: int, said: str) -> None:
+    sink = KeyedSink(bucket.url, bucket, delivery=delivery)
+    sink.write([puts(("a.b", b"1"), ("a.b", b"2"))])
+    rows = batch(key=["new", "a.b"], value=[b"x", b"y"], expected_revision=[0, expected])
+    with pytest.raises(RowRefused) as raised:
+        sink.write([rows], WriteTask("q", 2, 0))
+    assert str(raised.value) == (
+        f"row 2 of partition 0 cannot be stored under key 'a.b' of bucket {name_of(bucket)}: wrong last sequence: 2 "
+        f"(error 10071): column {said}; 1 row of it is stored already"
+    )
+    assert (raised.value.number, raised.value.subject) == (2, f"$KV.{name_of(bucket)}.a.b")
+    assert table(bucket) == {"a.b": b"2", "new": b"x"}
+
+
+def test_rows_that_cannot_be_stored_become_dead_letters(bucket: Stream, stream: MakeStream) -> None:
+    dead = stream(storage="memory")
+    sink = KeyedSink(bucket.url, bucket, deadLetterSubject=f"{dead.subject}.row")
+    rows = batch(
+        key=["good", "a b", "good", "gone", "null", "odd"],
+        value=[b"1", b"2", b"3", b"4", None, b"6"],
+        operation=[None, None, None, "PURGE", None, "MOVE"],
+        expected_revision=[None, None, 0, 99, None, None],
+    )
+    for _ in range(2):
+        report = sink.write([rows])
+        assert (report.rows, report.stored, report.dead_letters) == (6, 1, 5)
+    assert table(bucket) == {"good": b"1"}
+    letters = dict(
+        zip(
+            (headers["Dead-Letter-Subject"][0] for headers in stored_headers(dead.url, dead.name)),
+            zip(stored(dead.url, dead.name), stored_headers(dead.url, dead.name), strict=True),
+            strict=True,
+        )
+    )
+    name = name_of(bucket)
+    assert letters.keys() == {f"$KV.{name}.{key}" for key in ("a b", "good", "gone", "null", "odd")}
+    found = {
+        subject.removeprefix(f"$KV.{name}."): (data, headers["Dead-Letter-Reason"][0])
+        for subject, (data, headers) in letters.items()
+    }
+    assert found["good"][0] == b"3"
+    assert "column expected_revision is 0, but the key has revision 1" in found["good"][1]
+    assert found["gone"][0] == b""
+    assert "column expected_revision is 99, and the key does not exist" in found["gone"][1]
+    assert found["a b"][0] == b"2"
+    assert found["a b"][1].startswith("in its key 'a b' there is something else than letters")
+    assert found["odd"] == (b"6", "column operation is 'MOVE', but must be PUT, DELETE or PURGE")
+    assert letters[f"$KV.{name}.gone"][1]["KV-Operation"] == ["PURGE"]
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+@pytest.mark.parametrize("marker", ["DELETE", "PURGE"])
+def test_creating_takes_the_place_of_a_marker(bucket: Stream, delivery: str, marker: str) -> None:
+    sink = KeyedSink(bucket.url, bucket, delivery=delivery)
+    sink.write([batch(key=["a", "a", "b"], value=[b"1", None, b"1"], operation=[None, marker, None])])
+    rows = batch(key=["a", "c"], value=[b"2", b"1"], expected_revision=[0, 0])
+    for attempt in range(2 if delivery == "deduplicated" else 1):
+        report = sink.write([rows], WriteTask("q", 2, 0))
+        assert (report.rows, report.stored, report.duplicates) == (2, 2, 2 * attempt)
+        assert table(bucket) == {"a": b"2", "b": b"1", "c": b"1"}
+    assert len(history(bucket, "a")) == (3 if marker == "DELETE" else 2)
+    # Deleted and created in the same task.
+    rows = batch(key=["a", "a"], value=[None, b"3"], operation=[marker, None], expected_revision=[None, 0])
+    assert sink.write([rows], WriteTask("q", 3, 0)).stored == 2
+    assert table(bucket)["a"] == b"3"
+
+
+def test_creating_takes_the_place_of_an_expired_key(stream: MakeStream) -> None:
+    second = 1_000_000_000
+    bucket = make_bucket(stream, allow_msg_ttl=True, subject_delete_marker_ttl=2 * second)
+    sink = KeyedSink(bucket.url, bucket)
+    sink.write([batch(key=["a", "b"], value=[b"1", b"1"], ttl=["2s", None])])
+    # nats-py takes the server's own marker for a value.
+    wait_until(lambda: bool(bucket.state()["last_seq"] == 3), "the key expires, and a marker takes its place")
+    sink.write([batch(key=["a"], value=[b"2"], expected_revision=[0])], WriteTask("q", 2, 0))
+    assert table(bucket) == {"a": b"2", "b": b"1"}
+
+
+def test_lifetimes_need_a_bucket_that_allows_them(bucket: Stream) -> None:
+    with pytest.raises(RowRefused, match=rf"key 'a' .* set allow_msg_ttl on stream {bucket.name} "):
+        KeyedSink(bucket.url, bucket).write([batch(key=["a"], value=[b"1"], ttl=["5m"])])
+
+
+def test_a_value_that_is_too_large_is_named_by_its_key(stream: MakeStream) -> None:
+    bucket = make_bucket(stream, max_msg_size=100)
+    sink = KeyedSink(bucket.url, bucket, delivery="at-least-once")
+    said = rf"row 2 of partition 0 cannot be stored under key 'large' .*max_msg_size of stream {bucket.name}\)"
+    with pytest.raises(RowRefused, match=said):
+        sink.write([puts(("small", b"x" * 100), ("large", b"x" * 101))])
+    with pytest.raises(RowRefused, match=r"under key 'huge' .*the server takes 1048576 \(max_payload\)"):
+        sink.write([puts(("huge", b"x" * (1 << 20) + b"x"))])
+    assert table(bucket) == {"small": b"x" * 100}
+
+
+# What is known before the first row.
+
+
+def test_a_bucket_that_is_not_there(nats_server: NatsServer) -> None:
+    with pytest.raises(StreamNotFound, match=r"^there is no Key-Value bucket nowhere \(option bucket\)"):
+        KeyedSink(nats_server.url, "nowhere").write([puts(("a", b"1"))])
+
+
+def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
+    sealed = make_bucket(stream)
+    sealed.update(sealed=True, deny_delete=True)
+    other = stream(name="KV_other", storage="memory")
+    plain = stream(storage="memory")
+    mirror = stream(name="KV_plainmirror", subjects=[], storage="memory", mirror={"name": plain.name})
+    first = make_bucket(stream)
+    second = make_bucket(stream, subjects=[], mirror={"name": first.name}, discard="old", allow_rollup_hdrs=False)
+    third = make_bucket(stream, subjects=[], mirror={"name": second.name}, discard="old", allow_rollup_hdrs=False)
+    cases = {
+        sealed: "is sealed and takes no more values",
+        other: r"stream KV_other is no Key-Value bucket: it does not capture \$KV\.other\.> \(its subjects: kv_",
+        mirror: f"plainmirror is a mirror of stream {plain.name}, which is no Key-Value bucket",
+        third: f"{name_of(third)} is a mirror of {name_of(second)}, which is a mirror as well",
+    }
+    for each, said in cases.items():
+        with pytest.raises(OptionError, match=f"^option bucket: .*{said}") as raised:
+            KeyedSink(each.url, each).write([puts(("a", b"1"))])
+        assert raised.value.option == "bucket"
+
+
+def test_a_mirror_is_written_at_its_origin(stream: MakeStream) -> None:
+    origin = make_bucket(stream)
+    mirror = make_bucket(stream, subjects=[], mirror={"name": origin.name}, discard="old", allow_rollup_hdrs=False)
+    report = KeyedSink(mirror.url, mirror).write([puts(("a", b"1"), ("a", b"2"))])
+    assert report.streams == {origin.name: (1, 2)}
+    wait_until(lambda: bool(mirror.state()["messages"] == 2), "the mirror has it")
+    assert table(origin) == {"a": b"2"}
+
+
+def test_who_may_only_publish_can_write(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory(config=_USERS)
+    with Publisher(server.url.replace("//", "//all:x@")) as publisher:
+        config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 5, "allow_rollup_hdrs": True}
+        publisher.api("STREAM.CREATE.KV_b", config)
+        sink = KeyedSink(server.url, "b", user="writer", password="x")
+        assert sink.write([puts(("a", b"1"), ("a", b"2"))]).stored == 2
+        with pytest.raises(RowRefused, match=r"under key 'a' .*is 7, and the key has revision 2"):
+            sink.write([batch(key=["a"], value=[b"3"], expected_revision=[7])], WriteTask("q", 2, 0))
+        said = r"under key 'b' of bucket other: the account may not publish to this subject"
+        with pytest.raises(RowRefused, match=said):
+            KeyedSink(server.url, "other", user="writer", password="x").write([puts(("b", b"1"))])
+        # A dead letter is no key.
+        mourning = KeyedSink(server.url, "b", user="writer", password="x", deadLetterSubject="s.dead")
+        said = r"cannot be stored at subject 's\.dead': the account may not publish to this subject"
+        with pytest.raises(RowRefused, match=said):
+            mourning.write([puts(("no key", b"1"))])
+        assert publisher.api("STREAM.INFO.KV_b")["state"]["messages"] == 2
+    close_all()
+
+
+def test_a_dead_letter_is_no_key(bucket: Stream, stream: MakeStream, publisher: Publisher) -> None:
+    """What is wrong with one has nothing to do with the bucket."""
+    dead = stream(storage="memory", max_msg_size=100)
+    sink = KeyedSink(bucket.url, bucket, deadLetterSubject=f"{dead.subject}.row", maxRetries=1)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield puts(("a", b"1"))
+        dead.delete()
+        yield puts(("no key", b"1"))
+
+    with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row'") as raised:
+        sink.write([puts(("no key", b"1" * 200))])
+    assert raised.value.err_code == 10054
+    assert f"KV_{name_of(bucket)}" not in str(raised.value)
+    with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row': no stream captures this subject"):
+        sink.write(batches())
+
+
+_USERS = """
+authorization { users: [
+  { user: all, password: x }
+  { user: writer, password: x, permissions: { publish: "$KV.b.>", subscribe: "_INBOX.>" } }
+] }
+"""
+
+
+# The last row of a key wins.
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
+    with WireProxy(nats_server.url) as running:
+        yield running
+
+
+def values(bucket: Stream) -> dict[str, list[int]]:
+    """The numbers that each key of the stream has had, in the order of their revisions."""
+    found: dict[str, list[int]] = {}
+    for data in stored(bucket.url, bucket.name):
+        key, _, number = data.decode().partition(" ")
+        found.setdefault(key, []).append(int(number))
+    return found
+
+
+def numbered(first: int, count: int, keys: int) -> pa.RecordBatch:
+    """Rows whose values say their key and count up; every key comes again after `keys` rows."""
+    names = [f"k{number % keys}" for number in range(first, first + count)]
+    return puts(*((name, f"{name} {first + at}".encode()) for at, name in enumerate(names)))
+
+
+def assert_in_order(bucket: Stream, count: int, keys: int, once: bool) -> None:
+    """Each key has all its numbers in their order; more than once only where nothing promises otherwise."""
+    found = values(bucket)
+    for key in range(keys):
+        mine = found[f"k{key}"]
+        assert all(one <= other for one, other in pairwise(mine)), (key, mine)
+        wanted = list(range(key, count, keys))
+        assert (mine if once else sorted(set(mine))) == wanted
+
+
+def is_answer(frame: bytes) -> bool:
+    """Whether a frame answers a published row: it comes to `<inbox>.<number>`."""
+    words = frame.partition(b"\r\n")[0].split(b" ")
+    return words[0] in (b"MSG", b"HMSG") and words[1].rpartition(b".")[2].isdigit()
+
+
+class Misfortune:
+    """Answers that get lost, or that say 503, now and then; always in another place."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.answers = 0
+        self.done = 0
+
+    def __call__(self, frame: bytes) -> bytes:
+        if not is_answer(frame):
+            return frame
+        words = frame.partition(b"\r\n")[0].split(b" ")
+        self.answers += 1
+        if self.answers % 97 != 13 or self.done >= 12:
+            return frame
+        self.done += 1
+        if self.what == "lost":
+            return b""
+        head = b"NATS/1.0 503\r\n\r\n"
+        return b"HMSG %s %s %d %d\r\n%s\r\n" % (words[1], words[2], len(head), len(head), head)
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+@pytest.mark.parametrize("what", ["lost", "503"])
+def test_order_when_answers_are_missing(proxy: WireProxy, bucket: Stream, delivery: str, what: str) -> None:
+    misfortune = Misfortune(what)
+    proxy.drop(misfortune)
+    sink = KeyedSink(proxy.url, bucket, delivery=delivery, ackTimeout="100ms", maxRetries=20)
+    report = sink.write(numbered(first, 400, 150) for first in range(0, 2000, 400))
+    proxy.drop(None)
+    assert misfortune.done == 12
+    assert (report.rows, report.stored) == (2000, 2000)
+    assert_in_order(bucket, 2000, 150, once=delivery == "deduplicated")
+
+
+def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Stream) -> None:
+    """What is refused for the time being is sent again, behind the rows that nothing stood in the way of."""
+    full = threading.Event()
+
+    def look(frame: bytes) -> bytes:
+        if b"maximum bytes exceeded" in frame:
+            full.set()
+        return frame
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield numbered(0, 400, 400)
+        assert full.wait(10)
+        bucket.update(max_bytes=-1)
+        yield numbered(400, 800, 400)
+
+    bucket.update(max_bytes=20_000)
+    proxy.drop(look)
+    assert KeyedSink(proxy.url, bucket).write(batches()).stored == 1200
+    proxy.drop(None)
+    assert_in_order(bucket, 1200, 400, once=True)
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_order_when_the_wire_is_cut(proxy: WireProxy, bucket: Stream, delivery: str) -> None:
+    cuts: list[threading.Event] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for index in range(20):
+            if index % 4 == 1:
+                cuts.append(proxy.cut_after(50 + 331 * index))
+            yield numbered(index * 250, 250, 200)
+
+    report = KeyedSink(proxy.url, bucket, delivery=delivery).write(batches())
+    assert [cut.is_set() for cut in cuts] == [True] * 5
+    assert report.stored == 5000
+    assert_in_order(bucket, 5000, 200, once=delivery == "deduplicated")
+
+
+def test_order_when_the_wire_stalls(proxy: WireProxy, bucket: Stream) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield numbered(0, 500, 100)
+        proxy.stall()
+        known = proxy.connections
+        threading.Thread(target=end, args=(known,)).start()
+        yield numbered(500, 500, 100)
+
+    def end(known: int) -> None:
+        proxy.wait(lambda: proxy.connections > known)
+        proxy.unstall()
+
+    assert KeyedSink(proxy.url, bucket, ackTimeout="200ms").write(batches()).stored == 1000
+    assert_in_order(bucket, 1000, 100, once=True)
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_order_when_the_server_is_killed_and_paused(
+    nats_server_factory: Callable[..., NatsServer], delivery: str
+) -> None:
+    server = nats_server_factory()
+    config: dict[str, Any] = {
+        "storage": "file",
+        "max_msgs_per_subject": 64,
+        "allow_rollup_hdrs": True,
+        "discard": "new",
+    }
+    bucket = Stream(server.url, "KV_b", subjects=["$KV.b.>"], **config)
+    paused = threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for index in range(12):
+            if index == 3:
+                bucket.publisher.close()
+                server.kill()
+                server.start()
+            if index == 7:
+                server.pause()
+                threading.Timer(1.0, wake).start()
+            yield numbered(index * 250, 250, 200)
+
+    def wake() -> None:
+        server.resume()
+        paused.set()
+
+    report = KeyedSink(server.url, bucket, delivery=delivery, ackTimeout="300ms").write(batches())
+    assert paused.is_set()
+    assert report.stored == 3000
+    assert_in_order(bucket, 3000, 200, once=delivery == "deduplicated")
+    close_all()
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_one_key_again_and_again(bucket: Stream, delivery: str) -> None:
+    bucket.update(max_msgs_per_subject=-1)
+    assert KeyedSink(bucket.url, bucket, delivery=delivery).write([numbered(0, 200, 1)]).stored == 200
+    assert_in_order(bucket, 200, 1, once=True)
+
+
+def test_a_key_that_is_created_over_a_marker_is_waited_for(proxy: WireProxy, bucket: Stream) -> None:
+    bucket.send(Message(f"$KV.{name_of(bucket)}.a", b"", [("KV-Operation", "DEL")]))
+
+    def lose(frame: bytes) -> bytes:
+        """The first answer to the row that takes the place of the marker, whose revision is 1."""
+        sent = [each for each in proxy.client_bytes.split(b"HPUB ") if b"Sequence: 1\r\n" in each]
+        return b"" if sent and sent[0].split(b" ")[1] in frame and not proxy.dropped else frame
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(key=["a"], value=[b"created"], expected_revision=[0])
+        # No room for these before the first row has its answer.
+        for number in range(4):
+            yield batch(key=[f"k{number}"], value=[b""], expected_revision=[None])
+        yield batch(key=["a"], value=[b"later"], expected_revision=[None])
+
+    proxy.drop(lose)
+    report = KeyedSink(proxy.url, bucket, ackTimeout="300ms", maxInFlight=2).write(batches())
+    proxy.drop(None)
+    assert (report.stored, proxy.dropped) == (6, 1)
+    assert table(bucket)["a"] == b"later"
+    assert proxy.client_bytes.rfind(b"created") < proxy.client_bytes.find(b"later")
+
+
+def test_different_keys_are_under_way_together(proxy: WireProxy, bucket: Stream) -> None:
+    """No row waits for one of another key: all of them go out before the first answer comes."""
+    held: list[bytes] = []
+
+    def late(frame: bytes) -> bytes:
+        if not is_answer(frame):
+            return frame
+        held.append(frame)
+        if len(held) < 4000:
+            return b""
+        out = b"".join(held)
+        held.clear()
+        return out
+
+    proxy.drop(late)
+    report = KeyedSink(proxy.url, bucket).write([numbered(0, 4000, 4000)])
+    proxy.drop(None)
+    assert (report.stored, report.duplicates, held) == (4000, 0, [])
+    assert len(values(bucket)) == 4000
+
+
+# A task that is run again.
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+@pytest.mark.parametrize("stop", [1, 199, 400, 401, 777, 1000])
+def test_the_same_table_after_another_attempt(bucket: Stream, delivery: str, stop: int) -> None:
+    sink = KeyedSink(bucket.url, bucket, delivery=delivery)
+    rows = numbered(0, 1000, 150)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, stop)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        sink.write(broken())
+    report = sink.write([rows])
+    assert report.stored == 1000
+    found = values(bucket)
+    assert {key: numbers[-1] for key, numbers in found.items()} == {
+        f"k{number % 150}": number for number in range(850, 1000)
+    }
+    if delivery == "deduplicated":
+        assert_in_order(bucket, 1000, 150, once=True)
+
+
+def test_a_later_row_is_known_while_an_earlier_one_is_forgotten(bucket: Stream) -> None:
+    """The window of message ids ends between two rows of a key: as the server sees it, only the first is new."""
+    sink = KeyedSink(bucket.url, bucket)
+    first, second = ("a", b"a 1"), ("a", b"a 2")
+    sink.write([puts(second, ("b", b"b 1"))])
+    report = sink.write([puts(first, second, ("b", b"b 1"))])
+    assert (report.rows, report.stored, report.duplicates, report.dead_letters) == (3, 3, 2, 0)
+    assert table(bucket) == {"a": b"a 2", "b": b"b 1"}
+    assert values(bucket)["a"] == [2, 1, 2]
+    assert report.streams == {bucket.name: (1, 4)}
+    # The other way round there is nothing to mend.
+    sink.write([puts(first)], WriteTask("q", 2, 0))
+    report = sink.write([puts(first, second)], WriteTask("q", 2, 0))
+    assert (report.stored, report.duplicates) == (2, 1)
+    assert values(bucket)["a"] == [2, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("kept", [1, 64])
+def test_revisions_in_a_task_that_is_run_again(stream: MakeStream, kept: int) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=kept)
+    sink = KeyedSink(bucket.url, bucket)
+    sink.write([puts(("old", b"1"))], WriteTask("q", 0, 0))
+    rows = batch(
+        key=["new", "old", "new", "gone", "gone", "gone"],
+        value=[b"1", b"2", b"3", b"1", None, b"2"],
+        operation=[None, None, None, None, "DELETE", None],
+        expected_revision=[0, 1, None, 0, None, 0],
+    )
+    for attempt in range(3):
+        report = sink.write([rows])
+        assert (report.rows, report.stored, report.duplicates) == (6, 6, 6 * bool(attempt))
+        assert table(bucket) == {"new": b"3", "old": b"2", "gone": b"2"}
+    assert bucket.state()["last_seq"] == 7
+
+
+def test_an_earlier_row_of_the_task_is_no_excuse(bucket: Stream) -> None:
+    """The revision that stands in the way is of the same task, but it is that of a row before."""
+    sink = KeyedSink(bucket.url, bucket)
+    rows = batch(key=["a", "a"], value=[b"1", b"2"], expected_revision=[None, 0])
+    for _ in range(2):
+        with pytest.raises(RowRefused, match=r"row 2 .*is 0, but the key has revision 1"):
+            sink.write([rows])
+    assert table(bucket) == {"a": b"1"}
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_a_created_key_whose_answer_was_lost(proxy: WireProxy, bucket: Stream, delivery: str) -> None:
+    bucket.send(Message(f"$KV.{name_of(bucket)}.a", b"", [("KV-Operation", "DEL")]))
+    proxy.drop_frames(b'"seq":2')
+    sink = KeyedSink(proxy.url, bucket, delivery=delivery, ackTimeout="200ms")
+    report = sink.write([batch(key=["a"], value=[b"x"], expected_revision=[0])])
+    assert (report.stored, report.duplicates, proxy.dropped) == (1, 1, 1)
+    assert history(bucket, "a") == [("a", b"", "DEL"), ("a", b"x", "PUT")]
+
+
+# Behind a domain, or in another account.
+
+
+_ACCOUNTS = """
+jetstream {}
+accounts {
+  A { jetstream: enabled, users: [{ user: a, password: x }],
+      exports: [{ service: "$JS.API.>" }, { service: "$KV.b.>" }] }
+  B { users: [{ user: b, password: x }], imports: [
+      { service: { account: A, subject: "$JS.API.>" }, to: "JS.A.API.>" },
+      { service: { account: A, subject: "$KV.b.>" }, to: "JS.A.API.$KV.b.>" } ] }
+}
+"""
+
+
+def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory(config=_ACCOUNTS)
+    config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 5}
+    with Publisher(server.url.replace("//", "//a:x@")) as publisher:
+        publisher.api("STREAM.CREATE.KV_b", config)
+        publisher.api("STREAM.CREATE.KV_c", {**config, "name": "KV_c", "subjects": ["$KV.c.>"]})
+        options = {"user": "b", "password": "x", "apiPrefix": "JS.A.API"}
+        rows = batch(key=["a", "a"], value=[None, b"1"], operation=["DELETE", None], expected_revision=[None, 0])
+        assert KeyedSink(server.url, "b", **options).write([rows]).streams == {"KV_b": (1, 2)}
+        # Not imported: its keys go to the other account's API, which says nothing to them.
+        sink = KeyedSink(server.url, "c", **options, ackTimeout="200ms", maxRetries=1)
+        with pytest.raises(RowRefused, match=r"what is published to JS\.A\.API\.\$KV\.c\.> may not reach the bucket"):
+            sink.write([puts(("a", b"1"))])
+    close_all()
+
+
+def test_buckets_behind_a_domain(nats_server: NatsServer) -> None:
+    with Linked() as linked:
+        for domain in ("hub", "leaf"):
+            config: dict[str, Any] = {
+                "max_msgs_per_subject": 5,
+                "discard": "new",
+                "allow_rollup_hdrs": True,
+                "allow_direct": True,
+            }
+            here = Stream(linked.server(domain).url, f"KV_{domain}", subjects=[f"$KV.{domain}.>"], **config)
+            for url in (linked.server(domain).url, linked.other(domain).url):
+                sink = KeyedSink(url, domain, domain=domain)
+                task = WriteTask(url.rpartition(":")[2], 1, 0)
+                rows = batch(
+                    key=["a.b", "a.b", "c", "c"],
+                    value=[b"1", url.encode(), None, b"new"],
+                    operation=[None, None, "DELETE", None],
+                    expected_revision=[None, None, None, 0],
+                )
+                assert sink.write([rows], task).streams.keys() == {here.name}
+                assert table(here) == {"a.b": url.encode(), "c": b"new"}
+                with pytest.raises(RowRefused, match=r"under key 'c' of bucket .* column expected_revision is 1, "):
+                    sink.write([batch(key=["c"], value=[b"x"], expected_revision=[1])], WriteTask("z", 1, 0))
+            here.publisher.close()
+        # A mirror at the leaf of a bucket at the hub: writes go over to the hub.
+        mirror = {"name": "KV_hub", "external": {"api": "$JS.hub.API", "deliver": ""}}
+        with Publisher(linked.leaf.url) as publisher:
+            publisher.api("STREAM.CREATE.KV_copy", {"name": "KV_copy", "mirror": mirror, "max_msgs_per_subject": 5})
+            rows = batch(key=["m", "m", "m"], value=[b"1", None, b"2"], operation=[None, "PURGE", None],
+                         expected_revision=[0, None, 0])  # fmt: skip
+            report = KeyedSink(linked.leaf.url, "copy").write([rows])
+            assert (report.stored, list(report.streams)) == (3, ["KV_hub"])
+            last = publisher.api
+            wait_until(
+                lambda: bool(last("STREAM.INFO.KV_copy")["state"]["last_seq"] == report.streams["KV_hub"][1]),
+                "the mirror has it",
+            )
+        with pytest.raises(StreamNotFound, match=r"there is no Key-Value bucket leaf \(option bucket\)"):
+            KeyedSink(linked.hub.url, "leaf").write([puts(("a", b"1"))])
+    close_all()
+
+
+# Through Spark.
+
+
+def write(frame: DataFrame, bucket: Stream, **options: str) -> None:
+    """A batch write."""
+    name = name_of(bucket)
+    frame.write.format("jetstream").options(servers=bucket.url, bucket=name, **options).mode("append").save()
+
+
+def test_a_batch_write(spark: SparkSession, bucket: Stream, stream: MakeStream, spark_log: SparkLog) -> None:
+    ids = spark.range(0, 300, 1, 3)
+    write(ids.selectExpr("concat('user.', id) as key", "concat('value ', id) as value"), bucket, writeId="first")
+    wanted = {f"user.{number}": f"value {number}".encode() for number in range(300)}
+    assert table(bucket) == wanted
+    line = rf"write first: 300 of 300 rows stored, {bucket.name} 1 to 300; 3 tasks"
+    wait_until(lambda: re.search(line, spark_log.text) is not None, "the line in the log")
+    # Run again under its name it changes nothing.
+    write(ids.selectExpr("concat('user.', id) as key", "concat('value ', id) as value"), bucket, writeId="first")
+    assert bucket.state()["last_seq"] == 300
+    changes = spark.createDataFrame(
+        [("user.1", None, "delete", None), ("user.2", bytearray(b"new"), None, 3), ("user.3", None, "PURGE", 4)],
+        "key string, value binary, operation string, expected_revision bigint",
+    )
+    first = {f"user.{number}" for number in range(300)}
+    revisions = {key: bucket.publisher.api(f"STREAM.MSG.GET.{bucket.name}", {
+        "last_by_subj": f"$KV.{name_of(bucket)}.{key}"})["message"]["seq"] for key in ("user.2", "user.3")}  # fmt: skip
+    cases = " ".join(f"WHEN '{key}' THEN {revision}" for key, revision in revisions.items())
+    write(changes.withColumn("expected_revision", F.expr(f"CAST(CASE key {cases} END AS BIGINT)")), bucket)
+    assert table(bucket) == {**{key: wanted[key] for key in first - {"user.1", "user.3"}}, "user.2": b"new"}
+
+
+def test_a_frame_as_reading_a_bucket_gives_it(spark: SparkSession, bucket: Stream) -> None:
+    when = datetime.datetime(2026, 2, 3, tzinfo=datetime.timezone.utc)
+    read = spark.createDataFrame(
+        [
+            ("other", "a", bytearray(b"1"), 7, "PUT", when),
+            ("other", "b", bytearray(b"2"), 8, "PUT", when),
+            ("other", "a", None, 9, "DELETE", when),
+            ("other", "c", None, 10, "PURGE", when),
+        ],
+        ddl(BUCKET_COLUMNS),
+    )
+    write(read.coalesce(1), bucket)
+    assert table(bucket) == {"b": b"2"}
+    assert history(bucket, "a") == [("a", b"1", "PUT"), ("a", b"", "DEL")]
+    assert history(bucket, "c") == [("c", b"", "PURGE")]
+
+
+def test_a_streaming_query_that_is_restarted(
+    spark: SparkSession, bucket: Stream, stream: MakeStream, tmp_path: Path
+) -> None:
+    source = stream(storage="memory")
+
+    def run() -> None:
+        read = streaming(spark, source.url, source.name)
+        rows = read.selectExpr("concat('k.', sequence % 300) as key", "cast(sequence as string) as value")
+        writer = rows.writeStream.format("jetstream").options(servers=bucket.url, bucket=name_of(bucket))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    for count in (500, 400):
+        source.fill(count)
+        run()
+    last = {f"k.{number % 300}": str(number).encode() for number in range(1, 901)}
+    assert table(bucket) == last
+    assert bucket.state()["last_seq"] == 900
+    # The last batch once more, as when the driver was killed before Spark noted its end.
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    run()
+    assert table(bucket) == last
+    assert bucket.state()["last_seq"] == 900
+
+
+def test_what_is_wrong_is_said_before_a_task_starts(spark: SparkSession, bucket: Stream) -> None:
+    frame = spark.createDataFrame([("a", "1")], "key string, value string")
+    writer = frame.write.format("jetstream").options(servers=bucket.url).mode("append")
+    with pytest.raises(AnalysisException) as caught:
+        writer.option("bucket", "nowhere").save()
+    kind, said = refusal(caught.value)
+    assert kind == "StreamNotFound"
+    assert said.startswith("there is no Key-Value bucket nowhere (option bucket)")
+    with pytest.raises(AnalysisException) as caught:
+        write(frame.withColumnRenamed("key", "subject"), bucket)
+    assert refusal(caught.value)[1].startswith('the sink knows no column "subject" (columns: key, value, operation, ')
+    with pytest.raises(AnalysisException) as caught:
+        writer.option("bucket", name_of(bucket)).mode("overwrite").save()
+    assert "a bucket is only ever added to" in refusal(caught.value)[1]
+
+
+def test_python_rows_become_record_batches() -> None:
+    """Spark 4.0 has no Arrow writer for streams."""
+    fields = [("key", "string"), ("value", "binary"), ("operation", "string"), ("expected_revision", "bigint"),
+              ("ttl", "string"), ("bucket", "string"), ("revision", "bigint"), ("timestamp", "timestamp")]  # fmt: skip
+    when = datetime.datetime(2026, 2, 3, tzinfo=datetime.timezone.utc)
+    made = list(record_batches([("a", bytearray(b"1"), None, 3, "5m", "b", 7, when)], fields))
+    found = rows_of(made[0], BucketColumns.check(fields), HOME, 1)
+    assert (found.subject.to_pylist(), found.data.to_pylist(), found.faults) == ([b"$KV.b.a"], [b"1"], {})
+    assert found.lines.to_pylist() == [b"Nats-TTL: 5m\r\nNats-Expected-Last-Subject-Sequence: 3\r\n"]

@@ -1,0 +1,867 @@
+"""Exactly once: what the ledger notes, what the next attempt makes of it, and what an attempt may not do any more."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from spark_jetstream.admin.ensure import Ensure, ensure_streams
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import DeliveryError, OptionError, OutageError, RowRefused, StreamNotFound
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.sink import ledger, preflight
+from spark_jetstream.sink.ledger import BUCKET, STREAM
+from spark_jetstream.sink.preflight import check_bucket, check_interval, check_object_bucket, check_start
+from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.testing import NatsServer
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher, Refused
+from tests.support.reading import api, consumers, create, options, wait_until
+from tests.support.sinking import Sink, batch, numbers, payload, rows, stored
+from tests.support.streams import Stream, nanoseconds
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+SECOND = 1_000_000_000
+LEASE = 0.5
+
+
+def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None:
+    """Do what ensureStream asks for, as the data source does."""
+    asked = Ensure(options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, ("S",))
+    ensure_streams(asked, connect, str, remembered=options.streaming)
+
+
+class Died(Exception):
+    """What ends an attempt in the middle, as the end of its process would."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """A server of this module's own: its ledger comes and goes."""
+    with NatsServer(http_monitor=True) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short lease; and nothing that an earlier test has checked counts."""
+    monkeypatch.setattr(ledger, "_LEASE", LEASE)
+    for known in (preflight._checked, preflight._windows, preflight._warned):
+        known.clear()
+
+
+@pytest.fixture
+def admin(server: NatsServer) -> Iterator[Publisher]:
+    """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""
+    with Publisher(server.url) as publisher:
+        publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
+        for name in publisher.api("STREAM.NAMES")["streams"]:
+            if name != "KEPT":
+                publisher.api(f"STREAM.DELETE.{name}")
+        yield publisher
+
+
+@pytest.fixture
+def make(server: NatsServer, admin: Publisher) -> Callable[..., Stream]:
+    """A function that makes a stream with a duplicate window of 1 s, unless told otherwise."""
+
+    def made(name: str = "S", **config: Any) -> Stream:
+        return Stream(server.url, name, admin, **{"storage": "memory", "duplicate_window": SECOND, **config})
+
+    return made
+
+
+def exactly(url: str, **options: object) -> Sink:
+    """A sink that stores each row once, and the ledger for it."""
+    sink = Sink(url, **{"delivery": "exactly-once", "requestTimeout": "2s", **options})
+    check_start(sink.connect, sink.options)
+    return sink
+
+
+def entry(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
+    """The ledger's entry."""
+    found: dict[str, Any] = json.loads(base64.b64decode(message(admin, key)["data"]))
+    return found
+
+
+def message(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
+    """The ledger's entry, as the server has it."""
+    body = {"last_by_subj": f"$KV.{BUCKET}.{key}"}
+    found: dict[str, Any] = admin.api(f"STREAM.MSG.GET.{STREAM}", body)["message"]
+    return found
+
+
+def put(admin: Publisher, content: bytes, key: str = "q.0") -> None:
+    """Write an entry as somebody else would."""
+    admin.publish([Message(f"$KV.{BUCKET}.{key}", content)])
+
+
+def dies_after(stream: Stream, *batches: pa.RecordBatch, then: Callable[[], None] | None = None) -> Iterator[Any]:
+    """Batches of an attempt that ends when all of them are stored."""
+    before = stream.state()["messages"]
+    yield from batches
+    stream.wait_for(before + sum(each.num_rows for each in batches))
+    if then is not None:
+        then()
+    raise Died
+
+
+def forget(stream: Stream, admin: Publisher) -> None:
+    """Wait until the stream has forgotten its message ids: it takes one of them again."""
+    probe = Message(f"{stream.subject}.probe", b"probe", [("Nats-Msg-Id", f"probe {stream.state()['last_seq']}")])
+    first = admin.publish([probe])[0]
+    wait_until(lambda: admin.publish([probe])[0] > first, "the duplicate window has passed")
+    admin.api(f"STREAM.PURGE.{stream.name}", {"filter": f"{stream.subject}.probe"})
+
+
+class TestEntry:
+    def test_of_a_task_that_is_under_way_and_done(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]
+    ) -> None:
+        s = make()
+        s.fill(7)
+        seen: list[dict[str, Any]] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            seen.append(entry(admin))
+            yield rows("s.a", 0, 10)
+            seen.append(entry(admin))
+
+        report = exactly(server.url).write(batches(), task=WriteTask("q", 12, 0))
+        done = entry(admin)
+        created = admin.api("STREAM.INFO.S")["created"]
+        plain = {"version": 1, "batch": 12, "attempt": done["attempt"], "lease": LEASE, "done": False, "report": None}
+        assert seen == [
+            {**plain, "streams": {}},
+            {**plain, "streams": {"S": {"created": created, "next": 8}}},
+        ]
+        assert done == {**seen[1], "done": True, "report": report.to_json()}
+        assert (report.stored, report.duplicates, report.streams) == (10, 0, {"S": (8, 17)})
+
+    def test_has_one_revision_and_no_end_in_a_stream(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]
+    ) -> None:
+        make()
+        sink = exactly(server.url)
+        for number in range(3):
+            sink.write([rows("s.a", 0, 10)], task=WriteTask("q", number, 0))
+        assert entry(admin)["batch"] == 2
+        assert admin.api(f"STREAM.INFO.{STREAM}")["state"]["messages"] == 1
+        assert "Nats-TTL" not in base64.b64decode(message(admin)["hdrs"]).decode()
+
+    def test_of_a_batch_write_expires(self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]) -> None:
+        make()
+        exactly(server.url).write([rows("s.a", 0, 10)], task=WriteTask("w-load", 0, 3, 3600.0))
+        assert "Nats-TTL: 3600s\r\n" in base64.b64decode(message(admin, "w-load.3")["hdrs"]).decode()
+
+    def test_that_is_done_answers_for_its_rows(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]
+    ) -> None:
+        s = make()
+        sink = exactly(server.url, deadLetterSubject="s.dead")
+        taken = []
+
+        def again() -> Iterator[pa.RecordBatch]:
+            taken.append(1)
+            yield batch(data=[payload(number) for number in range(3)], subject=["s.a", "no good", "s.b"])
+
+        first = sink.write(again())
+        forget(s, admin)
+        second = sink.write(again())
+        assert (first.rows, first.stored, first.duplicates, first.dead_letters) == (3, 2, 0, 1)
+        assert (second.rows, second.stored, second.duplicates, second.dead_letters) == (3, 2, 2, 1)
+        assert second.streams == first.streams
+        assert sorted(numbers(server.url, "S")) == [0, 1, 2]
+        assert taken == [1, 1]  # Spark wants its rows to be taken
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"{", "cannot be read"),
+            (b"[1]", "cannot be read"),
+            (b'{"version": 1, "batch": 1}', "cannot be read"),
+            (b'{"version": 1, "batch": "x", "attempt": "a", "lease": 1}', "cannot be read"),
+            (b'{"version": 1, "batch": 1, "attempt": "a", "lease": 1, "streams": {"S": 3}}', "cannot be read"),
+            (b'{"version": 2, "batch": 1, "more": 0}', "was written by a newer release of spark-jetstream"),
+            (b'{"version": 1, "batch": 5, "attempt": "a", "lease": 1}', "batch 5 was begun already: is the query runn"),
+        ],
+    )
+    def test_that_stands_in_the_way(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream], content: bytes, said: str
+    ) -> None:
+        s = make()
+        sink = exactly(server.url)
+        put(admin, content)
+        with pytest.raises(DeliveryError, match=said):
+            sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
+        assert s.state()["messages"] == 0
+        assert base64.b64decode(message(admin)["data"]) == content
+
+    def test_that_somebody_has_deleted_is_none(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]
+    ) -> None:
+        make()
+        sink = exactly(server.url)
+        admin.publish([Message(f"$KV.{BUCKET}.q.0", b"", [("KV-Operation", "DEL")])])
+        assert sink.write([rows("s.a", 0, 10)]).stored == 10
+        assert entry(admin)["done"] is True
+
+    def test_is_of_one_partition(self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]) -> None:
+        make()
+        sink = exactly(server.url)
+
+        def attempt(partition: int) -> TaskReport:
+            return sink.write([rows("s.a", 0, 1000)], task=WriteTask("q", 4, partition))
+
+        with ThreadPoolExecutor(3) as pool:
+            reports = list(pool.map(attempt, range(3)))
+        assert [(report.partition, report.stored, report.duplicates) for report in reports] == [
+            (0, 1000, 0),
+            (1, 1000, 0),
+            (2, 1000, 0),
+        ]
+        assert sorted(numbers(server.url, "S")) == sorted([*range(1000)] * 3)
+        assert [entry(admin, f"q.{partition}")["done"] for partition in range(3)] == [True] * 3
+
+    @pytest.mark.parametrize("lost", [1, 2, 3], ids=["taking the task", "noting the stream", "being done"])
+    def test_that_was_written_without_an_answer(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream], lost: int
+    ) -> None:
+        make()
+        with WireProxy(server.url) as proxy:
+            sink = exactly(proxy.url, requestTimeout="1s")
+            seen = 0
+
+            def drop(frame: bytes) -> bytes:
+                nonlocal seen
+                if f'"stream":"{STREAM}"'.encode() in frame.replace(b" ", b"") and b'"seq":' in frame:
+                    seen += 1
+                    return b"" if seen == lost else frame
+                return frame
+
+            proxy.drop(drop)
+            report = sink.write([rows("s.a", 0, 10)])
+        assert seen >= lost
+        assert (report.stored, report.duplicates) == (10, 0)
+        assert entry(admin)["done"] is True
+        assert numbers(server.url, "S") == list(range(10))
+
+    def test_of_another_batch_is_written_over(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]
+    ) -> None:
+        s = make()
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)), task=WriteTask("q", 1, 0))
+        assert sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 2, 0)).duplicates == 0
+        assert numbers(server.url, "S") == [*range(10), *range(10)]
+        assert entry(admin)["batch"] == 2
+
+
+class TestTakingOver:
+    @pytest.mark.parametrize("later", [False, True], ids=["within the window", "after the window"])
+    @pytest.mark.parametrize("own", [False, True], ids=["computed ids", "own ids"])
+    @pytest.mark.parametrize("named", [False, True], ids=["by subject", "option stream"])
+    def test_leaves_out_what_is_stored(
+        self, server: NatsServer, admin: Publisher, make: Callable[..., Stream], own: bool, later: bool, named: bool
+    ) -> None:
+        s = make()
+        s.fill(5)
+        sink = exactly(server.url, **({"stream": "S"} if named else {}))
+        names = ("data", "subject", "msg_id") if own else ("data", "subject")
+
+        def some(first: int, count: int) -> pa.RecordBatch:
+            plain = rows("s.a", first, count)
+            if not own:
+                return plain
+            # Every third row has none of its own.
+            ids = [f"mine-{number}" if number % 3 else None for number in range(first, first + count)]
+            return plain.append_column("msg_id", pa.array(ids))
+
+        with pytest.raises(Died):
+            sink.write(dies_after(s, some(0, 300), some(300, 200)), names=names)
+        if later:
+            forget(s, admin)
+        report = sink.write([some(0, 1000)], names=names)
+        assert (report.rows, report.stored, report.duplicates) == (1000, 1000, 500)
+        data = [each for each in stored(server.url, "S") if each.startswith(b"row")]
+        assert data == [payload(number) for number in range(1000)]
+        # Deleting one is not waited for, neither here nor there.
+        wait_until(lambda: consumers(server.url, "S") == [], "no consumer is left")
+        assert entry(admin)["streams"]["S"]["next"] == 6
+
+    def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]) -> None:
+        streams = [make(name) for name in ("S", "T", "U")]
+        sink = exactly(server.url)
+
+        def at(number: int) -> str:
+            return f"{'stu'[number % 3]}.{number % 5}"
+
+        def first() -> Iterator[pa.RecordBatch]:
+            # Stream U comes into it only later.
+            yield rows("s.a", 1000, 10)
+            yield rows(at, 0, 190)
+            wait_until(lambda: sum(each.state()["messages"] for each in streams) == 200, "stored")
+            raise Died
+
+        with pytest.raises(Died):
+            sink.write(first())
+        for each in streams:
+            forget(each, admin)
+        report = sink.write([rows("s.a", 1000, 10), rows(at, 0, 900)])
+        assert (report.stored, report.duplicates) == (910, 200)
+        found = sorted(number for each in streams for number in numbers(server.url, each.name))
+        assert found == [*range(900), *range(1000, 1010)]
+        assert set(report.streams) == {"S", "T", "U"}
+
+    def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]) -> None:
+        s, dead = make(max_msg_size=150), make("DEAD")
+        sink = exactly(server.url, deadLetterSubject="dead.row")
+        data = batch(
+            data=[payload(number, 300 if number % 4 == 0 else 0) for number in range(100)],
+            subject=["no good" if number % 10 == 1 else "s.a" for number in range(100)],
+        )
+        good = [number for number in range(100) if number % 4 and number % 10 != 1]
+
+        def first() -> Iterator[pa.RecordBatch]:
+            yield data
+            s.wait_for(len(good))
+            # Room in the window makes the task look for answers, and for what was refused.
+            wait_until(lambda: dead.state()["messages"] >= 10, "the rows with a fault")
+            yield rows("s.a", 0, 0)
+            raise Died
+
+        with pytest.raises(Died):
+            sink.write(first())
+        forget(s, admin)
+        forget(dead, admin)
+        for _ in range(2):
+            report = sink.write([data])
+            assert (report.rows, report.stored, report.dead_letters) == (100, len(good), 100 - len(good))
+        assert numbers(server.url, "S") == good
+        assert sorted(numbers(server.url, "DEAD")) == sorted(set(range(100)) - set(good))
+
+    def test_waits_for_the_lease(self, server: NatsServer, make: Callable[..., Stream], admin: Publisher) -> None:
+        s = make()
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)))
+        before = entry(admin)["attempt"]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            assert entry(admin)["attempt"] != before
+            yield rows("s.a", 0, 10)
+
+        assert sink.write(batches()).seconds >= LEASE
+
+    def test_finds_what_the_other_had_under_way(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher
+    ) -> None:
+        """Rows of the first attempt that are stored after the second has looked are found by looking again."""
+        s = make()
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)))
+        head = base64.b64decode(admin.api("STREAM.MSG.GET.S", {"seq": 10})["message"]["hdrs"]).decode()
+        message_id = head.partition("Nats-Msg-Id: ")[2].partition("\r\n")[0]
+        # As if the last row had stayed in some buffer, and the stream had never seen it.
+        s.remove(10)
+        forget(s, admin)
+        late = Message("s.a", payload(9), [("Nats-Msg-Id", message_id)])
+
+        def second() -> Iterator[pa.RecordBatch]:
+            yield rows("s.a", 0, 9)
+            admin.publish([late])
+            forget(s, admin)
+            yield rows("s.a", 9, 10)
+
+        report = sink.write(second())
+        assert (report.stored, report.duplicates) == (19, 10)
+        assert numbers(server.url, "S") == list(range(19))
+
+    def test_of_a_stream_that_was_made_again(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher
+    ) -> None:
+        s = make()
+        s.fill(100)
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)))
+        s.delete()
+        s.create()
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 20)))
+        forget(s, admin)
+        report = sink.write([rows("s.a", 0, 30)])
+        assert (report.stored, report.duplicates) == (30, 20)
+        assert numbers(server.url, "S") == list(range(30))
+
+    def test_of_a_stream_that_is_gone(
+        self, server: NatsServer, make: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        s = make()
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)))
+        s.delete()
+        create(server.url, "T", subjects=["s.>"])
+        report = sink.write([rows("s.a", 0, 30)])
+        assert (report.stored, report.duplicates, report.streams) == (30, 0, {"T": (1, 30)})
+        assert "stream S was deleted since" in caplog.text
+
+    def test_of_a_stream_that_has_removed_messages(self, server: NatsServer, make: Callable[..., Stream]) -> None:
+        s = make()
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)))
+        s.update(max_msgs=5)
+        with pytest.raises(DeliveryError, match="stream S has removed messages from sequence 1 to 5 since partition 0"):
+            sink.write([rows("s.a", 0, 30)])
+        assert numbers(server.url, "S") == [5, 6, 7, 8, 9]
+
+    def test_of_a_stream_whose_last_messages_were_removed(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher
+    ) -> None:
+        s = make()
+        sink = exactly(server.url)
+        with pytest.raises(Died):
+            sink.write(dies_after(s, rows("s.a", 0, 10)))
+        s.remove(8, 9, 10)
+        forget(s, admin)
+        assert sink.write([rows("s.a", 0, 10)]).duplicates == 7
+        assert numbers(server.url, "S") == list(range(10))
+
+    def test_goes_on_where_an_attempt_in_between_has_ended(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher
+    ) -> None:
+        s = make()
+        sink = exactly(server.url)
+        for count in (10, 20):
+            with pytest.raises(Died):
+                sink.write(dies_after(s, rows("s.a", count - 10, 10)))
+        forget(s, admin)
+        report = sink.write([rows("s.a", 0, 40)])
+        assert (report.stored, report.duplicates) == (40, 20)
+        assert numbers(server.url, "S") == list(range(40))
+
+
+class TestFence:
+    @pytest.mark.parametrize("under_way", [False, True], ids=["all answered", "rows without an answer"])
+    def test_an_attempt_that_was_taken_over_stores_nothing_more(
+        self, server: NatsServer, make: Callable[..., Stream], under_way: bool
+    ) -> None:
+        s = make()
+        with WireProxy(server.url) as proxy:
+            slow, quick = exactly(proxy.url, ackTimeout="30s"), exactly(server.url)
+            paused, go_on = threading.Event(), threading.Event()
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                yield rows("s.a", 0, 100)
+                if under_way:
+                    proxy.stall()
+                    yield rows("s.a", 100, 100)
+                else:
+                    s.wait_for(100)
+                paused.set()
+                assert go_on.wait(60)
+                yield rows("s.a", 200, 100)
+
+            with ThreadPoolExecutor(1) as pool:
+                first = pool.submit(slow.write, batches())
+                try:
+                    assert paused.wait(30)
+                    report = quick.write([rows("s.a", 0, 300)])
+                finally:
+                    proxy.drop(None)
+                    proxy.cut()
+                    proxy.unstall()
+                    go_on.set()
+                with pytest.raises(DeliveryError, match="another attempt of partition 0 of batch 1 has taken over"):
+                    first.result(60)
+        assert report.stored == 300
+        assert sorted(numbers(server.url, "S")) == list(range(300))
+
+    def test_an_attempt_of_an_earlier_batch_stores_nothing_more(
+        self, server: NatsServer, make: Callable[..., Stream]
+    ) -> None:
+        make()
+        sink, other = exactly(server.url), exactly(server.url, connectTimeout="4s")
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows("s.a", 0, 10)
+            assert other.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0)).stored == 10
+            assert other.write([rows("s.a", 10, 10)], task=WriteTask("q", 2, 0)).stored == 10
+            yield rows("s.a", 10, 10)
+
+        with pytest.raises(DeliveryError, match="another attempt"):
+            sink.write(batches(), task=WriteTask("q", 1, 0))
+        assert numbers(server.url, "S") == list(range(20))
+
+    def test_a_ledger_that_is_too_slow(
+        self, server: NatsServer, make: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without knowing that it owns the task an attempt sends nothing, and it does not ask for ever."""
+        s = make()
+        monkeypatch.setattr(ledger, "_LEASE", 1e-9)
+        with pytest.raises(OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 1 s"):
+            exactly(server.url, retryTimeout="1s").write([rows("s.a", 0, 10)])
+        assert s.state()["messages"] == 0
+
+
+class Election:
+    """A connection, and what a cluster may answer in place of its server while the ledger's leader changes.
+
+    ``refused`` is how many writes behind the first are refused, because an earlier try of them is not
+    stored yet.
+    ``outdated`` is how many questions are answered with the entry as it was before the last write.
+    """
+
+    def __init__(self, connection: Connection, refused: int = 0, outdated: int = 0) -> None:
+        self._connection = connection
+        self.refused, self.outdated = refused, outdated
+        self._answers: list[dict[str, Any]] = []
+        self._writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def request(self, subject: str, body: bytes, **given: Any) -> bytes:
+        self._writes += subject.startswith(f"$KV.{BUCKET}.")
+        if self._writes > 1 and self.refused:
+            self.refused -= 1
+            error = {"code": 400, "err_code": 10164, "description": "wrong last sequence"}
+            return json.dumps({"error": error, "stream": STREAM, "seq": 0}).encode()
+        return self._connection.request(subject, body, **given)
+
+    def ask(self, subject: str, body: bytes, **given: Any) -> dict[str, Any]:
+        if not subject.endswith(f"STREAM.MSG.GET.{STREAM}"):
+            return self._connection.ask(subject, body, **given)
+        if self.outdated and self._answers:
+            self.outdated -= 1
+            return self._answers[0]
+        self._answers.append(self._connection.ask(subject, body, **given))
+        return self._answers[-1]
+
+
+class TestElection:
+    """Answers of a cluster that is busy with itself do not mean that another attempt has the task."""
+
+    def attempt(self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+        """What a task reports whose ledger answers so; the batch before it was written without trouble."""
+        sink = exactly(server.url)
+        sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
+        sink.connect = lambda patience: cast(Connection, election)  # type: ignore[method-assign]
+        return sink.write(batches, task=WriteTask("q", 2, 0))
+
+    def test_an_entry_whose_write_is_under_way(self, server: NatsServer, make: Callable[..., Stream]) -> None:
+        make()
+        election = Election(connect(options(server.url)), refused=2)
+        assert self.attempt(server, election, [rows("s.a", 10, 10)]).stored == 10
+        assert election.refused == 0
+        assert numbers(server.url, "S") == list(range(20))
+
+    def test_a_leader_that_has_not_caught_up(
+        self, server: NatsServer, make: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make()
+        monkeypatch.setattr(ledger, "_LEASE", 0.05)
+        election = Election(connect(options(server.url)), outdated=2)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for number in itertools.count(10):
+                yield rows("s.a", number, 1)
+                if not election.outdated:
+                    return
+
+        report = self.attempt(server, election, batches())
+        assert numbers(server.url, "S") == list(range(10 + report.stored))
+
+
+class TestOutage:
+    @pytest.mark.parametrize("how", ["cut", "silence"])
+    def test_longer_than_the_stream_remembers(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher, how: str
+    ) -> None:
+        """What is sent again is looked up first: the stream has forgotten its ids by then."""
+        s = make()
+        with WireProxy(server.url) as proxy:
+            sink = exactly(proxy.url, ackTimeout="3s" if how == "silence" else "30s", stream="S")
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                yield rows("s.a", 0, 500)
+                s.wait_for(500)
+                proxy.drop(lambda frame: b"" if b'{"stream":"S"' in frame else frame)
+                yield rows("s.a", 500, 500)
+                s.wait_for(1000)
+                forget(s, admin)
+                if how == "cut":
+                    proxy.cut()
+                    proxy.drop(None)
+                yield rows("s.a", 1000, 500)
+
+            report = sink.write(batches())
+        assert (report.rows, report.stored) == (1500, 1500)
+        assert sorted(numbers(server.url, "S")) == list(range(1500))
+
+    def test_a_stream_that_is_made_while_nobody_listens(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher
+    ) -> None:
+        """Rows for a subject without a stream are refused at once: nobody could find them again."""
+        s = make()
+        with WireProxy(server.url) as proxy:
+            with pytest.raises(RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"):
+                exactly(proxy.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
+            assert proxy.client_bytes.count(b"PUB s.a") == 10
+            assert b"PUB t.a" not in proxy.client_bytes
+        t = make("T")
+        assert t.state()["messages"] == 0
+        report = exactly(server.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
+        assert (report.stored, report.duplicates) == (20, 10)
+        assert numbers(server.url, "S") == list(range(10))
+        assert s.state()["last_seq"] == 10
+
+    def test_of_the_server(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        server = nats_server_factory()
+        create(server.url, "S", storage="file", duplicate_window=SECOND)
+        sink = exactly(server.url)
+        go = threading.Event()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for index in range(40):
+                if index == 20:
+                    go.set()
+                yield rows("S.a", 500 * index, 500)
+
+        def restart() -> None:
+            assert go.wait(30)
+            server.kill()
+            server.start()
+
+        with ThreadPoolExecutor(1) as pool:
+            restarting = pool.submit(restart)
+            report = sink.write(batches())
+            restarting.result(60)
+        assert report.stored == 20_000
+        assert sorted(numbers(server.url, "S")) == list(range(20_000))
+
+    def test_without_the_bucket(self, server: NatsServer, make: Callable[..., Stream], admin: Publisher) -> None:
+        s = make()
+        sink = exactly(server.url)
+        admin.api(f"STREAM.DELETE.{STREAM}")
+        with pytest.raises(DeliveryError, match=f"needs the Key-Value bucket {BUCKET}, which does not exist"):
+            sink.write([rows("s.a", 0, 10)])
+        assert s.state()["messages"] == 0
+
+
+class TestPrefix:
+    def test_in_a_domain(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        server = nats_server_factory(config="jetstream { domain: hub }")
+        create(server.url, "S", duplicate_window=SECOND)
+        sink = exactly(server.url, domain="hub")
+        with Publisher(server.url) as admin:
+            s = Stream(server.url, "T", admin, duplicate_window=SECOND)
+            with pytest.raises(Died):
+                sink.write(dies_after(s, rows("t.a", 0, 10)))
+            forget(s, admin)
+            report = sink.write([rows("t.a", 0, 20)])
+            assert entry(admin)["done"] is True
+        assert (report.stored, report.duplicates) == (20, 10)
+        assert numbers(server.url, "T") == list(range(20))
+
+
+DENIED = """
+accounts {{ A {{ jetstream: enabled, users: [
+    {{user: all, password: p}}
+    {{user: ann, password: p, permissions: {{publish: {{allow: [">"], deny: [{denied}]}}}}}}
+] }} }}
+"""
+
+
+class TestStart:
+    def test_makes_the_ledger_once(self, server: NatsServer, make: Callable[..., Stream], admin: Publisher) -> None:
+        make()
+        sink = exactly(server.url, stream="S")
+        config = admin.api(f"STREAM.INFO.{STREAM}")["config"]
+        wanted = dict(ledger.bucket_config(1))
+        assert {name: config[name] for name in wanted} == wanted
+        sink.write([rows("s.a", 0, 1)])
+        check_start(sink.connect, sink.options)
+        preflight._checked.clear()
+        check_start(sink.connect, sink.options)
+        assert entry(admin)["done"] is True
+        make("T")
+        Sink(server.url, delivery="deduplicated").write([rows("t.a", 0, 1)])
+
+    def test_takes_a_ledger_that_somebody_else_has_made(
+        self, server: NatsServer, make: Callable[..., Stream], admin: Publisher
+    ) -> None:
+        make()
+        config = {"name": STREAM, "subjects": [f"$KV.{BUCKET}.>"], "max_msgs_per_subject": 3, "allow_msg_ttl": True}
+        admin.api(f"STREAM.CREATE.{STREAM}", config)
+        assert exactly(server.url).write([rows("s.a", 0, 10)]).stored == 10
+
+    def test_is_remembered(self, server: NatsServer, make: Callable[..., Stream]) -> None:
+        make()
+        with WireProxy(server.url) as proxy:
+            sink = exactly(proxy.url, stream="S")
+            asked = proxy.client_bytes.count(b"$JS.API.")
+            assert asked > 0
+            for _ in range(5):
+                check_start(sink.connect, sink.options)
+            assert proxy.client_bytes.count(b"$JS.API.") == asked
+            exactly(proxy.url, stream="S", maxRetries=3)
+            assert proxy.client_bytes.count(b"$JS.API.") > asked
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    @pytest.mark.parametrize(
+        ("look", "given"),
+        [
+            (check_start, {}),
+            (check_bucket, {"bucket": "prices"}),
+            (check_object_bucket, {"objectBucket": "files"}),
+            (ensure, {"ensureStream": "{}", "stream": "S"}),
+        ],
+    )
+    def test_waits_as_long_as_an_outage_may_last_where_a_query_may_have_begun(
+        self, look: Callable[..., object], given: dict[str, str], streaming: bool
+    ) -> None:
+        """Every micro-batch may be planned by a new process, in the middle of an outage."""
+        asked: list[float] = []
+
+        def away(patience: float) -> Connection:
+            asked.append(patience)
+            raise OutageError("away")
+
+        times = {"connectTimeout": "7s", "retryTimeout": "77s", "servers": "nats://127.0.0.1:9"}
+        with pytest.raises(OutageError):
+            look(away, SinkOptions.from_spark({**times, **given}, streaming=streaming))
+        assert asked == [77.0 if streaming else 7.0]
+
+    @pytest.mark.parametrize(
+        ("options", "config", "kind", "said"),
+        [
+            ({"stream": "NONE"}, {}, StreamNotFound, r"there is no stream NONE \(option stream\)"),
+            ({"stream": "S"}, {"no_ack": True}, OptionError, "S has no_ack set"),
+            ({"stream": "S", "subject": "t.a"}, {}, OptionError, r"stream S does not capture t\.a .its subjects: s\.>"),
+            ({"subject": "t.a"}, {}, OptionError, r"option subject: no stream captures t\.a"),
+            ({"deadLetterSubject": "t.a"}, {}, OptionError, r"option deadLetterSubject: no stream captures t\.a"),
+            ({"stream": "S"}, {"retention": "workqueue"}, DeliveryError, "it has workqueue retention"),
+            ({"stream": "S"}, {"retention": "interest"}, DeliveryError, "it has interest retention"),
+            ({"subject": "s.a"}, {"max_msgs_per_subject": 1}, DeliveryError, "few messages of each subject"),
+        ],
+    )
+    def test_refuses(
+        self,
+        server: NatsServer,
+        make: Callable[..., Stream],
+        admin: Publisher,
+        options: dict[str, str],
+        config: dict[str, Any],
+        kind: type[Exception],
+        said: str,
+    ) -> None:
+        make(**config)
+        with pytest.raises(kind, match=said):
+            exactly(server.url, **options)
+        with pytest.raises(Refused) as missing:
+            entry(admin)
+        assert missing.value.err_code == 10059
+
+    def test_refuses_a_stream_without_a_name_when_rows_come(
+        self, server: NatsServer, make: Callable[..., Stream]
+    ) -> None:
+        s = make(retention="workqueue")
+        with pytest.raises(DeliveryError, match="not possible with stream S: it has workqueue retention"):
+            exactly(server.url).write([rows("s.a", 0, 10)])
+        assert s.state()["messages"] == 0
+
+    @pytest.mark.parametrize("denied", ["STREAM.INFO.S", "STREAM.NAMES"])
+    def test_does_without_what_it_may_not_see(
+        self, nats_server_factory: Callable[..., NatsServer], caplog: pytest.LogCaptureFixture, denied: str
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        server = nats_server_factory(config=DENIED.format(denied=f'"$JS.API.{denied}"'))
+        everything = server.url.replace("//", "//all:p@")
+        create(everything, "S", subjects=["s.>"])
+        options = {"user": "ann", "password": "p", "subject": "s.a"}
+        sink = Sink(server.url, **options)
+        check_start(sink.connect, sink.options)
+        assert "before writing" in caplog.text
+        assert sink.write([rows("s.a", 0, 10)]).stored == 10
+        if denied == "STREAM.INFO.S":
+            with pytest.raises(DeliveryError, match="exactly-once has to see the state of stream S"):
+                exactly(server.url, **options)
+
+    @pytest.mark.parametrize(
+        ("denied", "said"),
+        [
+            (f"STREAM.INFO.{STREAM}", "cannot see the ledger of delivery exactly-once"),
+            (f"STREAM.CREATE.{STREAM}", "make it beforehand, or set delivery to deduplicated"),
+        ],
+    )
+    def test_cannot_do_without_the_ledger(
+        self, nats_server_factory: Callable[..., NatsServer], denied: str, said: str
+    ) -> None:
+        server = nats_server_factory(config=DENIED.format(denied=f'"$JS.API.{denied}"'))
+        create(server.url.replace("//", "//all:p@"), "S", subjects=["s.>"])
+        with pytest.raises(DeliveryError, match=said):
+            exactly(server.url, user="ann", password="p", stream="S")
+
+    @pytest.mark.parametrize(("window", "warned"), [(SECOND, True), (600 * SECOND, False)])
+    def test_warns_of_a_short_window(
+        self,
+        server: NatsServer,
+        make: Callable[..., Stream],
+        caplog: pytest.LogCaptureFixture,
+        window: int,
+        warned: bool,
+    ) -> None:
+        make(duplicate_window=window)
+        sink = Sink(server.url, stream="S")
+        for _ in range(2):
+            check_start(sink.connect, sink.options)
+        assert caplog.text.count("stream S remembers message ids for 1 s") == warned
+        exactly(server.url, stream="S")
+        assert caplog.text.count("remembers message ids") == warned
+
+    def test_warns_of_batches_that_are_far_apart(
+        self, server: NatsServer, make: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        s = make(duplicate_window=SECOND // 10)
+        sink = Sink(server.url)
+
+        def last_is_old() -> bool:
+            info = api(server.url, "STREAM.INFO.S")
+            return nanoseconds(info["ts"]) - nanoseconds(info["state"]["last_ts"]) > SECOND // 5
+
+        for message_id in ("q.3.0.a", "q.4.0.b", "other.4.0.c", "q.5.0.d"):
+            s.send(Message(f"{s.subject}.a", b"", [("Nats-Msg-Id", message_id)]))
+            wait_until(last_is_old, "the message is old")
+        # The first batch of all, another writer in between, and a stream that is gone say nothing.
+        for batch_number, streams in ((0, {"S": (2, 2)}), (5, {"S": (4, 4)}), (4, {"GONE": (2, 3)})):
+            check_interval(sink.connect, sink.options, "q", batch_number, streams)
+        assert "apart" not in caplog.text
+        for _ in range(2):
+            check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
+        assert caplog.text.count("apart, and stream S remembers message ids for 0.1 s (duplicate_window)") == 1
+
+    def test_does_not_warn_of_batches_within_the_window(
+        self, server: NatsServer, make: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        s = make(duplicate_window=600 * SECOND)
+        sink = Sink(server.url)
+        s.send(*(Message(f"{s.subject}.a", b"", [("Nats-Msg-Id", f"q.{batch_number}.0.a")]) for batch_number in (3, 4)))
+        check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
+        assert "apart" not in caplog.text

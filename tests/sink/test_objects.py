@@ -1,0 +1,1018 @@
+"""Objects written from rows: what nats-py reads is what was written, and nothing else lies in the bucket.
+
+After each test of a failure the bucket is looked at as a whole: meta messages, the chunks that they speak of, and
+nothing beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from nats.js.api import ObjectMeta
+from nats.js.client import JetStreamContext
+from nats.js.errors import NotFoundError
+from pyspark.sql import SparkSession
+
+from spark_jetstream.buckets.object_content import chunk_size, chunks
+from spark_jetstream.buckets.object_store import note_body, read_note
+from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE as CHUNK
+from spark_jetstream.buckets.objects import digest_text, meta_subject
+from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import (
+    OptionError,
+    OutageError,
+    PermissionDenied,
+    ProtocolError,
+    RowRefused,
+    SchemaError,
+    StreamNotFound,
+)
+from spark_jetstream.options import SinkOptions
+from spark_jetstream.sink.objects import ObjectColumns, object_rows
+from spark_jetstream.sink.preflight import check_object_bucket
+from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.writer import record_batches
+from spark_jetstream.testing import NatsServer
+from tests.conftest import SparkLog
+from tests.support import object_job
+from tests.support.acks import Acks, is_ack
+from tests.support.client import ask
+from tests.support.jobs import ROOT
+from tests.support.leaf import Linked
+from tests.support.object_job import batch, content
+from tests.support.objects import assert_only_objects
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher, Refused
+from tests.support.reading import QUICK, wait_until
+from tests.support.streams import Stream
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+_numbers = itertools.count(1)
+PASSWORD = "pw"
+
+
+class Bucket:
+    """An object bucket, as nats-py and the server see it."""
+
+    def __init__(self, url: str, name: str = "", domain: str | None = None, **config: Any) -> None:
+        self.url = url
+        self.name = name or f"B{next(_numbers)}"
+        self.stream = f"OBJ_{self.name}"
+        self.prefix = "$JS.API" if domain is None else f"$JS.{domain}.API"
+        self.api(
+            f"STREAM.CREATE.{self.stream}",
+            {
+                "name": self.stream,
+                "subjects": [f"$O.{self.name}.C.>", f"$O.{self.name}.M.>"],
+                "discard": "new",
+                "allow_rollup_hdrs": True,
+                "allow_direct": True,
+                **config,
+            },
+        )
+
+    def api(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        with Publisher(self.url, self.prefix) as publisher:
+            return publisher.api(path, body)
+
+    def update(self, **config: Any) -> None:
+        """Change the stream's configuration."""
+        now = self.api(f"STREAM.INFO.{self.stream}")["config"]
+        self.api(f"STREAM.UPDATE.{self.stream}", {**now, **config})
+
+    def write(self, *objects: tuple[Any, Any], **given: object) -> TaskReport:
+        """Write these names and contents in one task."""
+        names, contents = (list(each) for each in zip(*objects, strict=True))
+        return self.write_batch(batch(name=names, content=contents), **given)
+
+    def write_batch(self, rows: pa.RecordBatch, **given: object) -> TaskReport:
+        """Write a record batch in one task; options as Spark hands them over."""
+        return object_job.write(self.options(**given), [rows])
+
+    def options(self, **given: object) -> dict[str, str]:
+        texts = {name: str(value) for name, value in given.items()}
+        return {**QUICK, "servers": self.url, "objectBucket": self.name, **texts}
+
+    def nats(self, work: Callable[[Any], Any]) -> Any:
+        """What `work` does with nats-py's object store."""
+
+        async def run(js: JetStreamContext) -> Any:
+            return await work(await js.object_store(self.name))
+
+        return ask(self.url, run)
+
+    def get(self, name: str) -> bytes:
+        """The content, its digest verified by nats-py; it waits for chunks that are missing."""
+
+        async def read(store: Any) -> bytes:
+            target = io.BytesIO()
+            await asyncio.wait_for(store.get(name, writeinto=target), 20)
+            return target.getvalue()
+
+        found: bytes = self.nats(read)
+        return found
+
+    def contents(self) -> dict[str, bytes]:
+        """All objects, their digests verified by nats-py."""
+
+        async def read(store: Any) -> dict[str, bytes]:
+            try:
+                found = await store.list(ignore_deletes=True)
+            except NotFoundError:
+                return {}
+            return {each.name: (await asyncio.wait_for(store.get(each.name), 20)).data for each in found}
+
+        found: dict[str, bytes] = self.nats(read)
+        return found
+
+    def names(self) -> list[str]:
+        """The names that nats-py lists."""
+
+        async def read(store: Any) -> list[str]:
+            try:
+                return [each.name for each in await store.list(ignore_deletes=True)]
+            except NotFoundError:
+                return []
+
+        found: list[str] = self.nats(read)
+        return found
+
+    def meta(self, name: str) -> dict[str, Any]:
+        """The meta message of an object."""
+        found = self.last(meta_subject(self.name, name))
+        return json.loads(found["data"])  # type: ignore[no-any-return]
+
+    def last(self, subject: str) -> dict[str, Any]:
+        """The last message on a subject, with its `data` and `hdrs` decoded."""
+        found = self.api(f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": subject})["message"]
+        return {**found, **{each: base64.b64decode(found.get(each, "")) for each in ("data", "hdrs")}}
+
+    def subjects(self) -> dict[str, int]:
+        """How many messages each subject has."""
+        state = self.api(f"STREAM.INFO.{self.stream}", {"subjects_filter": ">"})["state"]
+        return dict(state.get("subjects") or {})
+
+    def last_sequence(self) -> int:
+        return int(self.api(f"STREAM.INFO.{self.stream}")["state"]["last_seq"])
+
+    def check(self) -> None:
+        """Nothing is in the bucket but objects: meta messages, and as many chunks as they say."""
+        assert_only_objects(self.api, self.name)
+
+
+@pytest.fixture
+def bucket(nats_server: NatsServer, publisher: Publisher) -> Iterator[Bucket]:
+    """A bucket on the shared server."""
+    made = Bucket(nats_server.url, storage="file")
+    yield made
+    made.api(f"STREAM.DELETE.{made.stream}")
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
+    with WireProxy(nats_server.url) as running:
+        yield running
+
+
+# -- pure --
+
+
+class TestRows:
+    COLUMNS = ObjectColumns.check([("name", "string"), ("content", "binary"), ("headers", "map<string,string>")])
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ([("content", "binary")], 'no column "name"'),
+            ([("name", "string")], 'no column "content"'),
+            ([("name", "string"), ("contents", "binary")], 'no column "contents"; did you mean "content"'),
+            ([("name", "int"), ("content", "binary")], 'column "name" is of type int, but must be string'),
+            ([("name", "string"), ("content", "array<int>")], 'column "content" is of type array<int>'),
+            ([("name", "string"), ("content", "binary"), ("size", "string")], 'column "size" is of type string'),
+            ([("name", "string"), ("content", "binary"), ("name", "string")], 'column "name" twice'),
+            ([("name", "string"), ("content", "binary"), ("length", "bigint")], 'no column "length"'),
+        ],
+    )
+    def test_refuses_columns(self, fields: list[tuple[str, str]], said: str) -> None:
+        with pytest.raises(SchemaError) as raised:
+            ObjectColumns.check(fields)
+        assert said in str(raised.value)
+
+    def test_reads_rows_without_copying_contents(self) -> None:
+        contents = pa.array([b"ab", None, b"", b"cde"], pa.binary())
+        headers = pa.array([[("A", "1"), ("B", "2")], None, [], [("A", None)]], pa.map_(pa.string(), pa.string()))
+        rows = pa.record_batch({"name": pa.array(["a", "b", "c", "d"]), "content": contents, "headers": headers})
+        found = list(object_rows(rows, self.COLUMNS, 5))
+        assert [(row.number, row.name, bytes(row.content)) for row in found] == [
+            (5, "a", b"ab"),
+            (6, "b", b""),
+            (7, "c", b""),
+            (8, "d", b"cde"),
+        ]
+        assert [row.headers for row in found] == [{"A": ("1",), "B": ("2",)}, {}, {}, {}]
+        assert [row.fault for row in found] == [
+            None,
+            "column content is null: an object without bytes is empty, not null",
+            None,
+            "column headers holds null as a value of 'A'",
+        ]
+        assert found[0].content.obj is found[3].content.obj
+
+    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
+    def test_reads_any_kind_of_text_and_slices(self, kind: pa.DataType) -> None:
+        values = pa.array(["x", "é", "", "z"]).cast(kind)
+        rows = pa.record_batch({"content": values, "name": pa.array(["a", "b/c", "d", "e"])})
+        columns = ObjectColumns.check([("content", "string"), ("name", "string")])
+        found = [(row.name, bytes(row.content)) for row in object_rows(rows.slice(1, 2), columns, 1)]
+        assert found == [("b/c", "é".encode()), ("d", b"")]
+        assert list(object_rows(rows.slice(4), columns, 1)) == []
+
+    @pytest.mark.parametrize(
+        ("name", "said"), [(None, "name is null"), ("", "name is empty"), ("é" * 1025, "its name has 2050 bytes")]
+    )
+    def test_refuses_names(self, name: str | None, said: str) -> None:
+        columns = ObjectColumns.check([("name", "string"), ("content", "binary")])
+        (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
+        assert said in str(row.fault)
+
+    @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (10, 1), (11, 2), (20, 2), (29, 3)])
+    def test_cuts_contents(self, size: int, count: int) -> None:
+        whole = content("a", 1, size)
+        parts = list(chunks(memoryview(whole), 10))
+        assert (len(parts), b"".join(parts)) == (count, whole)
+
+    @pytest.mark.parametrize(
+        ("max_payload", "max_msg_size", "expected"),
+        [(1 << 20, -1, CHUNK), (1 << 20, CHUNK, CHUNK - 50), (1000, -1, 950), (1000, 300, 250), (50, -1, 0)],
+    )
+    def test_chunks_fit(self, max_payload: int, max_msg_size: int, expected: int) -> None:
+        assert chunk_size(max_payload, max_msg_size, 50) == expected
+
+    def test_notes(self) -> None:
+        assert read_note(note_body(["a", "B-1"]), "s") == ("a", "B-1")
+        for broken in (b"", b"[]", b'{"version":2,"uploads":[]}', b'{"version":1}', b'{"version":1,"uploads":[">"]}'):
+            with pytest.raises(ProtocolError, match="noted of uploads at s cannot be read"):
+                read_note(broken, "s")
+
+    def test_python_rows_come_one_at_a_time(self) -> None:
+        """Spark 4.0 hands over a stream's rows as Python rows: many objects at once would need their memory."""
+        fields = [("name", "string"), ("content", "binary"), ("size", "bigint")]
+        found = list(record_batches([("a", bytearray(b"x"), 1), ("b", bytearray(b"y"), 2)], fields, 1))
+        assert [each.to_pylist() for each in found] == [
+            [{"name": "a", "content": b"x", "size": 1}],
+            [{"name": "b", "content": b"y", "size": 2}],
+        ]
+
+
+# -- what others read --
+
+
+class TestReaders:
+    @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 40 * CHUNK])
+    def test_sizes(self, bucket: Bucket, size: int) -> None:
+        data = content("a", 1, size)
+        report = bucket.write(("a", data))
+        assert bucket.get("a") == data
+        meta = bucket.meta("a")
+        assert (meta["size"], meta["chunks"]) == (size, -(-size // CHUNK))
+        assert meta["digest"] == digest_text(hashlib.sha256(data).digest())
+        assert (report.rows, report.stored, report.size) == (1, 1, size)
+        assert report.streams[bucket.stream][1] == bucket.last(meta_subject(bucket.name, "a"))["seq"]
+        bucket.check()
+
+    def test_a_large_object(self, bucket: Bucket) -> None:
+        data = content("large", 1, 100_000_001)
+        rows = batch(name=["large"], content=[data])
+        tracemalloc.start()
+        assert bucket.write_batch(rows).size == len(data)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4 * MAX_BYTES_IN_FLIGHT
+        assert bucket.get("large") == data
+        assert bucket.meta("large")["chunks"] == 763
+        bucket.check()
+
+    def test_names(self, bucket: Bucket) -> None:
+        names = ["a", "a/b/c.txt", "mit Leerzeichen", "鍵/🔑", ".hidden", "*", ">", "..", " ", "\n", "x" * 2048]
+        bucket.write(*((name, name) for name in names))
+        assert bucket.contents() == {name: name.encode() for name in names}
+        bucket.check()
+
+    def test_headers(self, bucket: Bucket) -> None:
+        given: list[Any] = [
+            [("Content-Type", ["text/plain"]), ("X", ["1", "2"]), ("ü: \r\n", ["\r\n"]), ("e", [])],
+            None,
+            [],
+        ]
+        bucket.write_batch(batch(name=["a", "b", "c"], content=[b"x"] * 3, headers=given))
+
+        async def read(store: Any) -> list[Any]:
+            return [(await store.get_info(name)).headers for name in "abc"]
+
+        assert bucket.nats(read) == [{name: values for name, values in given[0] or ()}, None, None]
+
+    def test_watchers_see_each_object_once(self, bucket: Bucket) -> None:
+        async def watch(store: Any) -> list[Any]:
+            watcher = await store.watch()
+            assert await watcher.updates() is None
+            await asyncio.to_thread(bucket.write, ("a", b"1"), ("b", content("b", 1, 3 * CHUNK)), ("a", b"2"))
+            found = [await watcher.updates() for _ in range(3)]
+            await watcher.stop()
+            return [(each.name, each.size, each.chunks, each.deleted) for each in found]
+
+        assert bucket.nats(watch) == [("a", 1, 1, False), ("b", 3 * CHUNK, 3, False), ("a", 1, 1, False)]
+
+    def test_the_last_row_of_a_name_wins(self, bucket: Bucket) -> None:
+        report = bucket.write(("a", "1"), ("b", "2"), ("a", content("a", 1, 3 * CHUNK)), ("a", "4"))
+        assert (report.stored, bucket.get("a"), bucket.get("b")) == (4, b"4", b"2")
+        bucket.check()
+
+    @pytest.mark.parametrize("before", ["other client", "deleted", "link", "empty", "broken meta"])
+    def test_takes_the_place_of_what_was_there(self, bucket: Bucket, before: str) -> None:
+        async def prepare(store: Any) -> None:
+            await store.put("a", b"" if before == "empty" else content("a", 1, 5 * CHUNK))
+            if before == "deleted":
+                await store.delete("a")
+
+        bucket.nats(prepare)
+        if before == "link":
+            body = {"name": "a", "bucket": bucket.name, "nuid": "", "options": {"link": {"bucket": "x", "name": "y"}}}
+            bucket.api(f"STREAM.PURGE.{bucket.stream}")
+            with Publisher(bucket.url) as publisher:
+                publisher.publish([Message(meta_subject(bucket.name, "a"), json.dumps(body).encode())])
+        if before == "broken meta":
+            bucket.api(f"STREAM.PURGE.{bucket.stream}")
+            with Publisher(bucket.url) as publisher:
+                publisher.publish([Message(meta_subject(bucket.name, "a"), b"{")])
+        bucket.write(("a", content("a", 2, 2 * CHUNK)))
+        assert bucket.get("a") == content("a", 2, 2 * CHUNK)
+        assert "link" not in json.dumps(bucket.meta("a"))
+        bucket.check()
+
+    def test_what_others_put_and_delete_later(self, bucket: Bucket) -> None:
+        bucket.write(("a", content("a", 1, 5 * CHUNK)), ("b", content("b", 1, 5 * CHUNK)))
+
+        async def change(store: Any) -> None:
+            await store.put("a", b"new", ObjectMeta(description="by hand"))
+            await store.delete("b")
+
+        bucket.nats(change)
+        assert (bucket.names(), bucket.get("a")) == (["a"], b"new")
+        bucket.check()
+
+    def test_old_or_new_while_it_is_replaced(self, bucket: Bucket) -> None:
+        """A reader that has all chunks of a meta message has that version; it looks again when some are gone."""
+        size = 12 * CHUNK
+        versions = {content("a", version, size): version for version in range(40)}
+        bucket.write(("a", next(iter(versions))))
+        seen: list[int] = []
+        done = threading.Event()
+
+        def read(publisher: Publisher) -> None:
+            get = f"STREAM.MSG.GET.{bucket.stream}"
+            found = publisher.api(get, {"last_by_subj": meta_subject(bucket.name, "a")})["message"]
+            meta = json.loads(base64.b64decode(found["data"]))
+            parts: list[bytes] = []
+            at = 1
+            for _ in range(meta["chunks"]):
+                try:
+                    chunk = publisher.api(get, {"seq": at, "next_by_subj": f"$O.{bucket.name}.C.{meta['nuid']}"})
+                except Refused:
+                    # Only what was replaced may lose its chunks.
+                    now = publisher.api(get, {"last_by_subj": meta_subject(bucket.name, "a")})["message"]
+                    assert now["seq"] > found["seq"]
+                    return
+                at = chunk["message"]["seq"] + 1
+                parts.append(base64.b64decode(chunk["message"]["data"]))
+            data = b"".join(parts)
+            assert meta["digest"] == digest_text(hashlib.sha256(data).digest())
+            seen.append(versions[data])
+
+        def reads() -> None:
+            with Publisher(bucket.url) as publisher:
+                while not done.is_set():
+                    read(publisher)
+
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(reads)
+            for version in itertools.islice(versions, 1, None):
+                bucket.write(("a", version))
+            done.set()
+            reading.result(30)
+        assert seen == sorted(seen)
+        assert len(set(seen)) > 3
+        bucket.check()
+
+
+# -- rows and buckets that cannot be --
+
+
+class TestRefusals:
+    def check_start(self, bucket: Bucket, **given: object) -> None:
+        options = SinkOptions.from_spark(bucket.options(**given), streaming=False)
+        check_object_bucket(lambda patience: connect(options.connection, patience=patience), options)
+
+    @pytest.mark.parametrize(
+        ("config", "said"),
+        [
+            ({"sealed": True}, "is sealed and takes no more objects"),
+            ({"no_ack": True}, "has no_ack set"),
+            ({"deny_purge": True, "allow_rollup_hdrs": False}, "has deny_purge set"),
+            ({"subjects": ["$O.nothing.>"]}, r"is no Object Store bucket: stream OBJ_\w+ captures \$O\.nothing\.>"),
+            ({"subjects": [], "mirror": {"name": "KEPT"}}, "is a mirror, which nobody can write to"),
+        ],
+    )
+    def test_a_bucket_that_takes_nothing(
+        self, nats_server: NatsServer, publisher: Publisher, config: dict[str, Any], said: str
+    ) -> None:
+        sealed = config.pop("sealed", False)
+        made = Bucket(nats_server.url, storage="memory", **config)
+        if sealed:
+            made.update(sealed=True)
+        with pytest.raises(OptionError, match=f"option objectBucket: {made.name} {said}") as raised:
+            self.check_start(made)
+        assert raised.value.option == "objectBucket"
+        made.api(f"STREAM.DELETE.{made.stream}")
+
+    def test_a_bucket_that_is_missing(self, bucket: Bucket) -> None:
+        self.check_start(bucket)
+        said = r"there is no Object Store bucket nowhere \(option objectBucket\)"
+        with pytest.raises(StreamNotFound, match=f"^{said}$"):
+            self.check_start(bucket, objectBucket="nowhere")
+        with pytest.raises(
+            StreamNotFound, match=rf"^row 1 of partition 0, object 'a' of bucket nowhere: {said}; 0 obj"
+        ):
+            bucket.write(("a", b"x"), objectBucket="nowhere")
+
+    def test_a_bucket_that_is_sealed_meanwhile(self, bucket: Bucket) -> None:
+        bucket.update(sealed=True)
+        with pytest.raises(
+            RowRefused, match=r"object 'a' of bucket B\d+ cannot be stored: .*sealed.*; 0 objects"
+        ) as raised:
+            bucket.write(("a", b"x"))
+        assert (raised.value.number, raised.value.err_code) == (1, 10109)
+
+    @pytest.mark.parametrize(
+        ("name", "data", "said"),
+        [
+            ("c", None, "object 'c' of bucket B.* column content is null"),
+            (None, b"x", "object '' of bucket B.* column name is null"),
+        ],
+    )
+    def test_a_row_that_is_no_object(self, bucket: Bucket, name: Any, data: Any, said: str) -> None:
+        with pytest.raises(
+            RowRefused, match=rf"^row 3 of partition 0, {said}.*; 2 objects of it are stored already$"
+        ) as raised:
+            bucket.write(("a", b"1"), ("b", b"2"), (name, data), ("d", b"4"))
+        assert (raised.value.number, raised.value.stored) == (3, 2)
+        assert sorted(bucket.names()) == ["a", "b"]
+
+    def test_a_full_bucket(self, bucket: Bucket) -> None:
+        bucket.write(("a", content("a", 1, 3 * CHUNK)))
+        bucket.update(max_bytes=6 * CHUNK)
+        with pytest.raises(
+            RowRefused,
+            match=r"maximum bytes exceeded \(error 10077\): the bucket is full: raise its max_bytes, or remove "
+            r"objects, also after 2 retries \(option maxRetries\); 1 object of it is stored already",
+        ):
+            bucket.write(("b", b"x"), ("a", content("a", 2, 4 * CHUNK)), maxRetries=2)
+        assert bucket.get("a") == content("a", 1, 3 * CHUNK)
+        bucket.check()
+        bucket.update(max_bytes=20 * CHUNK)
+        bucket.write(("a", content("a", 2, 4 * CHUNK)))
+        assert bucket.get("a") == content("a", 2, 4 * CHUNK)
+        bucket.check()
+
+    def test_a_stream_with_small_messages(self, nats_server: NatsServer, publisher: Publisher) -> None:
+        made = Bucket(nats_server.url, storage="memory", max_msg_size=1000)
+        data = content("a", 1, 100_000)
+        made.write(("a", data))
+        assert made.get("a") == data
+        assert made.meta("a")["options"]["max_chunk_size"] < 1000
+        long = batch(name=["b"], content=[b"x"], headers=[[("X", ["y" * 1000])]])
+        with pytest.raises(RowRefused, match=r"object 'b' .*error 10054"):
+            made.write_batch(long)
+        made.check()
+        made.update(max_msg_size=30)
+        with pytest.raises(RowRefused, match=r"takes messages of so few bytes .*max_msg_size 30\) that no chunk fits"):
+            made.write(("c", b"x"))
+        made.api(f"STREAM.DELETE.{made.stream}")
+
+    def test_a_server_with_small_payloads(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        made = Bucket(nats_server_factory(max_payload=4096).url)
+        data = content("a", 1, 100_000)
+        made.write(("a", data))
+        assert (made.get("a"), made.meta("a")["chunks"]) == (data, 25)
+        long = batch(name=["b"], content=[b"x"], headers=[[("X", ["y" * 4096])]])
+        with pytest.raises(RowRefused, match=r"the server takes 4096 \(max_payload\)"):
+            made.write_batch(long)
+        made.check()
+
+    @pytest.mark.parametrize(
+        ("user", "said"),
+        [
+            ("nochunks", r"\$O\.P\.C\.spark-jetstream-\w+"),
+            ("nometa", r"\$O\.P\.M\.YQ=="),
+            ("nopurge", r"\$JS\.API\.STREAM\.PURGE\.OBJ_P"),
+            ("noget", r"\$JS\.API\.STREAM\.MSG\.GET\.OBJ_P"),
+        ],
+    )
+    def test_a_missing_permission(self, nats_server_factory: Callable[..., NatsServer], user: str, said: str) -> None:
+        denied = {
+            "nochunks": "$O.P.C.>",
+            "nometa": "$O.P.M.>",
+            "nopurge": "$JS.API.STREAM.PURGE.>",
+            "noget": "$JS.API.STREAM.MSG.GET.>",
+        }[user]
+        config = f"""accounts {{ A {{ jetstream: enabled, users: [
+            {{ user: ann, password: "{PASSWORD}" }}
+            {{ user: {user}, password: "{PASSWORD}", permissions: {{
+                publish: {{ allow: [">"], deny: ["{denied}"] }}, subscribe: ["_INBOX.>"] }} }} ] }} }}"""
+        url = nats_server_factory(config=config).url
+        made = Bucket(url.replace("nats://", f"nats://ann:{PASSWORD}@"), "P")
+        with pytest.raises(PermissionDenied, match=rf"the account may not publish to {said}; 0 objects") as raised:
+            made.write(("a", b"x"), servers=url, user=user, password=PASSWORD)
+        assert re.fullmatch(said, raised.value.subject or "")
+        if user != "nopurge":
+            made.check()
+
+    def test_without_permission_to_see_the_stream(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        allowed = ["$O.P.>", "$JS.API.STREAM.MSG.GET.OBJ_P", "$JS.API.STREAM.PURGE.OBJ_P"]
+        config = f"""accounts {{ A {{ jetstream: enabled, users: [
+            {{ user: ann, password: "{PASSWORD}" }}
+            {{ user: bob, password: "{PASSWORD}", permissions: {{
+                publish: {json.dumps(allowed)}, subscribe: ["_INBOX.>"] }} }} ] }} }}"""
+        url = nats_server_factory(config=config).url
+        made = Bucket(url.replace("nats://", f"nats://ann:{PASSWORD}@"), "P")
+        bob = {"servers": url, "user": "bob", "password": PASSWORD}
+        self.check_start(made, **bob)
+        made.write(("a", b"1"), ("a", b"2"), **bob)
+        assert made.get("a") == b"2"
+        made.check()
+
+    def test_no_bucket_that_is_another_stream(self, nats_server: NatsServer, publisher: Publisher) -> None:
+        """Another stream has the subjects of the bucket: it must not take what is meant for the bucket."""
+        made = Bucket(nats_server.url, storage="memory", subjects=["$O.nothing.>"])
+        body = {"name": f"{made.stream}x", "subjects": [f"$O.{made.name}.>"], "storage": "memory"}
+        made.api(f"STREAM.CREATE.{made.stream}x", body)
+        with pytest.raises(RowRefused, match=r"\(error 10060\): the subjects of the bucket belong to another stream"):
+            made.write(("a", b"x"))
+        assert made.api(f"STREAM.INFO.{made.stream}x")["state"]["messages"] == 0
+        for each in (made.stream, f"{made.stream}x"):
+            made.api(f"STREAM.DELETE.{each}")
+
+
+# -- a wire that breaks --
+
+
+class TestWire:
+    def test_bounds_what_is_under_way(self, bucket: Bucket, proxy: WireProxy) -> None:
+        acks = Acks(proxy, 1)
+        size = 2 * MAX_BYTES_IN_FLIGHT
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(bucket.write, ("a", content("a", 1, size)), servers=proxy.url, ackTimeout="60s")
+            proxy.wait(lambda: proxy.dropped == MAX_BYTES_IN_FLIGHT // (CHUNK + 50))
+            assert proxy.bytes_from_client < MAX_BYTES_IN_FLIGHT + 10_000
+            acks.end()
+            proxy.cut()
+            assert writing.result(60).stored == 1
+        assert bucket.get("a") == content("a", 1, size)
+        bucket.check()
+
+    def test_bounds_the_messages_under_way(self, bucket: Bucket, proxy: WireProxy) -> None:
+        acks = Acks(proxy, 1)
+        with ThreadPoolExecutor(1) as pool:
+            data = content("a", 1, 10 * CHUNK)
+            writing = pool.submit(bucket.write, ("a", data), servers=proxy.url, ackTimeout="60s", maxInFlight=3)
+            proxy.wait(lambda: proxy.dropped == 3)
+            assert proxy.client_bytes.count(b"HPUB $O.") == 4
+            acks.end()
+            proxy.cut()
+            assert writing.result(60).stored == 1
+        bucket.check()
+
+    @pytest.mark.parametrize("passing", [0, 1, 3, 5, 6])
+    @pytest.mark.parametrize("trouble", ["cut", "silence"])
+    def test_an_answer_that_is_lost(self, bucket: Bucket, proxy: WireProxy, passing: int, trouble: str) -> None:
+        """The note's, one of five chunks', the meta message's; the object is there in the end, and nothing else."""
+        bucket.write(("a", content("a", 1, 3 * CHUNK)))
+        acks = Acks(proxy, passing)
+        timeout = "60s" if trouble == "cut" else "500ms"
+        with ThreadPoolExecutor(1) as pool:
+            data = content("a", 2, 5 * CHUNK)
+            writing = pool.submit(bucket.write, ("a", data), servers=proxy.url, ackTimeout=timeout)
+            assert acks.lost.wait(20)
+            acks.end()
+            if trouble == "cut":
+                proxy.cut()
+            assert writing.result(60).stored == 1
+        assert bucket.get("a") == data
+        assert bucket.meta("a")["chunks"] == 5
+        bucket.check()
+
+    def test_cuts_again_and_again(self, bucket: Bucket, proxy: WireProxy) -> None:
+        objects = [(f"o{index % 7}", content(f"o{index % 7}", index, 4 * CHUNK + index)) for index in range(25)]
+        ended = threading.Event()
+
+        def cutting() -> int:
+            cuts = 0
+            while not ended.is_set() and cuts < 10:
+                before = proxy.bytes_from_client
+                wait_until(lambda before=before: ended.is_set() or proxy.bytes_from_client > before + 900_000, "more")  # type: ignore[misc]
+                proxy.cut()
+                cuts += 1
+            return cuts
+
+        with ThreadPoolExecutor(1) as pool:
+            cuts = pool.submit(cutting)
+            report = bucket.write(*objects, servers=proxy.url)
+            ended.set()
+            assert cuts.result(30) > 3
+        assert report.stored == 25
+        assert bucket.contents() == dict(objects)
+        bucket.check()
+
+    @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
+    def test_a_server_that_is_started_again(self, nats_server_factory: Callable[..., NatsServer], kill: bool) -> None:
+        server = nats_server_factory()
+        made = Bucket(server.url, storage="file")
+        with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
+            acks = Acks(proxy, 12)
+            objects = [(f"o{index}", content(f"o{index}", 1, 4 * CHUNK)) for index in range(6)]
+            writing = pool.submit(made.write, *objects, servers=proxy.url)
+            assert acks.lost.wait(20)
+            acks.end()
+            if kill:
+                server.kill()
+                server.start()
+            else:
+                server.restart()
+            assert writing.result(60).stored == 6
+        assert made.contents() == dict(objects)
+        made.check()
+
+    def test_a_stream_that_has_lost_its_chunks(self, bucket: Bucket, proxy: WireProxy) -> None:
+        """A server that comes back without what it had not written to its disk; the meta message must not be alone."""
+        acks = Acks(proxy, 6)  # the note's, five chunks'
+        data = content("a", 1, 5 * CHUNK)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(bucket.write, ("a", data), servers=proxy.url)
+            assert acks.lost.wait(20)
+            bucket.api(f"STREAM.PURGE.{bucket.stream}")
+            acks.end()
+            proxy.cut()
+            assert writing.result(60).stored == 1
+        assert bucket.get("a") == data
+        bucket.check()
+
+    def test_a_refusal_of_what_may_be_stored_already(self, bucket: Bucket, proxy: WireProxy) -> None:
+        """The meta message has no answer, and is not seen; sent again it is refused for a reason of another kind."""
+        hidden, refused = threading.Event(), threading.Event()
+        left = 7  # the note's, five chunks', its own
+
+        def confuse(frame: bytes) -> bytes:
+            nonlocal left
+            line, _, body = frame.partition(b"\r\n")
+            words = line.split(b" ")
+
+            def answer(said: bytes) -> bytes:
+                return b"MSG %s %s %d\r\n%s\r\n" % (words[1], words[2], len(said), said)
+
+            if left and is_ack(frame):
+                left -= 1
+                return frame if left else b""
+            if not left and not hidden.is_set() and b"stream_msg_get_response" in body:
+                hidden.set()
+                return answer(b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
+            if hidden.is_set() and not refused.is_set() and b'"err_code":10071' in body:
+                refused.set()
+                return answer(b'{"error":{"code":503,"err_code":10047,"description":"insufficient storage"}}')
+            return frame
+
+        proxy.drop(confuse)
+        data = content("a", 1, 5 * CHUNK)
+        assert bucket.write(("a", data), servers=proxy.url, ackTimeout="500ms").stored == 1
+        assert refused.is_set()
+        assert bucket.get("a") == data
+        # It was stored by the first upload: the second message in the bucket is its first chunk.
+        assert bucket.last(meta_subject(bucket.name, "a"))["seq"] == 7
+        bucket.check()
+
+    def test_a_meta_message_in_front_of_its_chunks(self, bucket: Bucket, proxy: WireProxy) -> None:
+        left = 7
+
+        def early(frame: bytes) -> bytes:
+            nonlocal left
+            left -= is_ack(frame)
+            if left:
+                return frame
+            left = -1
+            return re.sub(rb'"seq": ?\d+', lambda found: b'"seq":' + b"1".rjust(len(found[0]) - 6), frame)
+
+        proxy.drop(early)
+        data = content("a", 1, 5 * CHUNK)
+        assert bucket.write(("a", data), servers=proxy.url).stored == 1
+        assert left < 0
+        assert bucket.get("a") == data
+        bucket.check()
+
+    def test_an_outage_that_is_too_long(self, bucket: Bucket, proxy: WireProxy) -> None:
+        acks = Acks(proxy, 5)
+        with ThreadPoolExecutor(1) as pool:
+            objects = [(name, content(name, 1, 5 * CHUNK)) for name in ("a", "b")]
+            writing = pool.submit(
+                bucket.write, ("first", b"x"), *objects, servers=proxy.url, retryTimeout="1s", connectTimeout="1s"
+            )
+            assert acks.lost.wait(20)
+            proxy.refuse()
+            proxy.cut()
+            with pytest.raises(
+                OutageError,
+                match=r"^row 2 of partition 0, object 'a' of bucket B\d+ cannot be stored: .*not made again within 1 s"
+                r".*; 1 object of it is stored already$",
+            ):
+                writing.result(30)
+        acks.end()
+        assert bucket.names() == ["first"]
+        # The next attempt removes what this one has left.
+        with pytest.raises(AssertionError):
+            bucket.check()
+        bucket.write(("first", b"x"), *objects)
+        bucket.check()
+
+    def test_no_answers_for_good(self, bucket: Bucket, proxy: WireProxy) -> None:
+        bucket.write(("a", b"old"))
+        Acks(proxy, 1)
+        with pytest.raises(
+            RowRefused,
+            match=r"no acknowledgement within 0.3 s \(option ackTimeout\), also after 1 retries \(option maxRetries\)",
+        ):
+            bucket.write(("a", content("a", 1, 2 * CHUNK)), servers=proxy.url, ackTimeout="300ms", maxRetries=1)
+        proxy.drop(None)
+        assert bucket.get("a") == b"old"
+        bucket.write(("a", b"new"))
+        bucket.check()
+
+    def test_a_bucket_that_is_removed_meanwhile(self, nats_server: NatsServer, publisher: Publisher) -> None:
+        made = Bucket(nats_server.url, storage="memory")
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield batch(name=["a"], content=[b"x"])
+            made.api(f"STREAM.DELETE.{made.stream}")
+            yield batch(name=["b"], content=[b"x"])
+
+        with pytest.raises(
+            StreamNotFound, match=r"^row 2 of .*there is no Object Store bucket .*; 1 object of it is stored"
+        ):
+            object_job.write(made.options(), rows())
+
+
+# -- several writers --
+
+
+class TestTogether:
+    def test_two_attempts_at_the_same_time(self, bucket: Bucket) -> None:
+        count = 12
+        together = threading.Barrier(3)
+
+        def attempt(number: int) -> TaskReport:
+            together.wait(20)
+            objects = [(f"o{index % 3}", content(f"o{index % 3}", number, 6 * CHUNK)) for index in range(count)]
+            # Options that differ give each attempt a connection of its own, as processes have.
+            return bucket.write(*objects, connectTimeout=f"{3 + number}s", maxRetries=1000)
+
+        with ThreadPoolExecutor(3) as pool:
+            reports = list(pool.map(attempt, range(3)))
+        assert [report.stored for report in reports] == [count] * 3
+        for index in range(3):
+            name = f"o{index}"
+            assert bucket.get(name) in [content(name, number, 6 * CHUNK) for number in range(3)]
+        bucket.check()
+
+    def test_an_attempt_that_another_has_overtaken(self, bucket: Bucket, proxy: WireProxy) -> None:
+        """It has all its chunks when the other stores the object, and takes them away; then it begins anew."""
+        acks = Acks(proxy, 5)  # the note's, four of five chunks'
+        late = content("a", 1, 5 * CHUNK)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(bucket.write, ("a", late), servers=proxy.url, ackTimeout="60s")
+            assert acks.lost.wait(20)
+            bucket.write(("a", content("a", 2, 3 * CHUNK)))
+            assert bucket.get("a") == content("a", 2, 3 * CHUNK)
+            bucket.check()
+            acks.end()
+            proxy.cut()
+            assert writing.result(60).stored == 1
+        assert bucket.get("a") == late
+        bucket.check()
+
+    def test_what_another_client_puts_meanwhile(self, bucket: Bucket, proxy: WireProxy) -> None:
+        bucket.write(("a", content("a", 1, 3 * CHUNK)))
+        stalled = threading.Event()
+        passed = threading.Event()
+
+        def hold(frame: bytes) -> bytes:
+            # The last chunk's answer: the meta message has not been sent.
+            if is_ack(frame):
+                hold.left -= 1  # type: ignore[attr-defined]
+                if hold.left == 0:  # type: ignore[attr-defined]
+                    stalled.set()
+                    assert passed.wait(20)
+            return frame
+
+        hold.left = 6  # type: ignore[attr-defined]
+        proxy.drop(hold)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(bucket.write, ("a", content("a", 2, 5 * CHUNK)), servers=proxy.url)
+            assert stalled.wait(20)
+            bucket.nats(lambda store: store.put("a", content("a", 3, 2 * CHUNK)))
+            passed.set()
+            assert writing.result(60).stored == 1
+        assert bucket.get("a") == content("a", 2, 5 * CHUNK)
+        bucket.check()
+
+
+# -- kills --
+
+
+class TestKills:
+    def job(self, bucket: Bucket, **more: Any) -> str:
+        work = {"options": bucket.options(), **more}
+        done = subprocess.run(
+            [sys.executable, object_job.__file__, json.dumps(work)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @pytest.mark.parametrize("before", ["nothing", "other"])
+    def test_a_task_killed_at_every_step(self, bucket: Bucket, before: str) -> None:
+        size, most = 2 * CHUNK + 1, 34
+        names = [f"n-{number}" for number in range(1, most)]
+        if before == "other":
+
+            async def put(store: Any) -> None:
+                for name in names:
+                    await store.put(name, content(name, 1, size))
+
+            bucket.nats(put)
+        moments = json.loads(self.job(bucket, names="n", size=size))
+        # The note, three chunks and the meta message. What is asked: the object, limits, removal of note and chunks.
+        sends = [f"{when} publish {number}" for number in range(1, 6) for when in ("before", "after", "received")]
+        assert [each for each in moments if " publish " in each] == sends
+        asked = [each for each in moments if "STREAM.PURGE" in each]
+        assert len(asked) == 2 * (1 if before == "nothing" else 2)
+        assert len(moments) < most - 1
+        killed = [f"n-{number}" for number in range(1, len(moments) + 1)]
+        found = bucket.contents()
+        old_or_new = {name: [content(name, version, size) for version in (1, 2)] for name in killed}
+        states = [old_or_new[name].index(found[name]) if name in found else -1 for name in killed]
+        # The old one until its meta message is stored, and the new one from then on.
+        assert states == sorted(states)
+        assert set(states) == {-1 if before == "nothing" else 0, 1}
+        bucket.write(*((name, content(name, 2, size)) for name in killed))
+        found = bucket.contents()
+        assert {name: found[name] for name in killed} == {name: content(name, 2, size) for name in killed}
+        bucket.check()
+
+    def test_a_task_killed_again_and_again(self, bucket: Bucket) -> None:
+        size = 40 * CHUNK
+        bucket.nats(lambda store: store.put("a", content("a", 1, size)))
+        self.job(bucket, names="a", size=size, kills=12)
+        assert bucket.get("a") in [content("a", version, size) for version in range(1, 14)]
+        assert sum(bucket.subjects().values()) > 50
+        bucket.write(("a", b"new"))
+        assert bucket.get("a") == b"new"
+        bucket.check()
+
+
+# -- domains --
+
+
+def test_a_bucket_behind_a_leaf_node() -> None:
+    """Its subjects have no prefix of a domain, unlike those of the API (and of Key-Value buckets)."""
+    with Linked() as linked:
+        made = Bucket(linked.hub.url, "far", storage="memory")
+        data = content("a", 1, 5 * CHUNK)
+        report = made.write(("a", b"old"), ("a", data), servers=linked.leaf.url, domain="hub")
+        assert (report.stored, made.get("a")) == (2, data)
+        made.check()
+        # Where both have such a bucket both store what is published; only the answers of the right one count.
+        twin = Bucket(linked.hub.url, "twin", storage="memory")
+        Bucket(linked.leaf.url, "twin", storage="memory")
+        twin.write(("x", b"1"), ("y", b"2"))
+        assert twin.write(("a", data), servers=linked.leaf.url, domain="hub").stored == 1
+        assert twin.get("a") == data
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServer], imported: bool) -> None:
+    """Option apiPrefix says where the API leads, and subjects are a matter of their own."""
+    more = ', { service: { account: A, subject: "$O.P.>" } }' if imported else ""
+    config = f"""accounts {{
+        A {{ jetstream: enabled, users: [ {{ user: ann, password: "{PASSWORD}" }} ], exports: [
+            {{ service: "$JS.API.>", response_type: stream }}, {{ service: "$O.P.>" }} ] }}
+        B {{ jetstream: enabled, users: [ {{ user: bob, password: "{PASSWORD}" }} ], imports: [
+            {{ service: {{ account: A, subject: "$JS.API.>" }}, to: "JSA.API.>" }} {more} ] }} }}"""
+    url = nats_server_factory(config=config).url
+    made = Bucket(url.replace("nats://", f"nats://ann:{PASSWORD}@"), "P")
+    made.write(("x", b"1"))
+    bob = {"servers": url, "user": "bob", "password": PASSWORD}
+    if not imported:
+        # What is published goes to a bucket of the account's own.
+        Bucket(url.replace("nats://", f"nats://bob:{PASSWORD}@"), "P")
+        with pytest.raises(RowRefused, match=r"C\.spark-jetstream-\w+ is stored elsewhere than where option apiPrefix"):
+            made.write(("a", b"2"), apiPrefix="JSA.API", **bob)
+        assert made.contents() == {"x": b"1"}
+        return
+    made.write(("a", content("a", 1, 5 * CHUNK)), ("x", b"2"), apiPrefix="JSA.API", **bob)
+    assert made.contents() == {"a": content("a", 1, 5 * CHUNK), "x": b"2"}
+    made.check()
+
+
+# -- Spark --
+
+
+class TestSpark:
+    def test_batch(self, spark: SparkSession, spark_log: SparkLog, bucket: Bucket) -> None:
+        frame = spark.range(0, 20, 1, 2).selectExpr(
+            "concat('dir/', id) as name",
+            "repeat(cast(id as string), 20000) as content",
+            "map('Row', cast(id as string)) as headers",
+        )
+        frame.write.format("jetstream").options(**bucket.options()).mode("append").save()
+        assert bucket.contents() == {f"dir/{index}": str(index).encode() * 20000 for index in range(20)}
+        assert bucket.meta("dir/7")["headers"] == {"Row": ["7"]}
+        bucket.check()
+        report = rf"20 of 20 rows stored, 600,000 bytes of content, {bucket.stream} \d+ to \d+; 2 tasks, "
+        wait_until(lambda: re.search(report, spark_log.text) is not None, "the report")
+
+    def test_write_back(self, spark: SparkSession, bucket: Bucket) -> None:
+        rows = [("a", content("a", 1, 3 * CHUNK), [("A", ["1", "2"])]), ("b/c", b"", None)]
+        names, contents, headers = (list(each) for each in zip(*rows, strict=True))
+        bucket.write_batch(batch(name=names, content=contents, headers=headers))
+        copy = Bucket(bucket.url, storage="memory")
+        frame = spark.read.format("jetstream").options(**bucket.options()).load()
+        frame.write.format("jetstream").options(**copy.options()).mode("append").save()
+        assert copy.contents() == dict(zip(names, contents, strict=True))
+        for name in names:
+            of, its = copy.meta(name), bucket.meta(name)
+            assert {of[each] == its[each] for each in ("name", "size", "chunks", "digest")} == {True}
+            assert (of.get("headers"), of["bucket"]) == (its.get("headers"), copy.name)
+        copy.check()
+        copy.api(f"STREAM.DELETE.{copy.stream}")
+
+    def test_stream(
+        self, spark: SparkSession, stream: Callable[..., Stream], bucket: Bucket, spark_log: SparkLog, tmp_path: Path
+    ) -> None:
+        s = stream()
+        s.send(*(Message(f"{s.subject}.o{number % 7}", str(number).encode()) for number in range(35)))
+        rows = (
+            spark.readStream.format("jetstream")
+            .options(servers=s.url, stream=s.name, maxMessagesPerTrigger=10)
+            .load()
+            .selectExpr("subject as name", "data as content", "headers")
+        )
+        writer = rows.writeStream.format("jetstream").options(**bucket.options())
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        assert bucket.contents() == {f"{s.subject}.o{number % 7}": str(number).encode() for number in range(28, 35)}
+        bucket.check()
+        report = rf"batch 3 of query \w+: 5 of 5 rows stored, 10 bytes of content, {bucket.stream} \d+ to \d+; 1 task, "
+        wait_until(lambda: re.search(report, spark_log.text) is not None, "the report")
+
+    def test_errors(self, spark: SparkSession, bucket: Bucket) -> None:
+        def said(sql: str, mode: str = "append", **given: object) -> str:
+            frame = spark.sql(sql)
+            with pytest.raises(Exception) as raised:  # noqa: PT011  # Spark's own class differs with where it fails
+                frame.write.format("jetstream").options(**bucket.options(**given)).mode(mode).save()
+            return str(raised.value)
+
+        good = "select 'a' as name, 'x' as content"
+        assert "there is no Object Store bucket nowhere (option objectBucket)" in said(good, objectBucket="nowhere")
+        assert 'the sink knows no column "data"' in said("select 'a' as name, 'x' as data")
+        assert 'mode "overwrite" is not possible: a bucket is only ever added to' in said(good, "overwrite")
+        assert "object 'a' of bucket" in said("select 'a' as name, cast(null as string) as content")
+        assert "option subject has no meaning with objectBucket" in said(good, subject="x")

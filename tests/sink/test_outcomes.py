@@ -1,0 +1,299 @@
+"""What becomes of rows: what a refusal means, dead letters, and the counts that are reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import API_ERRORS, ProtocolError
+from spark_jetstream.protocol import pub_ack
+from spark_jetstream.protocol.pub_ack import Outcome, Refusal, outcome, reason
+from spark_jetstream.sink.dead_letters import dead_letters
+from spark_jetstream.sink.encode import encode, own_lines
+from spark_jetstream.sink.message_ids import Identifier
+from spark_jetstream.sink.report import BatchReport, TaskReport
+from spark_jetstream.sink.rows import Rows
+from tests.support.sink_rows import batch_of, read, rows
+
+INBOX = "_INBOX.abcdef.7"
+
+# -- what refusals mean --
+
+MEANINGS: list[tuple[int, int, str, Outcome, str]] = [
+    (503, 0, "", Outcome.RETRY, "no stream captures this subject"),
+    (429, 0, "Too Many Requests", Outcome.RETRY, "status 429 Too Many Requests"),
+    (412, 0, "Required Api Level", Outcome.FAIL, "status 412 Required Api Level"),
+    (400, 10054, "message size exceeds maximum allowed", Outcome.REFUSED, "max_msg_size"),
+    (400, 10060, "expected stream does not match", Outcome.REFUSED, "option stream"),
+    (400, 10070, "wrong last msg ID: x", Outcome.REFUSED, "wrong last msg ID: x"),
+    (400, 10071, "wrong last sequence: 3", Outcome.LOOK, "column expected_last_subject_sequence"),
+    (400, 10164, "wrong last sequence", Outcome.LOOK, "column expected_last_subject_sequence"),
+    (503, 10077, "maximum messages exceeded", Outcome.RETRY, "raise its limits or set discard to old"),
+    (503, 10077, "maximum bytes exceeded", Outcome.RETRY, "raise its limits or set discard to old"),
+    (503, 10077, "maximum messages per subject exceeded", Outcome.REFUSED, "max_msgs_per_subject"),
+    (400, 10097, "header size exceeds maximum allowed of 64k", Outcome.REFUSED, "column headers smaller"),
+    (400, 10109, "invalid operation on sealed stream", Outcome.FAIL, "sealed stream"),
+    (403, 10111, "rollup not permitted", Outcome.REFUSED, "rollup not permitted"),
+    (400, 10165, "invalid per-message TTL", Outcome.REFUSED, "column ttl"),
+    (400, 10166, "per-message TTL is disabled", Outcome.REFUSED, "allow_msg_ttl"),
+    (503, 10008, "JetStream system temporarily unavailable", Outcome.RETRY, "temporarily unavailable"),
+    (503, 10118, "stream is offline", Outcome.RETRY, "stream is offline"),
+    (409, 10158, "expected last msg ID in process", Outcome.RETRY, "in process"),
+    (503, 10163, "not ready", Outcome.RETRY, "not ready"),
+    (429, 10167, "too many requests", Outcome.RETRY, "too many requests"),
+    (500, 10047, "insufficient storage resources available", Outcome.RETRY, "raise the limits"),
+    (500, 10023, "insufficient resources", Outcome.RETRY, "raise the limits"),
+    (500, 10028, "insufficient memory", Outcome.RETRY, "raise the limits"),
+    (400, 10002, "resource limits exceeded for account", Outcome.RETRY, "raise the limits"),
+    (503, 10039, "JetStream not enabled for account", Outcome.FAIL, "not enabled"),
+    (404, 10059, "stream not found", Outcome.FAIL, "stream not found"),
+    (400, 10169, "message counter increment is missing", Outcome.FAIL, "counter increment is missing"),
+]
+
+
+@pytest.mark.parametrize(("code", "err_code", "words", "meaning", "said"), MEANINGS)
+def test_each_refusal_means_one_thing_and_says_what_to_change(
+    code: int, err_code: int, words: str, meaning: Outcome, said: str
+) -> None:
+    refusal = Refusal(1, code, err_code, words)
+    assert outcome(refusal) is meaning
+    assert said in reason(refusal)
+    if err_code:
+        assert reason(refusal).startswith(f"{words} (error {err_code})")
+
+
+def test_no_meaning_and_no_advice_is_left_out_here() -> None:
+    shown = {err_code for _, err_code, _, _, _ in MEANINGS}
+    assert shown >= pub_ack._MEANING.keys()
+    assert shown >= pub_ack._ADVICE.keys()
+
+
+@given(st.integers(0, 999), st.integers(1, 99_999).filter(lambda code: code not in {*API_ERRORS, *pub_ack._MEANING}))
+def test_an_unknown_refusal_fails(code: int, err_code: int) -> None:
+    assert outcome(Refusal(1, code, err_code, "new in 3.0")) is Outcome.FAIL
+
+
+@given(st.integers(0, 999).filter(lambda code: code not in (429, 503)))
+def test_an_unknown_status_fails(code: int) -> None:
+    assert outcome(Refusal(1, code, 0, "")) is Outcome.FAIL
+
+
+# -- dead letters --
+
+
+@dataclass(frozen=True)
+class Refused:
+    rows: Rows
+    index: int
+    message_id: bytes | None
+    reason: str
+    err_code: int
+
+
+DEAD_PREFIX = "query.7.0.dead"
+
+
+def letters_of(
+    refused: Sequence[Refused], max_payload: int = 1 << 20, *, with_ids: bool = True
+) -> tuple[list[dict[str, list[str]]], list[bytes], list[bytes | None]]:
+    """Headers, payloads and ids of the dead letters, which have to fit."""
+    letters, ids = dead_letters(refused, "dead.orders", max_payload, Identifier(DEAD_PREFIX) if with_ids else None)
+    assert letters.subject.to_pylist() == [b"dead.orders"] * len(refused)
+    assert letters.number.tolist() == [int(row.rows.number[row.index]) for row in refused]
+    assert letters.msg_id is None
+    assert not letters.faults
+    own = own_lines(ids, None)
+    frames = encode(letters, own, inbox=INBOX, first_number=1)
+    assert (frames.size <= max_payload).all()
+    assert (frames.size - np.array([len(data) for data in letters.data.to_pylist()]) <= 65_535).all()
+    found = []
+    for lines in letters.lines.to_pylist():
+        headers: dict[str, list[str]] = {}
+        assert lines.endswith(b"\r\n")
+        for line in lines[:-2].split(b"\r\n"):
+            name, colon, value = line.decode("utf-8", "replace").partition(": ")
+            assert name
+            assert colon
+            assert not set(value) & set("\r\n\x00")
+            headers.setdefault(name, []).append(value)
+        found.append(headers)
+    return found, letters.data.to_pylist(), [None] * len(letters) if ids is None else ids.to_pylist()
+
+
+def test_a_dead_letter_has_the_row_and_what_happened() -> None:
+    some = rows(
+        data=[b"0", b"payload"],
+        subject=["a", "orders.größe"],
+        headers=[None, [("A", ["1", "2"]), ("B", ["x: y"])]],
+        ttl=[None, "5s"],
+        expected_last_subject_sequence=[None, 7],
+    )
+    [headers], [data], [letter_id] = letters_of([Refused(some, 1, b"q.1.0.abc", "wrong last sequence: 3", 10071)])
+    assert data == b"payload"
+    assert letter_id == b"q.1.0.abc.dead"
+    assert headers == {
+        "A": ["1", "2"],
+        "B": ["x: y"],
+        "Dead-Letter-Subject": ["orders.größe"],
+        "Dead-Letter-Reason": ["wrong last sequence: 3"],
+        "Dead-Letter-Error-Code": ["10071"],
+    }
+
+
+def test_what_an_earlier_dead_letter_said_is_not_said_again() -> None:
+    some = rows(data=[b"x"], subject=["a"], headers=[[("Dead-Letter-Reason", ["old"]), ("A", ["1"])]])
+    [headers], _, _ = letters_of([Refused(some, 0, None, "new", 0)])
+    assert headers["Dead-Letter-Reason"] == ["new"]
+    assert headers["A"] == ["1"]
+
+
+@pytest.mark.parametrize("size", [0, 5_000, 7_000, 8_000, 8_192, 10_000, 1_000_000])
+@pytest.mark.parametrize("header", [0, 10, 3_000, 8_100, 70_000])
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_ids: bool) -> None:
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    some = rows(data=[payload], subject=["a"], headers=[[("A", ["x" * header])]])
+    [headers], [data], _ = letters_of([Refused(some, 0, b"an-id", "too large", 0)], 8_192, with_ids=with_ids)
+    assert payload.startswith(data)
+    assert headers.get("Dead-Letter-Size") == ([str(size)] if len(data) < size else None)
+    assert headers["Dead-Letter-Reason"] == ["too large"]
+    assert ("A" in headers) == (header <= 3_000)
+    if len(data) < size:
+        # No more is cut than has to be.
+        used = len(data) + sum(len(name) + len(value) + 4 for name, values in headers.items() for value in values)
+        assert used > 8_192 - 100
+
+
+def test_headers_that_are_too_large_for_a_server_do_not_stop_the_letter() -> None:
+    some = rows(data=[b"x"], subject=["a"], headers=[[("A", ["x" * 65_500])]])
+    [headers], [data], _ = letters_of([Refused(some, 0, b"i", "header size exceeds maximum allowed of 64k", 10097)])
+    assert "A" not in headers
+    assert data == b"x"
+
+
+def test_long_words_are_cut_between_characters() -> None:
+    some = rows(data=[b"x"], subject=["ü" * 30_000])
+    [headers], [data], _ = letters_of([Refused(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)
+    assert headers["Dead-Letter-Subject"] == ["ü" * 512]
+    assert headers["Dead-Letter-Reason"] == ["x" + "ß" * 511]
+    assert data == b"x"
+
+
+BAD_ROWS: dict[str, list[Any]] = {
+    "data": [None, b"1", b"2", b"3", b"4", b"5"],
+    "subject": ["a", "a\r\nNats-Rollup: all", None, "d", "e", "f"],
+    "headers": [
+        [("A", ["1"])],
+        None,
+        [("A", ["x\r\n\r\nBody"]), ("B", ["2"])],
+        [("A\r\nNats-Rollup", ["all"]), ("", ["x"])],
+        None,
+        None,
+    ],
+    "msg_id": ["good", "b", None, "d", "e\r\nNats-Rollup: all", ""],
+}
+
+
+def test_rows_that_could_not_even_be_sent_make_clean_letters() -> None:
+    some = rows(**BAD_ROWS)
+    assert sorted(some.faults) == list(range(6))
+    refused = [Refused(some, index, None, why, 0) for index, why in sorted(some.faults.items())]
+    headers, data, ids = letters_of(refused)
+    assert data == [b"", b"1", b"2", b"3", b"4", b"5"]
+    known = {"A", "B", "Dead-Letter-Subject", "Dead-Letter-Reason", "Dead-Letter-Error-Code"}
+    assert set().union(*headers) == known
+    assert headers[0]["A"] == ["1"]
+    assert headers[1]["Dead-Letter-Subject"] == ["a  Nats-Rollup: all"]
+    assert headers[2]["Dead-Letter-Subject"] == [""]
+    assert headers[2]["B"] == ["2"]
+    for each in ids:
+        # Not the row's own id: once put right, the row itself must not be taken for its letter.
+        assert each is not None
+        assert each.startswith(f"{DEAD_PREFIX}.".encode())
+    assert len(set(ids)) == 6
+    assert letters_of(refused)[2] == ids
+    assert letters_of(refused[::-1])[2] == ids[::-1]
+
+
+def test_a_row_sent_again_by_another_portion_has_the_same_letter() -> None:
+    batch = batch_of(**BAD_ROWS)
+    whole = read(batch)
+    apart = [read(batch.slice(index, 1), first=index + 1) for index in range(6)]
+    together = letters_of([Refused(whole, index, None, "x", 0) for index in range(6)])
+    assert letters_of([Refused(each, 0, None, "x", 0) for each in apart]) == together
+
+
+def test_an_id_of_any_length_will_do() -> None:
+    some = rows(data=[b"x"], subject=["a"], msg_id=["i" * 66_000])
+    [headers], _, [letter_id] = letters_of([Refused(some, 0, b"i" * 66_000, "header size exceeds ...", 10097)])
+    assert headers["Dead-Letter-Error-Code"] == ["10097"]
+    assert letter_id is not None
+    assert letter_id.startswith(DEAD_PREFIX.encode())
+
+
+def test_without_ids_a_letter_has_none() -> None:
+    some = rows(data=[b"x"], subject=["a"], msg_id=["i"])
+    letters, ids = dead_letters([Refused(some, 0, b"i", "no", 0)], "dead", 1 << 20, None)
+    assert ids is None
+    assert isinstance(letters.data, pa.BinaryArray)
+
+
+# -- reports --
+
+REPORTS = [
+    TaskReport(0, 1_000, 990, 5, 10, {"S": (5, 900), "T": (1, 3)}, 1.5),
+    TaskReport(1, 500, 500, 0, 0, {"S": (2, 700)}, 2.25),
+    TaskReport(2),
+]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_survives_json(report: TaskReport) -> None:
+    assert TaskReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_reports_of_tasks_add_up() -> None:
+    whole = BatchReport.of(REPORTS)
+    assert whole == BatchReport(3, 1_500, 1_490, 5, 10, {"S": (2, 900), "T": (1, 3)}, 2.25)
+    assert str(whole) == (
+        "1,490 of 1,500 rows stored, 5 of them before this attempt, 10 dead letters, S 2 to 900, T 1 to 3; "
+        "3 tasks, 2.2 s"
+    )
+    assert BatchReport.of(reversed(REPORTS)) == whole
+
+
+def test_a_small_report_has_few_words() -> None:
+    assert str(BatchReport.of([])) == "0 of 0 rows stored; 0 tasks, 0.0 s"
+    assert str(BatchReport.of([TaskReport(0, 1, 0, 0, 1, {}, 0.04)])) == (
+        "0 of 1 rows stored, 1 dead letter; 1 task, 0.0 s"
+    )
+
+
+NOT_REPORTS: list[Any] = [
+    {},
+    [],
+    None,
+    "x",
+    {**REPORTS[0].to_json(), "rows": None},
+    {**REPORTS[0].to_json(), "rows": "many"},
+    {**REPORTS[0].to_json(), "rows": float("inf")},
+    {**REPORTS[0].to_json(), "seconds": "long"},
+    {**REPORTS[0].to_json(), "streams": {"S": [1]}},
+    {**REPORTS[0].to_json(), "streams": {"S": 1}},
+    {**REPORTS[0].to_json(), "streams": ["S"]},
+    {key: value for key, value in REPORTS[0].to_json().items() if key != "stored"},
+]
+
+
+@pytest.mark.parametrize("content", NOT_REPORTS)
+def test_what_is_no_report_is_a_protocol_error(content: Any) -> None:
+    with pytest.raises(ProtocolError, match="report"):
+        TaskReport.from_json(content)

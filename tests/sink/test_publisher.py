@@ -1,0 +1,792 @@
+"""Tasks of the sink over a wire that breaks: every row stored, none counted that is not, none twice that has an id."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
+from spark_jetstream.sink.ledger import bucket_config
+from spark_jetstream.sink.publisher import MAX_BYTES_IN_FLIGHT
+from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import create, wait_until
+from tests.support.sinking import Sink, batch, numbers, payload, rows, stored, stored_headers
+from tests.support.streams import Stream
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+IDS = ["deduplicated", "exactly-once"]
+LEVELS = ["at-least-once", *IDS]
+LEDGER = bucket_config(1)
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def ledger(publisher: Publisher) -> None:
+    """The shared server has a ledger, without any entries."""
+    publisher.api(f"STREAM.CREATE.{LEDGER['name']}", LEDGER)
+    publisher.api(f"STREAM.PURGE.{LEDGER['name']}")
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
+    with WireProxy(nats_server.url) as running:
+        yield running
+
+
+@pytest.fixture
+def target(stream: Callable[..., Stream]) -> Stream:
+    return stream(storage="memory")
+
+
+def is_answer(frame: bytes) -> bool:
+    """Whether a frame answers a published row: it comes to `<inbox>.<number>`."""
+    words = frame.partition(b"\r\n")[0].split(b" ")
+    return words[0] in (b"MSG", b"HMSG") and words[1].rpartition(b".")[2].isdigit()
+
+
+def answer(frame: bytes, body: bytes, head: bytes = b"") -> bytes:
+    """The frame with another payload and header block."""
+    words = frame.partition(b"\r\n")[0].split(b" ")
+    if head:
+        size = b"%d %d" % (len(head), len(head) + len(body))
+        return b"HMSG %s %s %s\r\n%s%s\r\n" % (words[1], words[2], size, head, body)
+    return b"MSG %s %s %d\r\n%s\r\n" % (words[1], words[2], len(body), body)
+
+
+def error(err_code: int, code: int = 503, description: str = "said no") -> bytes:
+    said = {"code": code, "err_code": err_code, "description": description}
+    return json.dumps({"error": said, "stream": "S", "seq": 0}).encode()
+
+
+def counted(message: object) -> int:
+    """How many rows an error says are stored."""
+    found = re.search(r"; (\d+) rows? of it (?:is|are) stored already$", str(message))
+    assert found is not None, message
+    return int(found[1])
+
+
+class Window:
+    """How much is under way at most: what the proxy has from the client, less the answers it has passed on."""
+
+    def __init__(self, proxy: WireProxy, *subjects: str) -> None:
+        self.proxy = proxy
+        self.subjects = [f"PUB {subject}".encode() for subject in subjects]
+        self.answers = 0
+        self.most = 0
+        proxy.drop(self)
+
+    @property
+    def sent(self) -> int:
+        data = self.proxy.client_bytes
+        return sum(data.count(subject) for subject in self.subjects)
+
+    def __call__(self, frame: bytes) -> bytes:
+        if is_answer(frame):
+            self.most = max(self.most, self.sent - self.answers)
+            self.answers += 1
+        return frame
+
+
+class TestWindow:
+    @pytest.mark.parametrize("max_in_flight", [1, 2, 3, 10, 64])
+    def test_bounds_the_rows_under_way(self, proxy: WireProxy, target: Stream, max_in_flight: int) -> None:
+        window = Window(proxy, target.subject)
+        report = Sink(proxy.url, maxInFlight=max_in_flight).write([rows(f"{target.subject}.a", 0, 300)])
+        assert (report.rows, report.stored, window.answers) == (300, 300, 300)
+        assert max_in_flight / 2 <= window.most <= max_in_flight
+        assert numbers(target.url, target.name) == list(range(300))
+
+    def test_bounds_dead_letters_too(self, proxy: WireProxy, stream: Callable[..., Stream]) -> None:
+        small, dead = stream(storage="memory", max_msg_size=100), stream(storage="memory")
+        window = Window(proxy, small.subject, dead.subject)
+        sink = Sink(proxy.url, maxInFlight=8, deadLetterSubject=f"{dead.subject}.row", delivery="at-least-once")
+        report = sink.write([rows(f"{small.subject}.a", 0, 200, 101)])
+        assert (report.rows, report.stored, report.dead_letters) == (200, 0, 200)
+        assert window.most <= 8
+        assert sorted(numbers(dead.url, dead.name)) == list(range(200))
+
+    def test_bounds_the_bytes_under_way(self, proxy: WireProxy, target: Stream) -> None:
+        sink = Sink(proxy.url, ackTimeout="60s")
+        # With a message id, so that what is sent again after the cut counts once.
+        proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(sink.write, [rows(f"{target.subject}.a", 0, 60, 1_000_000)])
+            proxy.wait(lambda: proxy.bytes_from_client > MAX_BYTES_IN_FLIGHT - 4_200_000, 30)
+            proxy.wait(lambda: proxy.dropped == 32, 30)
+            assert proxy.bytes_from_client < MAX_BYTES_IN_FLIGHT
+            assert target.state()["messages"] == 32
+            proxy.cut()
+            proxy.drop(None)
+            report = writing.result(60)
+        assert (report.stored, report.duplicates) == (60, 32)
+        assert numbers(target.url, target.name) == list(range(60))
+
+    def test_holds_rows_back_while_answers_are_late(self, proxy: WireProxy, target: Stream) -> None:
+        held: list[bytes] = []
+        taken: list[int] = []
+        hold = True
+
+        def late(frame: bytes) -> bytes:
+            if not is_answer(frame):
+                return frame
+            held.append(frame)
+            if hold:
+                return b""
+            out, held[:] = b"".join(held), []
+            return out
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for first in range(0, 1000, 10):
+                taken.append(first)
+                yield rows(f"{target.subject}.a", first, 10)
+
+        proxy.drop(late)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(Sink(proxy.url, maxInFlight=20, ackTimeout="1s").write, batches())
+            proxy.wait(lambda: len(held) == 20)
+            # The third batch has been asked for, and waits for room.
+            wait_until(lambda: len(taken) == 3, "the window is full")
+            hold = False
+            report = writing.result(60)
+        assert report.stored == 1000
+        assert numbers(target.url, target.name) == list(range(1000))
+
+
+class TestCut:
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_again_and_again(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        cuts: list[threading.Event] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for index in range(40):
+                if index % 5 == 1:
+                    cuts.append(proxy.cut_after(100 + 37 * index))
+                yield rows(lambda number: f"{target.subject}.{number % 7}", 500 * index, 500)
+
+        report = Sink(proxy.url, delivery=delivery, maxInFlight=1000).write(batches())
+        assert [cut.is_set() for cut in cuts[:-1]] == [True] * 7
+        found = numbers(target.url, target.name)
+        assert (report.rows, report.stored, report.dead_letters) == (20_000, 20_000, 0)
+        assert set(found) == set(range(20_000))
+        assert report.streams == {target.name: (1, len(found))}
+        if delivery in IDS:
+            assert len(found) == 20_000
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_before_the_first_answer(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        sink = Sink(proxy.url, delivery=delivery)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            # All rows are stored, and no answer gets through.
+            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            yield rows(f"{target.subject}.a", 0, 100)
+            proxy.wait(lambda: proxy.dropped == 100)
+            proxy.cut()
+            proxy.drop(None)
+            yield rows(f"{target.subject}.a", 100, 100)
+
+        report = sink.write(batches())
+        found = numbers(target.url, target.name)
+        assert report.stored == 200
+        assert report.duplicates == (100 if delivery in IDS else 0)
+        if delivery in IDS:
+            assert sorted(found) == list(range(200))
+        else:
+            assert sorted(found) == sorted([*range(100), *range(200)])
+
+    @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
+    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+    def test_of_the_server_itself(
+        self, nats_server_factory: Callable[..., NatsServer], delivery: str, kill: bool
+    ) -> None:
+        server = nats_server_factory()
+        create(server.url, "S", storage="file")
+        go = threading.Event()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for index in range(60):
+                if index == 20:
+                    go.set()
+                yield rows("S.a", 500 * index, 500)
+
+        def restart() -> None:
+            assert go.wait(30)
+            if kill:
+                server.kill()
+                server.start()
+            else:
+                server.restart()
+
+        with ThreadPoolExecutor(1) as pool:
+            restarting = pool.submit(restart)
+            report = Sink(server.url, delivery=delivery).write(batches())
+            restarting.result(60)
+        found = numbers(server.url, "S")
+        assert report.stored == 30_000
+        assert set(found) == set(range(30_000))
+        if delivery == "deduplicated":
+            assert len(found) == 30_000
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_for_too_long(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(f"{target.subject}.a", 0, 1000)
+            target.wait_for(1000)
+            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            yield rows(f"{target.subject}.a", 1000, 1000)
+            proxy.refuse()
+            proxy.cut()
+
+        with pytest.raises(OutageError, match=r"no answer for 1 s \(option retryTimeout\) while writing") as raised:
+            Sink(proxy.url, delivery=delivery, retryTimeout="1s", connectTimeout="1s").write(batches())
+        assert counted(raised.value) <= target.state()["messages"]
+        proxy.drop(None)
+        proxy.accept()
+        report = Sink(proxy.url, delivery=delivery).write([rows(f"{target.subject}.a", 0, 2000)])
+        found = numbers(target.url, target.name)
+        assert report.stored == 2000
+        assert set(found) == set(range(2000))
+        if delivery in IDS:
+            assert len(found) == 2000
+
+    def test_each_time_something_is_sent(self, proxy: WireProxy, target: Stream) -> None:
+        """The connection comes back each time; what is sent brings it down. That does not go on for ever."""
+        ended = threading.Event()
+
+        def more_than(size: int) -> bool:
+            return ended.is_set() or proxy.bytes_from_client > size
+
+        def cutting() -> None:
+            while not ended.is_set():
+                wait_until(functools.partial(more_than, proxy.bytes_from_client + 20_000), "sent again")
+                proxy.cut()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(f"{target.subject}.a", 0, 10)
+            target.wait_for(10)
+            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            threads.append(pool.submit(cutting))
+            yield rows(f"{target.subject}.a", 10, 10, 5000)
+
+        threads: list[Future[None]] = []
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                with pytest.raises(OutageError, match="no answer for 2 s") as raised:
+                    Sink(proxy.url, retryTimeout="2s").write(batches())
+            finally:
+                ended.set()
+                close_all()
+            threads[0].result(30)
+        assert proxy.connections > 3
+        # An answer that a cut overtakes is not counted: never more than what is stored.
+        assert counted(raised.value) in (0, 10)
+
+    def test_by_a_server_that_takes_less_than_before(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        server = nats_server_factory()
+        create(server.url, "S", storage="file")
+        with WireProxy(server.url) as wire:
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                yield rows("S.a", 0, 10)
+                wait_until(lambda: numbers(server.url, "S") == list(range(10)), "stored")
+                wire.drop(lambda frame: b"" if is_answer(frame) else frame)
+                yield rows("S.a", 10, 10, 5000)
+                wait_until(lambda: numbers(server.url, "S") == list(range(20)), "stored")
+                server.config = "max_payload: 1000"
+                server.restart()
+
+            with pytest.raises(OutageError, match=r"cannot go on writing: .* was closed") as raised:
+                Sink(wire.url, retryTimeout="10m").write(batches())
+        assert counted(raised.value) == 10
+
+    def test_for_good(self, proxy: WireProxy, target: Stream) -> None:
+        """A connection that this process has closed does not come back: nothing is waited for."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            yield rows(f"{target.subject}.a", 0, 10)
+            target.wait_for(10)
+            close_all()
+
+        with pytest.raises(OutageError, match=r"cannot go on writing: the connection to .* was closed") as raised:
+            Sink(proxy.url, retryTimeout="10m", ackTimeout="10m").write(batches())
+        assert counted(raised.value) == 0
+
+    def test_that_is_over_before_the_next_rows_come_is_no_outage(self, proxy: WireProxy, target: Stream) -> None:
+        """Spark may take its time for the next batch, longer than an outage may last."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            yield rows(f"{target.subject}.a", 0, 10)
+            proxy.wait(lambda: proxy.dropped == 10)
+            proxy.cut()
+            proxy.drop(None)
+            too_long = Deadline(1.0)
+            wait_until(lambda: too_long.expired, "longer than retryTimeout")
+            yield rows(f"{target.subject}.a", 10, 10)
+
+        report = Sink(proxy.url, retryTimeout="1s", connectTimeout="5s").write(batches())
+        assert report.stored == 20
+        assert numbers(target.url, target.name) == list(range(20))
+
+
+class TestSilence:
+    def test_fails_after_the_last_retry(self, nats_server: NatsServer, target: Stream) -> None:
+        target.update(no_ack=True)
+        with pytest.raises(RowRefused) as raised:
+            Sink(nats_server.url, ackTimeout="100ms", maxRetries=2).write([rows(f"{target.subject}.a", 0, 10)])
+        assert re.match(
+            rf"row 1 of partition 0 cannot be stored at subject '{target.subject}\.a': no acknowledgement within 0.1 s "
+            r"\(option ackTimeout\), also after 2 retries \(option maxRetries\): a stream with no_ack gives none",
+            str(raised.value),
+        )
+        assert (raised.value.number, raised.value.stored, counted(raised.value)) == (1, 0, 0)
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_of_some_answers_is_made_good(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 5)
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", stream=target.name)
+        report = sink.write([rows(f"{target.subject}.a", 0, 3000)])
+        found = numbers(target.url, target.name)
+        assert report.stored == 3000
+        assert set(found) == set(range(3000))
+        if delivery in IDS:
+            assert (len(found), report.duplicates) == (3000, 5)
+        else:
+            assert len(found) > 3000
+
+    def test_answers_after_it_count_once(self, proxy: WireProxy, target: Stream) -> None:
+        held: list[bytes] = []
+
+        def late(frame: bytes) -> bytes:
+            # The answer to the first try comes behind that to the second.
+            if not is_answer(frame):
+                return frame
+            held.append(frame)
+            return b"" if len(held) <= 10 else frame + held[len(held) - 11]
+
+        proxy.drop(late)
+        report = Sink(proxy.url, ackTimeout="200ms", delivery="at-least-once").write(
+            [rows(f"{target.subject}.a", 0, 10)]
+        )
+        assert len(held) == 20
+        assert (report.stored, report.duplicates) == (10, 0)
+        assert report.streams[target.name][1] == 20
+        assert sorted(numbers(target.url, target.name)) == sorted([*range(10), *range(10)])
+
+    def test_of_the_whole_wire_is_made_good(self, proxy: WireProxy, target: Stream) -> None:
+        def end() -> None:
+            proxy.wait(lambda: proxy.connections > 1)
+            proxy.unstall()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(f"{target.subject}.a", 0, 100)
+            proxy.stall()
+            threading.Thread(target=end).start()
+            yield rows(f"{target.subject}.a", 100, 100)
+
+        report = Sink(proxy.url, ackTimeout="200ms").write(batches())
+        assert report.stored == 200
+        assert sorted(numbers(target.url, target.name)) == list(range(200))
+
+
+class TestNobodyListens:
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_fails_with_the_count_of_what_is_stored(
+        self, nats_server: NatsServer, target: Stream, delivery: str
+    ) -> None:
+        subjects = [f"{target.subject}.a"] * 5 + ["nowhere.a"] + [f"{target.subject}.a"] * 5
+        with pytest.raises(RowRefused, match=r"'nowhere\.a': no stream captures this subject") as raised:
+            Sink(nats_server.url, delivery=delivery).write([rows(lambda number: subjects[number], 0, 11)])
+        assert raised.value.number == 6
+        assert raised.value.stored == counted(raised.value) == target.state()["messages"]
+
+    def test_dead_letters_for_those_rows_alone(self, nats_server: NatsServer, target: Stream) -> None:
+        dead = f"{target.subject}.dead"
+        for delivery in LEVELS:
+            sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=dead)
+            at = lambda number: "nowhere.a" if number % 10 == 3 else f"{target.subject}.a"  # noqa: E731
+            report = sink.write([rows(at, 0, 100)], task=WriteTask(delivery, 1, 0))
+            assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
+            assert sorted(numbers(target.url, target.name)) == list(range(100))
+            assert {
+                found["Dead-Letter-Subject"][0]
+                for found in stored_headers(target.url, target.name)
+                if found and "Dead-Letter-Subject" in found
+            } == {"nowhere.a"}
+            target.purge()
+
+    def test_a_stream_that_is_made_in_time(
+        self, nats_server: NatsServer, proxy: WireProxy, stream: Callable[..., Stream], publisher: Publisher
+    ) -> None:
+        unanswered = threading.Event()
+
+        def watch(frame: bytes) -> bytes:
+            if b"NATS/1.0 503" in frame:
+                unanswered.set()
+            return frame
+
+        proxy.drop(watch)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(Sink(proxy.url).write, [rows("later.a", 0, 10)])
+            assert unanswered.wait(10)
+            made = stream("LATER", storage="memory")
+            report = writing.result(30)
+        assert report.stored == 10
+        assert sorted(numbers(nats_server.url, made.name)) == list(range(10))
+
+    def test_an_api_that_does_not_answer_proves_nothing(self, proxy: WireProxy, target: Stream) -> None:
+        """Whether a stream has no leader or does not exist only the API can tell."""
+        asked = threading.Event()
+
+        def lost(frame: bytes) -> bytes:
+            asked.set() if b"stream_names_response" in frame else None
+            if is_answer(frame) and b'"stream"' in frame:
+                return answer(frame, b"", b"NATS/1.0 503\r\n\r\n")
+            return b"" if b"stream_names_response" in frame else frame
+
+        proxy.drop(lost)
+        sink = Sink(proxy.url, maxRetries=0, requestTimeout="1s", retryTimeout="30s", ackTimeout="5s")
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(sink.write, [rows(f"{target.subject}.a", 0, 1)])
+            assert asked.wait(30)
+            proxy.drop(None)
+            assert writing.result(30).stored == 1
+        assert numbers(target.url, target.name) == [0]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            (error(10167, 429), b""),
+            (error(10158, 409), b""),
+            (error(10077), b""),
+            (error(10023, 503), b""),
+            (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n"),
+            (b"", b"NATS/1.0 503\r\n\r\n"),
+        ],
+        ids=["queue full", "same id under way", "store said no", "no resources", "status 429", "status 503"],
+    )
+    def test_that_may_pass(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
+        left = [20]
+
+        def refuse(frame: bytes) -> bytes:
+            if is_answer(frame) and left[0]:
+                left[0] -= 1
+                return answer(frame, *reply)
+            return frame
+
+        proxy.drop(refuse)
+        report = Sink(proxy.url, stream=target.name).write([rows(f"{target.subject}.a", 0, 100)])
+        assert (report.stored, report.duplicates, left) == (100, 20, [0])
+        assert numbers(target.url, target.name) == list(range(100))
+
+    def test_that_do_not_pass_in_time(self, proxy: WireProxy, target: Stream) -> None:
+        proxy.drop(lambda frame: answer(frame, error(10023, 503)) if is_answer(frame) else frame)
+        with pytest.raises(RowRefused, match=r"also after 2 retries \(option maxRetries\); 0 rows") as raised:
+            Sink(proxy.url, maxRetries=2).write([rows(f"{target.subject}.a", 0, 100)])
+        assert raised.value.err_code == 10023
+
+    @pytest.mark.parametrize("reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")])
+    def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
+        self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
+    ) -> None:
+        left = [8]  # of which each is waited for longer, up to a second
+
+        def refuse(frame: bytes) -> bytes:
+            if is_answer(frame) and left[0] and b".1 " in frame.partition(b"\r\n")[0]:
+                left[0] -= 1
+                return answer(frame, *reply)
+            return frame
+
+        proxy.drop(refuse)
+        sink = Sink(proxy.url, maxRetries=0, retryTimeout="60s")
+        report = sink.write([rows(f"{target.subject}.a", 0, 100)])
+        assert (report.stored, left) == (100, [0])
+        assert numbers(target.url, target.name) == list(range(100))
+
+    def test_of_a_full_queue_may_last_as_long_as_an_outage(self, proxy: WireProxy, target: Stream) -> None:
+        proxy.drop(lambda frame: answer(frame, error(10167, 429)) if is_answer(frame) else frame)
+        with pytest.raises(OutageError, match=r"error 10167.* for 1 s \(option retryTimeout\); 0 rows"):
+            Sink(proxy.url, maxRetries=2, retryTimeout="1s").write([rows(f"{target.subject}.a", 0, 100)])
+
+    @pytest.mark.parametrize("reply", [(error(19999), b""), (b"", b"NATS/1.0 418 Teapot\r\n\r\n")])
+    def test_that_nobody_knows_fail(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
+        count = [0]
+
+        def refuse(frame: bytes) -> bytes:
+            count[0] += is_answer(frame)
+            return answer(frame, *reply) if is_answer(frame) and count[0] == 50 else frame
+
+        proxy.drop(refuse)
+        with pytest.raises(RowRefused, match="row 50 of partition 0") as raised:
+            Sink(proxy.url).write([rows(f"{target.subject}.a", 0, 100)])
+        assert 49 <= counted(raised.value) <= 99
+
+    def test_a_full_stream_that_is_purged(self, nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+        full = stream(storage="memory", max_msgs=100, discard="new")
+        sink = Sink(nats_server.url, maxRetries=100)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(sink.write, [rows(f"{full.subject}.a", 0, 150)])
+            full.wait_for(100)
+            full.purge()
+            report = writing.result(60)
+        assert (report.stored, report.streams) == (150, {full.name: (1, 150)})
+        assert sorted(numbers(full.url, full.name)) == list(range(100, 150))
+
+    def test_a_row_stored_by_another_stream(self, proxy: WireProxy, target: Stream) -> None:
+        proxy.drop(lambda frame: frame.replace(target.name.encode(), b"Z" * len(target.name)))
+        sink = Sink(proxy.url, stream=target.name, maxInFlight=2000)
+        with pytest.raises(RowRefused, match=f"stream Z+ stored it, not {target.name} .option stream.") as raised:
+            sink.write([rows(f"{target.subject}.a", 0, 2000)])
+        assert counted(raised.value) == 0
+
+    def test_a_stream_that_is_deleted(self, nats_server: NatsServer, target: Stream) -> None:
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(f"{target.subject}.a", 0, 1000)
+            target.wait_for(1000)
+            target.delete()
+            yield rows(f"{target.subject}.a", 1000, 1000)
+
+        with pytest.raises(RowRefused, match="no stream captures this subject") as raised:
+            Sink(nats_server.url, stream=target.name).write(batches())
+        assert counted(raised.value) == 1000
+        assert raised.value.number == 1001
+
+    def test_the_permission_for_one_of_two_subjects(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        server = nats_server_factory(
+            config="""authorization { users: [
+                {user: ann, password: p, permissions: {publish: {allow: [">"], deny: ["S.b"]}}}
+                {user: all, password: p}
+            ] }"""
+        )
+        everything = server.url.replace("//", "//all:p@")
+        create(everything, "S")
+        sink = Sink(server.url, user="ann", password="p", delivery="at-least-once")
+        with pytest.raises(RowRefused, match=r"'S\.b': the account may not publish to this subject") as raised:
+            sink.write([rows(lambda number: "S.b" if number in (10, 20, 30) else "S.a", 0, 1000)])
+        assert raised.value.number == 11
+        with Publisher(everything) as publisher:
+            assert counted(raised.value) == publisher.api("STREAM.INFO.S")["state"]["messages"] == 997
+
+
+EXPECTED = ("data", "subject", "expected_last_subject_sequence")
+
+
+class TestExpectedSequence:
+    @pytest.mark.parametrize("lost", ["answers", "connection"])
+    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+    def test_rows_that_were_stored_are_known_again(
+        self, proxy: WireProxy, target: Stream, delivery: str, lost: str
+    ) -> None:
+        """The second try is refused for the first one's sake; each row of the chain follows the one before it."""
+        chain = batch(
+            data=[payload(number) for number in range(20)],
+            subject=[f"{target.subject}.a"] * 20,
+            expected_last_subject_sequence=list(range(20)),
+        )
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            yield chain
+            proxy.wait(lambda: proxy.dropped == 20)
+            proxy.drop(None)
+            if lost == "connection":
+                proxy.cut()
+
+        report = Sink(proxy.url, delivery=delivery, ackTimeout="300ms").write(batches(), names=EXPECTED)
+        assert (report.rows, report.stored, report.duplicates) == (20, 20, 20)
+        assert report.streams == {target.name: (1, 20)}
+        assert numbers(target.url, target.name) == list(range(20))
+
+    @pytest.mark.parametrize("repeat", [False, True], ids=["first try", "second try"])
+    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+    @pytest.mark.parametrize("theirs", [b"other", b"row 0"])
+    def test_a_row_that_comes_too_late_is_refused(
+        self, proxy: WireProxy, target: Stream, delivery: str, repeat: bool, theirs: bytes
+    ) -> None:
+        target.send(Message(f"{target.subject}.a", theirs))
+        row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
+        if repeat:
+            proxy.drop_frames(b"wrong last sequence")
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms")
+        with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)") as raised:
+            sink.write([row], names=EXPECTED)
+        assert (raised.value.err_code, counted(raised.value)) == (10071, 0)
+        assert target.state()["messages"] == 1
+
+
+class TestDeadLetters:
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_thousands_at_once(self, nats_server: NatsServer, stream: Callable[..., Stream], delivery: str) -> None:
+        small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
+        sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row", stream=small.name)
+        data = [payload(number, 400 if number % 2 else 10) for number in range(8000)]
+        batches = [batch(data=data, subject=[f"{small.subject}.a"] * 8000)]
+        report = sink.write(batches)
+        assert (report.rows, report.stored, report.dead_letters) == (8000, 4000, 4000)
+        assert report.streams == {small.name: (1, 4000)}
+        assert numbers(small.url, small.name) == list(range(0, 8000, 2))
+        assert sorted(numbers(dead.url, dead.name)) == list(range(1, 8000, 2))
+        # Written again, the letters of the other levels are the same.
+        assert sink.write(batches).dead_letters == 4000
+        assert len(stored(dead.url, dead.name)) == (8000 if delivery == "at-least-once" else 4000)
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_that_nobody_takes_any_more(
+        self, nats_server: NatsServer, stream: Callable[..., Stream], delivery: str
+    ) -> None:
+        small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(f"{small.subject}.a", 0, 10, 400)
+            yield rows(f"{small.subject}.a", 10, 10)
+            dead.wait_for(10)
+            dead.delete()
+            yield rows(f"{small.subject}.a", 20, 10, 400)
+
+        sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row", maxInFlight=10)
+        with pytest.raises(RowRefused, match=rf"'{dead.subject}\.row': no stream captures this subject") as raised:
+            sink.write(batches())
+        assert counted(raised.value) == 10 == small.state()["messages"]
+
+    def test_of_rows_that_are_never_sent(self, nats_server: NatsServer, target: Stream) -> None:
+        sink = Sink(nats_server.url, deadLetterSubject=f"{target.subject}.dead")
+        subjects = [f"{target.subject}.a", "no good", None, f"{target.subject}.b"]
+        data = [payload(0), payload(1), payload(2), payload(3, 1_100_000)]
+        report = sink.write([batch(data=data, subject=subjects)])
+        assert (report.rows, report.stored, report.dead_letters) == (4, 1, 3)
+        assert sorted(numbers(target.url, target.name)) == [0, 1, 2, 3]
+
+
+class TestReport:
+    def test_of_rows_that_another_attempt_has_stored(self, nats_server: NatsServer, target: Stream) -> None:
+        sink = Sink(nats_server.url)
+        first = sink.write([rows(f"{target.subject}.a", 0, 300)])
+        again = sink.write([rows(f"{target.subject}.a", 0, 500)])
+        assert (first.rows, first.stored, first.duplicates, first.dead_letters) == (300, 300, 0, 0)
+        assert (again.rows, again.stored, again.duplicates, again.dead_letters) == (500, 500, 300, 0)
+        assert first.streams == {target.name: (1, 300)}
+        assert again.streams == {target.name: (1, 500)}
+
+    def test_of_several_streams_and_of_none(self, nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+        one, two = stream(storage="memory"), stream(storage="memory")
+        two.fill(7)
+        sink = Sink(nats_server.url)
+        report = sink.write([rows(lambda number: f"{(one if number % 3 else two).subject}.a", 0, 300)])
+        assert report.streams == {one.name: (1, 200), two.name: (8, 107)}
+        empty = sink.write([])
+        assert (empty.rows, empty.stored, empty.streams) == (0, 0, {})
+        assert sink.write([rows("x", 0, 0)]).rows == 0
+
+    def test_equal_rows_are_stored_each(self, nats_server: NatsServer, target: Stream) -> None:
+        same = batch(data=[b"row 7"] * 500, subject=[f"{target.subject}.a"] * 500)
+        for _ in range(2):
+            assert Sink(nats_server.url).write([same, same]).stored == 1000
+        assert numbers(target.url, target.name) == [7] * 1000
+
+
+class TestSharing:
+    def test_two_tasks_on_one_connection(self, proxy: WireProxy, target: Stream) -> None:
+        sink = Sink(proxy.url, maxInFlight=200)
+        together = threading.Barrier(2)
+
+        def attempt(partition: int) -> int:
+            def batches() -> Iterator[pa.RecordBatch]:
+                together.wait(30)
+                for index in range(20):
+                    if index == 10:
+                        proxy.cut_after(1000)
+                    yield rows(f"{target.subject}.{partition}", 100_000 * partition + 500 * index, 500)
+
+            return sink.write(batches(), task=WriteTask("q", 1, partition)).stored
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(attempt, (1, 2))) == [10_000, 10_000]
+        wanted = [*range(100_000, 110_000), *range(200_000, 210_000)]
+        assert sorted(numbers(target.url, target.name)) == wanted
+
+    def test_no_inbox_is_left(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        """However a task ends, its subscription ends with it."""
+        server = nats_server_factory(http_monitor=True)  # where nobody else is connected
+        create(server.url, "LEFT", subjects=["left.>"])
+        sink = Sink(server.url, maxRetries=0)
+
+        def broken() -> Iterator[pa.RecordBatch]:
+            yield rows("left.a", 0, 10)
+            raise JetStreamError("no more rows")
+
+        def subscriptions() -> int:
+            found: list[dict[str, Any]] = server.monitor("/connz?subs=true")["connections"]
+            return sum(int(each["subscriptions"]) for each in found if each.get("name") == "spark-jetstream")
+
+        sink.write([rows("left.a", 0, 10)])
+        sink.connect(5).api("$JS.API.INFO", b"", context="look")
+        wait_until(lambda: subscriptions() == 1, "the inbox of requests alone")
+        for _ in range(3):
+            with pytest.raises(RowRefused):
+                sink.write([rows("nowhere.a", 0, 10)])
+            with pytest.raises(JetStreamError, match="no more rows"):
+                sink.write(broken())
+        wait_until(lambda: subscriptions() == 1, "the inbox of requests alone")
+
+
+class TestCluster:
+    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+    def test_leaders_that_step_down(self, nats_cluster: NatsCluster, delivery: str) -> None:
+        name = f"STEP{LEVELS.index(delivery)}"
+        create(nats_cluster.url, name, num_replicas=3)
+        with Publisher(nats_cluster.urls[0]) as admin:
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                for index in range(20):
+                    if index % 5 == 2:
+                        nats_cluster.leader_of(name)
+                        admin.api(f"STREAM.LEADER.STEPDOWN.{name}")
+                    yield rows(f"{name}.a", 200 * index, 200)
+
+            report = Sink(nats_cluster.url, delivery=delivery, ackTimeout="1s").write(batches())
+            nats_cluster.leader_of(name)
+            found = numbers(nats_cluster.url, name)
+            admin.api(f"STREAM.DELETE.{name}")
+        assert report.stored == 4000
+        assert set(found) == set(range(4000))
+        if delivery == "deduplicated":
+            assert len(found) == 4000
+
+    def test_a_leader_that_is_killed(self, nats_cluster: NatsCluster) -> None:
+        create(nats_cluster.url, "KILLED", num_replicas=3, storage="file")
+        crashed: list[int] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for index in range(20):
+                if index == 5:
+                    crashed.append(nats_cluster.leader_of("KILLED"))
+                    nats_cluster.kill(crashed[0])
+                yield rows("KILLED.a", 200 * index, 200)
+
+        try:
+            report = Sink(nats_cluster.url, ackTimeout="1s", retryTimeout="60s", maxRetries=30).write(batches())
+        finally:
+            for index in crashed:
+                nats_cluster.restart(index)
+        assert report.stored == 4000
+        found = numbers(nats_cluster.url, "KILLED")
+        with Publisher(nats_cluster.urls[0]) as admin:
+            admin.api("STREAM.DELETE.KILLED")
+        assert sorted(found) == list(range(4000))

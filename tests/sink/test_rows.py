@@ -1,0 +1,516 @@
+"""Columns to rows: which schemas there are, which rows can be published, and what their headers become."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import OptionError, SchemaError
+from spark_jetstream.options.names import Subject
+from spark_jetstream.sink.rows import SinkColumns, subject_fault
+from tests.support.sink_rows import HEADERS, batch_of, read, rows
+
+DATA, SUBJECT = ("data", "binary"), ("subject", "string")
+LISTS, STRINGS = "map<string,array<string>>", "map<string,string>"
+
+
+# -- columns --
+
+GOOD_COLUMNS: list[tuple[list[tuple[str, str]], str | None]] = [
+    ([DATA, SUBJECT], None),
+    ([("data", "string"), SUBJECT], None),
+    ([DATA], "orders.new"),
+    ([DATA, SUBJECT], "orders.new"),
+    ([SUBJECT, ("headers", LISTS), DATA], None),
+    ([DATA, SUBJECT, ("headers", STRINGS)], None),
+    ([DATA, SUBJECT, ("msg_id", "string"), ("ttl", "string"), ("expected_last_subject_sequence", "bigint")], None),
+    # What the source gives.
+    (
+        [
+            ("stream", "string"), SUBJECT, ("sequence", "bigint"), ("timestamp", "timestamp"), ("headers", LISTS), DATA
+        ],
+        None,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "subject"), GOOD_COLUMNS)
+def test_these_columns_can_be_written(fields: list[tuple[str, str]], subject: str | None) -> None:
+    columns = SinkColumns.check(fields, subject)
+    assert columns.fields == tuple(fields)
+    assert columns.names == tuple(name for name, _ in fields)
+    assert columns.subject == subject
+
+
+BAD_COLUMNS: dict[str, tuple[list[tuple[str, str]], str | None, list[str]]] = {
+    "no data": ([SUBJECT], None, ['no column "data"', "binary or string"]),
+    "nothing": ([], "a", ['no column "data"']),
+    "no subject": ([DATA], None, ['no column "subject"', "option subject"]),
+    "unknown": ([DATA, SUBJECT, ("colour", "string")], None, ['no column "colour"', "drop it", "msg_id"]),
+    "misspelt": ([DATA, SUBJECT, ("heeders", LISTS)], None, ['"heeders"', 'did you mean "headers"']),
+    "upper case": ([("Data", "binary"), SUBJECT], None, ['"Data"', 'did you mean "data"']),
+    "camel case": ([DATA, SUBJECT, ("msgId", "string")], None, ['"msgId"', 'did you mean "msg_id"']),
+    "data of a number": ([("data", "int"), SUBJECT], None, ['"data" is of type int', "binary or string"]),
+    "data of a struct": ([("data", "struct<a:int>"), SUBJECT], None, ["struct<a:int>", "binary or string"]),
+    "binary subject": ([DATA, ("subject", "binary")], None, ['"subject" is of type binary', "must be string"]),
+    "binary subject beside the option": ([DATA, ("subject", "binary")], "a", ['"subject" is of type binary']),
+    "headers of binary": ([DATA, SUBJECT, ("headers", "map<string,binary>")], None, ["map<string,binary>", STRINGS]),
+    "headers of an array": ([DATA, SUBJECT, ("headers", "array<string>")], None, ["array<string>", LISTS]),
+    "id of a number": ([DATA, SUBJECT, ("msg_id", "bigint")], None, ['"msg_id" is of type bigint', "must be string"]),
+    "ttl of an interval": ([DATA, SUBJECT, ("ttl", "interval")], None, ['"ttl" is of type interval', "string"]),
+    "int": ([DATA, SUBJECT, ("expected_last_subject_sequence", "int")], None, ["of type int", "must be bigint"]),
+    "sequence": ([DATA, SUBJECT, ("sequence", "string")], None, ['"sequence" is of type string', "must be bigint"]),
+    "time": ([DATA, SUBJECT, ("timestamp", "timestamp_ntz")], None, ["timestamp_ntz", "must be timestamp"]),
+    "twice": ([DATA, SUBJECT, DATA], None, ['column "data" twice']),
+}
+
+
+@pytest.mark.parametrize(("fields", "subject", "words"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
+def test_other_columns_are_refused_by_name(
+    fields: list[tuple[str, str]], subject: str | None, words: list[str]
+) -> None:
+    with pytest.raises(SchemaError) as caught:
+        SinkColumns.check(fields, subject)
+    for word in words:
+        assert word in str(caught.value)
+
+
+# -- rows --
+
+
+def test_plain_columns_become_rows() -> None:
+    batch = batch_of(data=[b"x", b"", b"\r\n\x00\xff"], subject=["a", "b.c", "größe.日本"])
+    found = read(batch, first=41)
+    assert len(found) == 3
+    assert found.number.tolist() == [41, 42, 43]
+    assert found.number.dtype == np.int64
+    assert found.data.to_pylist() == [b"x", b"", b"\r\n\x00\xff"]
+    assert found.subject.to_pylist() == [b"a", b"b.c", "größe.日本".encode()]
+    assert found.lines.to_pylist() == [b"", b"", b""]
+    assert found.msg_id is None
+    assert found.faults == {}
+    assert {found.data.type, found.subject.type, found.lines.type} == {pa.binary()}
+
+
+def test_the_option_subject_wins_over_the_column() -> None:
+    for found in (
+        rows("orders.new", data=[b"x", b"y"]),
+        read(batch_of(data=[b"x", b"y"], subject=[None, "a b"]), "orders.new"),
+    ):
+        assert found.subject.to_pylist() == [b"orders.new"] * 2
+        assert not found.faults
+
+
+@pytest.mark.parametrize("option", [None, "fixed.subject"])
+def test_a_batch_without_rows_has_none(option: str | None) -> None:
+    found = rows(option, data=[], subject=[], headers=[], msg_id=[], ttl=[], expected_last_subject_sequence=[])
+    assert len(found) == len(found.data) == len(found.subject) == len(found.lines) == 0
+    assert found.msg_id is not None
+    assert len(found.msg_id) == 0
+
+
+def test_columns_of_the_source_are_passed_over() -> None:
+    batch = batch_of(
+        {"stream": pa.string(), "sequence": pa.int64(), "timestamp": pa.timestamp("us", "UTC")},
+        stream=["S"],
+        subject=["a"],
+        sequence=[7],
+        timestamp=[0],
+        headers=[[("A", ["1"])]],
+        data=[b"x"],
+    )
+    found = read(batch)
+    assert (found.subject.to_pylist(), found.data.to_pylist(), found.lines.to_pylist()) == (
+        [b"a"],
+        [b"x"],
+        [b"A: 1\r\n"],
+    )
+
+
+LARGE = {
+    "data": pa.large_string(),
+    "subject": pa.large_string(),
+    "headers": pa.map_(pa.large_string(), pa.large_list(pa.large_string())),
+    "msg_id": pa.large_string(),
+    "ttl": pa.large_string(),
+}
+TYPES: dict[str, dict[str, pa.DataType]] = {
+    "usual": {},
+    "large": LARGE,
+    "large, binary data": {**LARGE, "data": pa.large_binary()},
+    "string data": {"data": pa.string()},
+}
+
+
+@pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
+def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataType]) -> None:
+    binary = types.get("data") not in (pa.string(), pa.large_string())
+    data = ["null", "x", "", None, "größe"]
+    batch = batch_of(
+        types,
+        data=[value.encode() if binary and value is not None else value for value in data],
+        subject=["a b", "a", "b", "c", "*"],
+        headers=[[("x y\n", ["1"])], None, [("A", ["1", "2"]), ("B", [])], [], [("C", [""])]],
+        msg_id=["", None, "id-2", "id-3", "id 4"],
+        ttl=["5s", "5s", None, "never", None],
+        expected_last_subject_sequence=[-1, 0, None, 7, None],
+    )
+    for part in (batch.slice(1), pa.concat_batches([batch.slice(0, 2), batch.slice(2)]).slice(1)):
+        found = read(part, first=11)
+        assert found.data.to_pylist() == [b"x", b"", b"", "größe".encode()]
+        assert found.subject.to_pylist() == [b"a", b"b", b"c", b"*"]
+        assert found.lines.to_pylist() == [
+            b"Nats-TTL: 5s\r\nNats-Expected-Last-Subject-Sequence: 0\r\n",
+            b"A: 1\r\nA: 2\r\n",
+            b"Nats-TTL: never\r\nNats-Expected-Last-Subject-Sequence: 7\r\n",
+            b"C: \r\n",
+        ]
+        assert found.msg_id is not None
+        assert found.msg_id.to_pylist() == [None, b"id-2", b"id-3", None]
+        assert found.faults == {
+            2: "column data is null",
+            3: "its subject '*' has a wildcard",
+        }
+        assert read(part.slice(1, 1)).lines.to_pylist() == [b"A: 1\r\nA: 2\r\n"]
+
+
+# -- subjects --
+
+GOOD_SUBJECTS = [
+    "a", "a.b.c", "a*b", "*a", "a>", ">>", "a.b*.c", "größe.日本.🙂", "$KV.bucket.key", "$JSX.a", "a.$JS", "$OBJ.b.C.x",
+    "_INBOX.x", "-_/=#!\"'", "\u00a0", "\u0085", "x" * 1024, "ü" * 512,
+]  # fmt: skip
+BAD_SUBJECTS = {
+    "": "is empty",
+    "a b": "blank or a control character",
+    " a": "blank or a control character",
+    "a ": "blank or a control character",
+    "a\tb": "blank or a control character",
+    "a\r\nb": "blank or a control character",
+    "a\n": "blank or a control character",
+    "a\x00b": "blank or a control character",
+    "a\x7f": "blank or a control character",
+    ".": "empty token",
+    ".a": "empty token",
+    "a..b": "empty token",
+    "a.": "empty token",
+    "*": "wildcard",
+    "a.*": "wildcard",
+    "*.a": "wildcard",
+    "a.*.b": "wildcard",
+    ">": "wildcard",
+    "a.>": "wildcard",
+    "a.>.b": "wildcard",
+    "$JS": "server's own",
+    "$JS.API.STREAM.DELETE.S": "server's own",
+    "$SYS.REQ.SERVER.PING": "server's own",
+    "x" * 1025: "1025 bytes, more than 1024",
+    "ü" * 513: "1026 bytes, more than 1024",
+}
+
+
+def test_each_bad_subject_is_told_and_leaves_the_others_alone() -> None:
+    subjects: list[str | None] = []
+    for bad in [*BAD_SUBJECTS, None]:
+        subjects += [bad, GOOD_SUBJECTS[len(subjects) % len(GOOD_SUBJECTS)]]
+    subjects += GOOD_SUBJECTS
+    found = rows(data=[b"x"] * len(subjects), subject=subjects)
+    expected = {index: reason for index, reason in enumerate(map(BAD_SUBJECTS.get, map(str, subjects))) if reason}
+    expected[subjects.index(None)] = "column subject is null"
+    assert found.faults.keys() == expected.keys()
+    for index, reason in expected.items():
+        assert reason in found.faults[index]
+        assert not set(found.faults[index]) & set("\r\n\x00\x7f")
+    # Where it should have gone is still there, for those who look after it.
+    assert found.subject.to_pylist() == [(subject or "").encode() for subject in subjects]
+
+
+def test_a_bad_subject_is_shown_in_part() -> None:
+    fault = subject_fault(b"a b" + b"x" * 900)
+    assert fault is not None
+    assert "a bxxx" in fault
+    assert len(fault) < 200
+
+
+@pytest.mark.parametrize("subject", [b"a.\xff\xfe", b"\xc3"])
+def test_a_subject_that_is_not_utf8_is_published_as_it_is(subject: bytes) -> None:
+    # A server takes it; a Spark string can hold it (a cast from binary).
+    text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, len(subject)], np.int32)), pa.py_buffer(subject)]
+    )
+    found = read(batch_of(data=[b"x"], subject=text, msg_id=text, ttl=text))
+    assert found.subject.to_pylist() == [subject]
+    assert not found.faults
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(st.sampled_from("ab.*>$JSY \t\n\x00\x7fü"), max_size=12) | st.text(max_size=20))
+def test_column_and_options_have_the_same_rules_for_subjects(subject: str) -> None:
+    subject = subject.strip()
+    try:
+        Subject().parse("subject", subject)
+        accepted = True
+    except OptionError:
+        accepted = False
+    assert accepted == (subject_fault(subject.encode()) is None)
+
+
+# -- headers --
+
+Map = list[tuple[str, list[str | None] | None]] | None
+
+#: (the map of a row, its lines, its fault), with lists of values.
+HEADER_CASES: dict[str, tuple[Map, bytes, str | None]] = {
+    "null": (None, b"", None),
+    "empty": ([], b"", None),
+    "one": ([("A", ["1"])], b"A: 1\r\n", None),
+    "repeated": ([("A", ["1", "2", "1"])], b"A: 1\r\nA: 2\r\nA: 1\r\n", None),
+    "a key twice": ([("A", ["1"]), ("B", ["2"]), ("A", ["3"])], b"A: 1\r\nB: 2\r\nA: 3\r\n", None),
+    "no values": ([("A", []), ("B", ["1"])], b"B: 1\r\n", None),
+    "empty value": ([("A", [""])], b"A: \r\n", None),
+    "colons": ([("A", ["a: b", ":", "Nats-TTL: 5s"])], b"A: a: b\r\nA: :\r\nA: Nats-TTL: 5s\r\n", None),
+    "blanks in a value": ([("A", [" 1\t "])], b"A:  1\t \r\n", None),
+    "outside ASCII": ([("größe", ["日本"])], "größe: 日本\r\n".encode(), None),
+    "a blank in a name": ([("A b", ["1"])], b"A b: 1\r\n", None),
+    "null list": ([("A", ["1"]), ("B", None)], b"A: 1\r\n", "null list of values"),
+    "null value": ([("A", ["1", None, "2"])], b"A: 1\r\nA: 2\r\n", "null value"),
+    "CR LF in a value": ([("A", ["1\r\nNats-Rollup: all"]), ("B", ["2"])], b"B: 2\r\n", "line end"),
+    "LF in a value": ([("A", ["1\n"])], b"", "line end"),
+    "CR in a value": ([("A", ["\r1"])], b"", "line end"),
+    "colon in a name": ([("a:b", ["1"]), ("B", ["2"])], b"B: 2\r\n", "the name 'a:b'"),
+    "empty name": ([("", ["1"])], b"", "the name ''"),
+    "CR LF in a name": ([("A\r\nB", ["1"])], b"", r"the name 'A\r\nB'"),
+    "NUL in a name": ([("A\x00", ["1"])], b"", r"the name 'A\x00'"),
+    "blank before a name": ([(" A", ["1"])], b"", "the name ' A'"),
+    "blank behind a name": ([("A ", ["1"])], b"", "the name 'A '"),
+    "tab in a name": ([("A\tB", ["1"])], b"", r"the name 'A\tB'"),
+    "first of two faults": ([("", ["1"]), ("A", [None]), ("B", ["\n"])], b"", "the name ''"),
+    "the server's own": ([("Nats-TTL", ["5s"]), ("A", ["1"]), ("Status", ["404"])], b"A: 1\r\n", None),
+    "the server's own, broken": ([("Nats-TTL", ["\n", None]), ("Nats-Rollup", None)], b"", None),
+}  # fmt: skip
+
+
+def as_strings(case: Map) -> list[tuple[str, str | None]] | None:
+    """The same map with strings for values, as long as there is one value for each name."""
+    return None if case is None else [(name, value) for name, values in case for value in values or []]
+
+
+@pytest.mark.parametrize("around", [0, 3])
+@pytest.mark.parametrize(("case", "lines", "fault"), HEADER_CASES.values(), ids=HEADER_CASES)
+def test_headers_become_lines(case: Map, lines: bytes, fault: str | None, around: int) -> None:
+    other: Map = [("X", ["y"])]
+    listed: list[Map] = [other] * around + [case] + [other] * around
+    strings = [as_strings(each) for each in listed]
+    arrays = [pa.array(listed, HEADERS), pa.array(strings, pa.map_(pa.string(), pa.string()))]
+    if any(values is None for _, values in case or []):
+        arrays.pop()
+    for headers in arrays:
+        found = read(batch_of(data=[b"x"] * len(listed), headers=headers), "a")
+        assert found.lines.to_pylist() == [b"X: y\r\n"] * around + [lines] + [b"X: y\r\n"] * around
+        assert found.faults.keys() == ({around} if fault else set())
+        assert (fault or "") in found.faults.get(around, "")
+
+
+@pytest.mark.parametrize("values", [pa.list_(pa.string()), pa.string()])
+def test_what_lies_behind_a_null_map_is_not_published(values: pa.DataType) -> None:
+    some = ["1", "2", "3"] if values == pa.string() else [["1"], ["2"], ["3"]]
+    items = pa.array(some, values)
+    headers = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), pa.array(["A", "", "C"]), items, mask=pa.array([False, True, False])
+    )
+    assert len(headers.keys) == 3
+    found = read(batch_of(data=[b"x"] * 3, headers=headers), "a")
+    assert found.lines.to_pylist() == [b"A: 1\r\n", b"", b"C: 3\r\n"]
+    assert not found.faults
+
+
+#: What a server acts on, refuses, or adds by itself.
+SERVER_HEADERS = [
+    "Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Sequence", "Nats-Expected-Last-Subject-Sequence",
+    "Nats-Expected-Last-Subject-Sequence-Subject", "Nats-Expected-Last-Msg-Id", "Nats-Batch-Id", "Nats-Batch-Sequence",
+    "Nats-Batch-Commit", "Nats-TTL", "Nats-Rollup", "Nats-Stream-Source", "Nats-Schedule", "Nats-Schedule-Target",
+    "Nats-Schedule-Source", "Nats-Schedule-TTL", "Nats-Schedule-Rollup", "Nats-Schedule-Time-Zone",
+    "Nats-Schedule-Next", "Nats-Scheduler", "Nats-Incr", "Nats-Counter-Sources", "Nats-Stream", "Nats-Subject",
+    "Nats-Sequence", "Nats-Time-Stamp", "Nats-Last-Sequence", "Nats-Num-Pending", "Nats-UpTo-Sequence", "Nats-Pin-Id",
+    "Nats-Msg-Size", "Nats-Marker-Reason", "Nats-Required-Api-Level", "Nats-Trace-Dest", "Nats-Trace-Only", "Status",
+    "Description",
+]  # fmt: skip
+NEAR_MISSES = [
+    "nats-msg-id", "NATS-TTL", "Nats-Foo", "Nats-Msg-Idx", "X-Nats-Msg-Id", "Nats-TTL-X", "Nats-Streams", "status",
+    "Statuses", "Descriptions", "Nats", "Nats-", "Nats-Expected", "KV-Operation", "Nats-Incremental", "Nats-Batch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVER_HEADERS)
+def test_headers_that_are_the_servers_business_are_left_out(name: str) -> None:
+    for headers in (
+        pa.array([[(name, ["1"])], [("A", ["1"]), (name, ["2", "3"]), ("B", ["4"])]], HEADERS),
+        pa.array([[(name, "1")], [("A", "1"), (name, "2"), ("B", "4")]], pa.map_(pa.string(), pa.string())),
+    ):
+        found = read(batch_of(data=[b"", b""], headers=headers), "a")
+        assert found.lines.to_pylist() == [b"", b"A: 1\r\nB: 4\r\n"]
+        assert not found.faults
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_headers_with_similar_names_are_published(name: str) -> None:
+    found = rows(data=[b""], subject=["a"], headers=[[(name, ["1"])]])
+    assert found.lines.to_pylist() == [f"{name}: 1\r\n".encode()]
+    assert not found.faults
+
+
+def test_header_names_that_are_not_utf8_do_no_harm() -> None:
+    name = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    )
+    headers = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), name, name)
+    found = read(batch_of(data=[b"x"], headers=headers), "a")
+    assert found.lines.to_pylist() == [b"\xff\xfe: \xff\xfe\r\n"]
+
+
+NAMES = st.sampled_from(["A", "B", "Nats-TTL", "Nats-Foo", "", "a:b", " ", "x\n", "Status", "größe"])
+VALUES = st.sampled_from(["", "1", "a: b", None, "x\r\ny", "\n", "日本"])
+MAPS = st.none() | st.lists(st.tuples(NAMES, st.none() | st.lists(VALUES, max_size=3)), max_size=4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(MAPS, max_size=8), st.integers(0, 3), st.integers(0, 8))
+def test_any_headers_become_lines_or_faults(maps: list[Map], skip: int, count: int) -> None:
+    part = batch_of(data=[b"x"] * len(maps), headers=maps).slice(min(skip, len(maps)), count)
+    found = read(part, "a")
+    for index, (each, lines) in enumerate(zip(maps[skip : skip + count], found.lines.to_pylist(), strict=True)):
+        expected, good = b"", True
+        for name, values in each or []:
+            if name in ("Nats-TTL", "Status"):
+                continue
+            if name not in ("A", "B", "Nats-Foo", "größe") or values is None:
+                good = False
+                continue
+            for value in values:
+                if value is None or "\n" in value:
+                    good = False
+                else:
+                    expected += f"{name}: {value}\r\n".encode()
+        assert lines == expected
+        assert (index in found.faults) == (not good)
+
+
+# -- the other columns --
+
+GOOD_WORDS = ["5s", "never", "a:b", "größe"]
+BAD_WORDS = ["", " ", "a b", "a\r\nb", "a\t", "\x00", "\x7f"]
+WORDS = {word: word in GOOD_WORDS for word in [*GOOD_WORDS, *BAD_WORDS]}
+
+
+@pytest.mark.parametrize("column", ["msg_id", "ttl"])
+def test_what_cannot_be_a_header_is_a_fault_and_left_out(column: str) -> None:
+    found = rows("a", data=[b"x"] * (len(WORDS) + 1), **{column: [*WORDS, None]})
+    reason = f"column {column} is empty or holds a blank or a control character"
+    assert found.faults == {index: reason for index, good in enumerate(WORDS.values()) if not good}
+    kept = [word.encode() if good else None for word, good in WORDS.items()] + [None]
+    if column == "msg_id":
+        assert found.msg_id is not None
+        assert found.msg_id.to_pylist() == kept
+    else:
+        assert found.lines.to_pylist() == [b"" if word is None else b"Nats-TTL: %b\r\n" % word for word in kept]
+
+
+def test_expected_sequences_are_headers_where_there_are_any() -> None:
+    values = [0, None, 7, 2**63 - 1, -1]
+    found = rows("a", data=[b"x"] * 5, expected_last_subject_sequence=values)
+    name = b"Nats-Expected-Last-Subject-Sequence: "
+    assert found.lines.to_pylist() == [name + b"0\r\n", b"", name + b"7\r\n", name + b"9223372036854775807\r\n", b""]
+    assert found.faults == {4: "column expected_last_subject_sequence is negative"}
+
+
+def test_columns_of_nulls_alone_say_nothing() -> None:
+    found = rows(
+        "a",
+        data=[b"x", b"y"],
+        headers=[None, None],
+        msg_id=[None, None],
+        ttl=[None, None],
+        expected_last_subject_sequence=[None, None],
+    )
+    assert found.lines.to_pylist() == [b"", b""]
+    assert found.msg_id is not None
+    assert found.msg_id.null_count == 2
+    assert not found.faults
+
+
+def test_a_row_with_many_faults_tells_the_first() -> None:
+    found = rows(
+        data=[b"x", None, b"y"],
+        subject=["a", "*", "b"],
+        headers=[None, [("", [None])], None],
+        msg_id=["i", "", "j"],
+        ttl=[None, " ", None],
+        expected_last_subject_sequence=[None, -1, None],
+    )
+    assert found.faults == {1: "column data is null"}
+    assert found.data.to_pylist() == [b"x", b"", b"y"]
+    assert found.lines.to_pylist() == [b""] * 3
+
+
+# -- take --
+
+
+def test_rows_can_be_taken_apart() -> None:
+    found = read(
+        batch_of(
+            data=[b"0", None, b"2", None],
+            subject=["a", "b", "c", "d"],
+            headers=[[("A", ["0"])], None, [("A", ["2"])], None],
+            msg_id=["i0", "i1", None, "i3"],
+        ),
+        first=5,
+    )
+    some = found.take(np.array([3, 2, 0]))
+    assert some.number.tolist() == [8, 7, 5]
+    assert some.subject.to_pylist() == [b"d", b"c", b"a"]
+    assert some.data.to_pylist() == [b"", b"2", b"0"]
+    assert some.lines.to_pylist() == [b"", b"A: 2\r\n", b"A: 0\r\n"]
+    assert some.msg_id is not None
+    assert some.msg_id.to_pylist() == [b"i3", None, b"i0"]
+    assert some.faults == {0: "column data is null"}
+    good = found.take(np.array([index for index in range(4) if index not in found.faults], np.int64))
+    assert good.data.to_pylist() == [b"0", b"2"]
+    assert not good.faults
+
+
+def test_rows_of_which_none_is_taken_are_none() -> None:
+    nothing = rows(data=[b"x"], subject=["a"]).take(np.array([], np.int64))
+    assert len(nothing) == len(nothing.data) == 0
+    assert nothing.msg_id is None
+
+
+# -- any rows --
+
+ANY_SUBJECT = st.sampled_from([*list(GOOD_SUBJECTS)[:6], *list(BAD_SUBJECTS)[:12], None])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.none() | st.binary(max_size=9), ANY_SUBJECT, st.sampled_from([*WORDS, None]), MAPS), max_size=8
+    ),
+    st.lists(st.integers(0, 8), max_size=4),
+)
+@example([(None, None, "", [("", None)])], [0])
+def test_a_row_is_judged_alone(table: list[tuple[Any, ...]], cuts: list[int]) -> None:
+    names = ("data", "subject", "msg_id", "headers")
+    batch = batch_of(**{name: [row[at] for row in table] for at, name in enumerate(names)})
+    whole = read(batch)
+    places = [0, *sorted(cut for cut in cuts if cut <= len(table)), len(table)]
+    parts = [read(batch.slice(a, b - a), first=a + 1) for a, b in pairwise(places)]
+    for field in ("subject", "data", "lines", "msg_id"):
+        assert getattr(whole, field).to_pylist() == [x for part in parts for x in getattr(part, field).to_pylist()]
+    assert whole.number.tolist() == [number for part in parts for number in part.number.tolist()]
+    together = {int(part.number[at]) - 1: reason for part in parts for at, reason in part.faults.items()}
+    assert whole.faults == together

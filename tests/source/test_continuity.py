@@ -1,0 +1,393 @@
+"""What an offset and a stream say together: go on, or something is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import DataLossError
+from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.source.continuity import (
+    Evidence,
+    check_continuity,
+    earliest_position,
+    idle_position,
+    latest_position,
+)
+from spark_jetstream.source.offsets import StreamPosition
+
+OLD = "2026-02-03T04:05:06.1Z"
+NEW = "2026-02-04T00:00:00Z"
+
+STREAM = StreamState(
+    name="ORDERS",
+    created=OLD,
+    first_seq=11,
+    last_seq=100,
+    messages=90,
+    bytes=9_000,
+    num_deleted=0,
+    last_timestamp=100_000,
+    retention="limits",
+    max_msgs_per_subject=-1,
+    allow_direct=False,
+    max_bytes=1 << 30,
+)
+NEVER_WRITTEN = replace(STREAM, first_seq=0, last_seq=0, messages=0, bytes=0, last_timestamp=0)
+PURGED = replace(STREAM, first_seq=101, messages=0, bytes=0)
+KEYED = replace(STREAM, max_msgs_per_subject=1, max_bytes=-1)
+
+
+def at(sequence: int, last_timestamp: int = 0, created: str = OLD) -> StreamPosition:
+    return StreamPosition(sequence, created, last_timestamp)
+
+
+def check(
+    position: StreamPosition, state: StreamState, *, fail: bool, filtered: bool, bucket: bool = False, **evidence: Any
+) -> tuple[StreamPosition, str | None]:
+    """`check_continuity` with what is known besides the state."""
+    return check_continuity(position, state, Evidence(**evidence), fail=fail, filtered=filtered, bucket=bucket)
+
+
+@pytest.mark.parametrize(
+    ("position", "state"),
+    [
+        pytest.param(at(11), STREAM, id="first kept"),
+        pytest.param(at(50, 5), STREAM, id="inside"),
+        pytest.param(at(100), STREAM, id="last"),
+        pytest.param(at(101, 100_000), STREAM, id="end"),
+        pytest.param(at(1), NEVER_WRITTEN, id="never written, first 0"),
+        pytest.param(at(1), replace(NEVER_WRITTEN, first_seq=1), id="never written, first 1"),
+        pytest.param(at(1_000), replace(STREAM, first_seq=1_000, last_seq=999), id="never written, first set"),
+        pytest.param(at(101), PURGED, id="purged, all read"),
+        pytest.param(at(5, 7), KEYED, id="superseded"),
+    ],
+)
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_nothing_is_missing(position: StreamPosition, state: StreamState, fail: bool, filtered: bool) -> None:
+    assert check(position, state, fail=fail, filtered=filtered) == (position, None)
+
+
+@pytest.mark.parametrize(
+    ("position", "state", "reread", "later", "goes_on", "said"),
+    [
+        pytest.param(
+            at(50, 5),
+            replace(STREAM, created=NEW, first_seq=1),
+            None,
+            None,
+            at(1, created=NEW),
+            f"stream ORDERS was deleted and created again (the offset belongs to the one created at {OLD},"
+            f" this one was created at {NEW}): whatever the old one held from sequence 50 on cannot be read",
+            id="created again",
+        ),
+        pytest.param(
+            at(50, 5),
+            replace(NEVER_WRITTEN, created=NEW),
+            None,
+            None,
+            at(1, created=NEW),
+            "was deleted and created again",
+            id="created again and empty",
+        ),
+        pytest.param(
+            at(102, 7),
+            STREAM,
+            None,
+            None,
+            at(101, 100_000),
+            "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely a",
+            id="lost one",
+        ),
+        pytest.param(at(9_000, 7), STREAM, None, 96, at(96), "now ends at 100", id="lost tail, partly written again"),
+        pytest.param(at(9_000, 7), STREAM, None, 500, at(101, 100_000), "now ends at 100", id="lost tail, late answer"),
+        pytest.param(at(9_000, 7), STREAM, None, 3, at(11), "now ends at 100", id="lost tail, first ones expired"),
+        pytest.param(at(9), NEVER_WRITTEN, None, None, at(1), "now ends at 0", id="lost everything"),
+        pytest.param(
+            at(60, 590),
+            STREAM,
+            591,
+            40,
+            at(40),
+            "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with"
+            " timestamp 590 ns, and has timestamp 591 ns now",
+            id="reused",
+        ),
+        pytest.param(
+            at(60, 590),
+            STREAM,
+            None,
+            40,
+            at(40),
+            "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with time"
+            " 1970-01-01T00:00:00.000000590Z, and sequence 40 has time 1970-01-01T00:00:00.000100000Z (likely a",
+            id="reused, the last message read is not found",
+        ),
+        pytest.param(at(60, 590), STREAM, 591, None, at(59), "gave its sequences", id="reused, from where unknown"),
+        pytest.param(at(101, 590), STREAM, 591, None, at(100), "gave its sequences", id="reused, the last one"),
+        pytest.param(
+            at(5),
+            STREAM,
+            None,
+            None,
+            at(11),
+            "messages 5 to 10 of stream ORDERS went before being read (likely expired or pushed out by",
+            id="expired",
+        ),
+        pytest.param(at(10), STREAM, None, None, at(11), "message 10 of stream ORDERS went", id="expired one"),
+        pytest.param(at(50), PURGED, None, None, at(101, 100_000), "messages 50 to 100 of", id="purged"),
+        pytest.param(
+            at(5),
+            replace(STREAM, max_bytes=-1),
+            None,
+            None,
+            at(11),
+            "(likely purged or deleted)",
+            id="no limits",
+        ),
+        pytest.param(
+            at(5),
+            replace(STREAM, retention="interest"),
+            None,
+            None,
+            at(11),
+            "(its retention is interest: likely acknowledged by its consumers, or purged)",
+            id="interest",
+        ),
+        pytest.param(
+            at(5),
+            replace(KEYED, first_seq=101, messages=0),
+            None,
+            None,
+            at(101, 100_000),
+            "messages 5 to 100 of stream ORDERS went",
+            id="superseding never empties a stream",
+        ),
+        pytest.param(
+            at(5),
+            replace(KEYED, max_age=1),
+            None,
+            None,
+            at(11),
+            "expired",
+            id="keyed, with an age",
+        ),
+        pytest.param(at(150), KEYED, None, None, at(101, 100_000), "lost its tail", id="keyed, lost tail"),
+    ],
+)
+def test_something_is_missing(
+    *,
+    position: StreamPosition,
+    state: StreamState,
+    reread: int | None,
+    later: int | None,
+    goes_on: StreamPosition,
+    said: str,
+) -> None:
+    known: dict[str, Any] = {"reread": reread, "later": None if later is None else (later, 100_000)}
+    found, sentence = check(position, state, fail=False, filtered=False, **known)
+    assert found == goes_on
+    assert sentence is not None
+    assert said in sentence
+    assert sentence.endswith(f"; failOnDataLoss is false, so reading goes on at sequence {goes_on.next}")
+    assert "cannot be known" not in sentence
+
+    with pytest.raises(DataLossError) as caught:
+        check(position, state, fail=True, filtered=False, **known)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(f"; set failOnDataLoss=false to go on at sequence {goes_on.next}")
+
+    with pytest.raises(DataLossError, match="cannot be known whether any of the missing messages matched the filter"):
+        check(position, state, fail=True, filtered=True, **known)
+
+
+BUCKET = replace(STREAM, max_msgs_per_subject=5, max_bytes=-1)
+EXPIRING = replace(BUCKET, max_age=1)
+BOUNDED = replace(BUCKET, max_bytes=1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("position", "state"),
+    [
+        pytest.param(at(5, 7), BUCKET, id="superseded or purged"),
+        pytest.param(at(5, 7), EXPIRING, id="expired"),
+        pytest.param(at(5, 7), BOUNDED, id="superseded, with a limit in bytes"),
+        pytest.param(at(5, 7), replace(EXPIRING, first_seq=101, messages=0, bytes=0), id="all expired"),
+        pytest.param(at(101, 100_000), replace(BUCKET, first_seq=101, messages=0, bytes=0), id="purged, all read"),
+    ],
+)
+@pytest.mark.parametrize("filtered", [True, False])
+def test_what_a_bucket_forgets_by_design(position: StreamPosition, state: StreamState, filtered: bool) -> None:
+    assert check(position, state, fail=True, filtered=filtered, bucket=True) == (position, None)
+
+
+@pytest.mark.parametrize(
+    ("position", "state", "reread", "said"),
+    [
+        pytest.param(at(5), replace(BUCKET, first_seq=101, messages=0), None, "messages 5 to 100", id="emptied"),
+        pytest.param(
+            at(5), replace(BOUNDED, first_seq=101, messages=0), None, "messages 5 to 100", id="emptied, bytes"
+        ),
+        pytest.param(at(150, 7), EXPIRING, None, "lost its tail", id="lost tail"),
+        pytest.param(at(60, 590), EXPIRING, 591, "gave its sequences to other messages", id="reused"),
+        pytest.param(at(50), replace(EXPIRING, created=NEW), None, "deleted and created again", id="created again"),
+    ],
+)
+def test_what_a_bucket_must_not_lose(
+    position: StreamPosition, state: StreamState, reread: int | None, said: str
+) -> None:
+    with pytest.raises(DataLossError, match=said):
+        check(position, state, fail=True, filtered=False, reread=reread, bucket=True)
+
+
+def test_the_last_message_read_is_the_same() -> None:
+    position = at(60, 590)
+    for reread in (590, None):
+        assert check(position, STREAM, fail=True, filtered=False, reread=reread) == (
+            position,
+            None,
+        )
+
+
+@pytest.mark.parametrize(
+    ("position", "known"),
+    [
+        pytest.param(at(60), {"reread": 591, "later": (40, 700)}, id="no time was written down"),
+        pytest.param(at(60, 590), {"reread": 590, "later": (40, 700)}, id="clocks of leaders differ"),
+        pytest.param(at(60, 590), {"later": (60, 700)}, id="the next message"),
+        pytest.param(at(60, 590), {"later": (40, 100_001)}, id="the clock was set back since"),
+    ],
+)
+def test_times_that_say_nothing_of_a_lost_tail(position: StreamPosition, known: dict[str, Any]) -> None:
+    assert check(position, STREAM, fail=True, filtered=False, **known) == (position, None)
+
+
+MINUTE = 60_000_000_000
+HELD = replace(STREAM, retention="interest", max_bytes=-1, server_time=100 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome"),
+    [
+        pytest.param({}, "held", id="no limits"),
+        pytest.param({"max_age": 11 * MINUTE}, "held", id="younger than the age"),
+        pytest.param({"max_age": 10 * MINUTE}, "lost", id="as old as the age"),
+        pytest.param({"max_age": 11 * MINUTE, "server_time": 0}, "lost", id="age of which nothing is known"),
+        pytest.param({"max_msgs": 96}, "held", id="fewer sequences since than the limit"),
+        pytest.param({"max_msgs": 95}, "unknown", id="more sequences since, room for more"),
+        pytest.param({"max_msgs": 90}, "lost", id="more sequences since, full"),
+        pytest.param({"max_msgs": 90, "discard": "new"}, "held", id="full, and takes no more"),
+        pytest.param({"max_bytes": 10_001}, "unknown", id="bytes, room for more"),
+        pytest.param({"max_bytes": 10_000}, "lost", id="bytes, nearly full"),
+        pytest.param({"allow_msg_ttl": True}, "unknown", id="messages with a TTL"),
+        pytest.param({"retention": "workqueue"}, "held", id="a work queue"),
+        pytest.param({"retention": "limits"}, "lost", id="limits retention, which nothing is held in"),
+    ],
+)
+def test_a_gap_behind_a_consumer_that_held_what_matches(limits: dict[str, Any], outcome: str) -> None:
+    position, state = at(5, 90 * MINUTE), replace(HELD, **limits)
+    if outcome == "lost":
+        with pytest.raises(DataLossError, match="messages 5 to 10"):
+            check(position, state, fail=True, filtered=True, held=True)
+        return
+    found, sentence = check(position, state, fail=True, filtered=True, held=True)
+    assert found == position
+    assert (sentence is None) == (outcome == "held")
+    # What all messages match, nobody else can have taken; and without the consumer nothing is known.
+    for known in ({"filtered": False, "held": True}, {"filtered": True, "held": False}):
+        with pytest.raises(DataLossError, match="messages 5 to 10"):
+            check(position, state, fail=True, **known)
+
+
+def test_a_quiet_filter_that_was_looked_at_in_time_has_lost_nothing() -> None:
+    assert check(at(5), STREAM, fail=True, filtered=True, matched_up_to=11) == (at(5), None)
+    assert check(at(5), STREAM, fail=True, filtered=True, matched_up_to=80) == (at(5), None)
+    with pytest.raises(DataLossError, match="messages 5 to 10"):
+        check(at(5), STREAM, fail=True, filtered=True, matched_up_to=10)
+
+
+@pytest.mark.parametrize(
+    ("state", "earliest", "latest"),
+    [
+        (STREAM, at(11), at(101, 100_000)),
+        (NEVER_WRITTEN, at(1), at(1)),
+        (PURGED, at(101, 100_000), at(101, 100_000)),
+        (replace(NEVER_WRITTEN, first_seq=1_000, last_seq=999), at(1_000), at(1_000)),
+    ],
+)
+def test_first_positions(state: StreamState, earliest: StreamPosition, latest: StreamPosition) -> None:
+    assert earliest_position(state) == earliest
+    assert latest_position(state) == latest
+    for position in (earliest, latest):
+        assert check(position, state, fail=True, filtered=False) == (position, None)
+
+
+@pytest.mark.parametrize(
+    ("position", "state", "moves"),
+    [
+        (at(12), STREAM, True),
+        (at(5), STREAM, True),
+        (at(55), STREAM, True),
+        (at(56), STREAM, False),
+        (at(101), STREAM, False),
+        (at(12), replace(STREAM, max_bytes=-1), False),
+        (at(12), replace(STREAM, max_bytes=-1, retention="interest"), True),
+        (at(1), NEVER_WRITTEN, False),
+        (at(101), PURGED, False),
+    ],
+)
+def test_idle_position(position: StreamPosition, state: StreamState, moves: bool) -> None:
+    assert idle_position(position, state, held=False) == (latest_position(state) if moves else None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "moves"),
+    [
+        ({}, False),
+        ({"max_age": 21 * MINUTE}, False),
+        ({"max_age": 20 * MINUTE}, True),
+        ({"max_msgs": 181}, False),
+        ({"max_msgs": 180}, True),
+        ({"max_bytes": 20_001}, False),
+        ({"max_bytes": 20_000}, True),
+    ],
+)
+def test_idle_position_where_a_consumer_holds_what_matches(limits: dict[str, Any], moves: bool) -> None:
+    state = replace(HELD, **limits)
+    found = idle_position(at(5, 90 * MINUTE), state, held=True)
+    assert found == (latest_position(state) if moves else None)
+    assert idle_position(latest_position(state), state, held=True) is None
+
+
+@settings(deadline=None)
+@given(
+    next_=st.integers(1, 300),
+    first=st.integers(0, 200),
+    kept=st.integers(0, 100),
+    reread=st.none() | st.integers(1, 5),
+    later=st.none() | st.tuples(st.integers(1, 300), st.integers(1, 200_000)),
+    created=st.sampled_from([OLD, NEW]),
+    keyed=st.booleans(),
+)
+def test_going_on_is_always_safe(
+    *, next_: int, first: int, kept: int, reread: int | None, later: tuple[int, int] | None, created: str, keyed: bool
+) -> None:
+    """Where reading goes on, nothing is missing: the same check passes, and nothing unread is skipped."""
+    state = replace(
+        KEYED if keyed else STREAM,
+        first_seq=first,
+        last_seq=max(0, first + kept - 1),
+        messages=kept,
+        created=created,
+    )
+    position = at(next_, 3)
+    found, sentence = check(position, state, fail=False, filtered=False, reread=reread, later=later)
+    assert found.created == state.created
+    assert check(found, state, fail=True, filtered=False) == (found, None)
+    assert (sentence is None) == (found == position)
+    assert found.next <= max(position.next, state.first_kept)

@@ -1,0 +1,359 @@
+"""Key-Value buckets through Spark: the current table, all revisions, the change feed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.client import JetStreamContext
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jetstream.schema import BUCKET_COLUMNS
+from tests.docs.test_docs import blocks
+from tests.support.client import ask
+from tests.support.keyed import make_bucket, name_of
+from tests.support.publish import Message
+from tests.support.queries import Run, available_now, plain, refusal, start, wait_until
+from tests.support.streams import Stream
+
+Make = Callable[..., Stream]
+Entry = tuple[str, bytes | None, str]
+
+SECOND = 1_000_000_000
+DELETED = (("KV-Operation", "DEL"),)
+PURGED = (("KV-Operation", "PURGE"), ("Nats-Rollup", "sub"))
+
+
+def put(bucket: Stream, key: str, value: bytes = b"", headers: tuple[tuple[str, str], ...] | None = None) -> int:
+    """Store a revision; its number."""
+    return bucket.send(Message(f"$KV.{name_of(bucket)}.{key}", value, headers))[0]
+
+
+def options(bucket: Stream, /, **given: object) -> dict[str, str]:
+    return {"servers": bucket.url, "bucket": name_of(bucket)} | {name: str(value) for name, value in given.items()}
+
+
+def table(spark: SparkSession, bucket: Stream, /, **given: object) -> DataFrame:
+    return spark.read.format("jetstream").options(**options(bucket, **given)).load()
+
+
+def feed(spark: SparkSession, bucket: Stream, /, **given: object) -> DataFrame:
+    return spark.readStream.format("jetstream").options(**options(bucket, **given)).load()
+
+
+def entries(rows: DataFrame | Run) -> list[Entry]:
+    """Key, value and operation of all rows, in the order in which they come."""
+    found = rows.rows if isinstance(rows, Run) else rows.collect()
+    return [(row["key"], None if row["value"] is None else bytes(row["value"]), row["operation"]) for row in found]
+
+
+@pytest.fixture
+def prices(stream: Make) -> Stream:
+    """Seven revisions of three keys, one of them deleted, one put again after a purge."""
+    bucket = make_bucket(stream)
+    put(bucket, "fruit.apple", b"1")
+    put(bucket, "fruit.pear", b"2")
+    put(bucket, "milk", b"3")
+    put(bucket, "fruit.apple", b"4")
+    put(bucket, "milk", headers=DELETED)
+    put(bucket, "fruit.pear", headers=PURGED)
+    put(bucket, "fruit.pear", b"")
+    return bucket
+
+
+# Batches
+
+
+def test_the_current_table(spark: SparkSession, prices: Stream) -> None:
+    frame = table(spark, prices)
+    assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+        (column.name, column.spark) for column in BUCKET_COLUMNS
+    ]
+    name = name_of(prices)
+    assert [tuple(row) for row in plain(frame).collect()] == [
+        (name, "fruit.apple", b"4", 4, "PUT", prices.stored_time(4) // 1000),
+        (name, "fruit.pear", b"", 7, "PUT", prices.stored_time(7) // 1000),
+    ]
+    assert table(spark, prices, readWith="consumer", keys="milk").collect() == []
+
+
+def test_all_revisions(spark: SparkSession, prices: Stream) -> None:
+    frame = table(spark, prices, history="true")
+    assert [(row.revision, row.key, row.operation) for row in frame.collect()] == [
+        (1, "fruit.apple", "PUT"),
+        (3, "milk", "PUT"),
+        (4, "fruit.apple", "PUT"),
+        (5, "milk", "DELETE"),
+        (6, "fruit.pear", "PURGE"),
+        (7, "fruit.pear", "PUT"),
+    ]
+    assert [row.value for row in frame.collect() if row.operation != "PUT"] == [None, None]
+    part = table(spark, prices, history="true", startingOffsets=f'{{"{name_of(prices)}": 4}}', readWith="direct")
+    assert [row.revision for row in part.collect()] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("keys", "current", "revisions"),
+    [
+        ("fruit.*", ["fruit.apple", "fruit.pear"], [1, 4, 6, 7]),
+        ("fruit.apple,milk", ["fruit.apple"], [1, 3, 4, 5]),
+        (">", ["fruit.apple", "fruit.pear"], [1, 3, 4, 5, 6, 7]),
+        ("fruit", [], []),
+    ],
+)
+def test_filters_of_keys(
+    spark: SparkSession, prices: Stream, tmp_path: Path, keys: str, current: list[str], revisions: list[int]
+) -> None:
+    assert [row.key for row in table(spark, prices, keys=keys).collect()] == current
+    assert [row.revision for row in table(spark, prices, keys=keys, history="true").collect()] == revisions
+    run = available_now(feed(spark, prices, keys=keys), tmp_path)
+    assert [row["revision"] for row in run.rows] == revisions
+
+
+def test_some_columns(spark: SparkSession, prices: Stream) -> None:
+    reader = spark.read.format("jetstream").options(**options(prices))
+    assert [tuple(row) for row in reader.schema("revision bigint, key string").load().collect()] == [
+        (4, "fruit.apple"),
+        (7, "fruit.pear"),
+    ]
+    values = spark.read.format("jetstream").options(**options(prices, history="true")).schema("value binary").load()
+    assert [row.value for row in values.collect()] == [b"1", b"3", b"4", None, None, b""]
+
+
+def test_one_revision_of_each_key_read_directly(spark: SparkSession, stream: Make) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=1)
+    for number in range(30):
+        put(bucket, f"k{number % 10}", b"%d" % number)
+    put(bucket, "k3", headers=DELETED)
+    expected = {f"k{number % 10}": b"%d" % number for number in range(20, 30) if number != 23}
+    for way in ("direct", "consumer"):
+        assert {row.key: row.value for row in table(spark, bucket, readWith=way).collect()} == expected
+
+
+def test_a_mirrored_bucket(spark: SparkSession, stream: Make, prices: Stream, tmp_path: Path) -> None:
+    mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name})
+    mirror.wait_for(6)
+    frame = table(spark, mirror, keys="fruit.*")
+    assert [(row.bucket, row.key, row.revision) for row in frame.collect()] == [
+        (name_of(mirror), "fruit.apple", 4),
+        (name_of(mirror), "fruit.pear", 7),
+    ]
+    assert [row.revision for row in table(spark, mirror, history="true").collect()] == [1, 3, 4, 5, 6, 7]
+    run = available_now(feed(spark, mirror, keys="milk"), tmp_path)
+    assert entries(run) == [("milk", b"3", "PUT"), ("milk", None, "DELETE")]
+
+
+def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(spark: SparkSession, stream: Make) -> None:
+    keys, rounds = 100_000, 10
+    bucket = make_bucket(stream, max_msgs_per_subject=rounds)
+    name = name_of(bucket)
+
+    def message(number: int) -> Message:
+        at = number % keys
+        return Message(f"$KV.{name}.k{at % 20}.{at}", b"%d" % number)
+
+    for first in range(0, keys * rounds, 50_000):
+        frames = b"".join(message(number).frame() for number in range(first, first + 49_999))
+        bucket.publisher.pour(frames, 1, message(first + 49_999))
+
+    async def watched(js: JetStreamContext, filters: str, history: bool) -> list[tuple[str, int, bytes]]:
+        watcher = await (await js.key_value(name)).watch(filters, include_history=history)
+        found = []
+        async for entry in watcher:
+            if entry is None:
+                break
+            found.append((entry.key, entry.revision, entry.value))
+        await watcher.stop()  # type: ignore[no-untyped-call]
+        return found
+
+    def spoken(frame: DataFrame) -> list[tuple[str, int, bytes]]:
+        plain_columns = frame.select("key", "revision", "value").toArrow().to_pydict()
+        return list(zip(*plain_columns.values(), strict=True))
+
+    current = ask(bucket.url, lambda js: watched(js, ">", history=False))
+    assert len(current) == keys
+    assert spoken(table(spark, bucket)) == current
+    # All million of them nats-py cannot watch: it drops what comes too fast.
+    some = ask(bucket.url, lambda js: watched(js, "k7.*", history=True))
+    assert len(some) == keys // 20 * rounds
+    assert spoken(table(spark, bucket, history="true", keys="k7.*")) == some
+    revisions = table(spark, bucket, history="true", maxMessagesPerPartition=500_000)
+    right = "CAST(value AS STRING) = revision - 1 AND key LIKE concat('%.', (revision - 1) % 100000)"
+    counted = revisions.selectExpr("count(*)", f"count_if({right})", "count(DISTINCT revision)").collect()
+    assert tuple(counted[0]) == (keys * rounds,) * 3
+
+
+# The change feed
+
+
+@pytest.mark.parametrize("way", ["consumer", "direct"])
+def test_the_change_feed(spark: SparkSession, stream: Make, tmp_path: Path, way: str) -> None:
+    bucket = make_bucket(stream)
+    put(bucket, "a", b"1")
+    put(bucket, "b", b"2")
+    frame = feed(spark, bucket, readWith=way)
+    assert entries(available_now(frame, tmp_path)) == [("a", b"1", "PUT"), ("b", b"2", "PUT")]
+    put(bucket, "a", b"3")
+    put(bucket, "b", headers=DELETED)
+    put(bucket, "a", headers=PURGED)
+    run = available_now(frame, tmp_path)
+    assert entries(run) == [("b", None, "DELETE"), ("a", None, "PURGE")]  # the purge took the put with it
+    assert {row["bucket"] for row in run.rows} == {name_of(bucket)}
+    assert entries(available_now(frame, tmp_path)) == []
+
+
+def test_a_running_feed(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=1)
+    put(bucket, "a", b"1")
+    run = Run()
+    query = start(feed(spark, bucket, startingOffsets="latest"), tmp_path, run, processingTime="0 seconds")
+    try:
+        wait_until(lambda: bool(query.recentProgress), "the query's start")
+        put(bucket, "b", b"2")
+        run.wait_for(1, query)
+        put(bucket, "a", headers=DELETED)
+        run.wait_for(2, query)
+    finally:
+        query.stop()
+    assert entries(run) == [("b", b"2", "PUT"), ("a", None, "DELETE")]
+
+
+def test_what_expires_leaves_a_marker(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+    # The server keeps what has a shorter life than a marker for as long as one.
+    bucket = make_bucket(stream, allow_msg_ttl=True, subject_delete_marker_ttl=15 * SECOND)
+    put(bucket, "session", b"1", (("Nats-TTL", "1s"),))
+    put(bucket, "stays", b"2")
+    frame = feed(spark, bucket)
+    first = entries(available_now(frame, tmp_path))
+    assert first[-1] == ("stays", b"2", "PUT")
+    wait_until(lambda: int(bucket.state()["last_seq"]) == 3, "the marker")  # which is there for 15 seconds
+    assert entries(available_now(frame, tmp_path)) == [("session", None, "PURGE")]
+    assert entries(table(spark, bucket)) == [("stays", b"2", "PUT")]
+    assert entries(table(spark, bucket, history="true")) == [("stays", b"2", "PUT"), ("session", None, "PURGE")]
+
+
+def test_where_a_feed_begins(spark: SparkSession, prices: Stream, tmp_path: Path) -> None:
+    name = name_of(prices)
+    run = available_now(feed(spark, prices, startingOffsets=json.dumps({name: 5})), tmp_path / "offsets")
+    assert [row["revision"] for row in run.rows] == [5, 6, 7]
+    moment = prices.stored_time(6)
+    text = datetime.fromtimestamp(moment // SECOND, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    given = f"{text}.{moment % SECOND:09d}Z"
+    run = available_now(feed(spark, prices, startingTimestamp=given), tmp_path / "time")
+    assert [row["revision"] for row in run.rows] == [6, 7]
+    with pytest.raises(Exception, match=r"names bucket .OTHER., which option bucket does not"):
+        available_now(feed(spark, prices, startingOffsets='{"OTHER": 5}'), tmp_path / "other")
+
+
+# What goes by design, and what does not
+
+
+def test_superseded_revisions_are_no_loss(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=1, max_bytes=1 << 20)
+    frame = feed(spark, bucket)
+    put(bucket, "a", b"0")
+    assert entries(available_now(frame, tmp_path)) == [("a", b"0", "PUT")]
+    for number in range(1, 20):
+        put(bucket, "a", b"%d" % number)
+        put(bucket, "b", b"%d" % number)
+    assert entries(available_now(frame, tmp_path)) == [("a", b"19", "PUT"), ("b", b"19", "PUT")]
+
+
+def test_expired_revisions_are_no_loss(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+    bucket = make_bucket(stream, allow_msg_ttl=True)
+    frame = feed(spark, bucket, startingOffsets="latest")
+    assert entries(available_now(frame, tmp_path)) == []
+    put(bucket, "a", b"1", (("Nats-TTL", "1s"),))
+    put(bucket, "b", b"2", (("Nats-TTL", "1s"),))
+    bucket.wait_for(0)
+    assert entries(available_now(frame, tmp_path)) == []
+    put(bucket, "c", b"3")
+    assert entries(available_now(frame, tmp_path)) == [("c", b"3", "PUT")]
+    assert entries(table(spark, bucket)) == [("c", b"3", "PUT")]
+
+
+def deleted_and_created_again(bucket: Stream) -> None:
+    bucket.delete()
+    bucket.create()
+    put(bucket, "a", b"9")
+
+
+def emptied(bucket: Stream) -> None:
+    put(bucket, "a", b"9")
+    bucket.purge()
+
+
+@pytest.mark.parametrize(
+    ("happened", "said"),
+    [(deleted_and_created_again, "was deleted and created again"), (emptied, "went before being read")],
+)
+def test_a_bucket_that_lost_what_it_held(
+    spark: SparkSession, stream: Make, tmp_path: Path, happened: Callable[[Stream], None], said: str
+) -> None:
+    bucket = make_bucket(stream)
+    put(bucket, "a", b"1")
+    frame = feed(spark, bucket)
+    available_now(frame, tmp_path)
+    happened(bucket)
+    with pytest.raises(Exception, match=said) as caught:
+        available_now(frame, tmp_path)
+    kind, sentence = refusal(caught.value)
+    assert kind == "DataLossError"
+    assert bucket.name in sentence
+
+
+# The guide
+
+
+def test_the_examples_of_the_guide(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+    bucket = make_bucket(stream, "prices")
+    put(bucket, "fruit.apple", b"1")
+    put(bucket, "fruit.apple", b"2")
+    put(bucket, "milk", b"3")
+    put(bucket, "bread", b"4")
+    page = Path(__file__).parents[2] / "docs" / "buckets.md"
+    replaced = {"nats://127.0.0.1:4222": bucket.url, "/tmp/spark-jetstream": str(tmp_path)}
+    for number in range(3):
+        names: dict[str, Any] = {"spark": spark}
+        for block in blocks(page, "python"):
+            block.run(replaced, names)
+        current = {row.key: row.value for row in names["current"].collect()}
+        assert {row.key for row in names["fruit"].collect()} == {"fruit.apple"}
+        assert names["revisions"].count() == int(bucket.state()["messages"])
+        merged = spark.read.parquet(str(tmp_path / "prices" / str(number)))
+        assert {row.key: row.value for row in merged.collect()} == current
+        assert merged.count() == len(current) == (3, 2, 2)[number]
+        # So does a batch that is run again, or holds what was merged before.
+        before = merged.orderBy("key").collect()
+        names["merge"](names["revisions"], number)
+        assert spark.read.parquet(str(tmp_path / "prices" / str(number))).orderBy("key").collect() == before
+        if number == 0:
+            put(bucket, "milk", b"5")
+            put(bucket, "milk", headers=DELETED)
+            put(bucket, "fruit.apple", b"6")
+        else:
+            put(bucket, "bread", headers=PURGED)
+            put(bucket, "milk", b"7")
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"bucket": "nowhere"}, r"there is no Key-Value bucket nowhere \(option bucket\): no stream KV_nowhere"),
+        ({"keys": "a b"}, "option keys holds"),
+        ({"subjects": "a"}, "option subjects has no meaning with bucket: use keys"),
+        ({"startingOffsets": "earliest"}, "option startingOffsets has no meaning for a batch with bucket"),
+        ({"readWith": "direct"}, "option readWith cannot be direct for the current table of KV_"),
+    ],
+)
+def test_errors_name_the_option(spark: SparkSession, prices: Stream, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(Exception, match=said) as caught:
+        table(spark, prices, **given).collect()
+    assert refusal(caught.value)[0] == "OptionError"

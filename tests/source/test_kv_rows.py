@@ -1,0 +1,185 @@
+"""Rows of a Key-Value bucket, and the memory of the keys that came."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jetstream.errors import ProtocolError, SchemaError
+from spark_jetstream.protocol.hashing import Seen, subject_hashes
+from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
+from spark_jetstream.source.kv import bucket_batch
+from tests.support.messages import Made
+
+ALL = [column.name for column in BUCKET_COLUMNS]
+Headers = Mapping[str, Sequence[str]]
+
+
+def rows(*messages: tuple[str, bytes, Headers | None], **how: Any) -> list[dict[str, Any]]:
+    batch = bucket_batch(Made(messages, first=7), **{"bucket": "B", "columns": ALL, **how})
+    batch.validate(full=True)
+    assert batch.schema == arrow_schema(how.get("columns", ALL), BUCKET_COLUMNS)
+    return list(batch.to_pylist())
+
+
+def operation(headers: Headers | None) -> str:
+    (row,) = rows(("$KV.B.k", b"x", headers))
+    assert row["value"] == (b"x" if row["operation"] == "PUT" else None)
+    return str(row["operation"])
+
+
+def test_a_row_of_each_operation() -> None:
+    found = rows(
+        ("$KV.B.a", b"1", None),
+        ("$KV.B.b.c", b"", None),
+        ("$KV.B.a", b"", {"KV-Operation": ["DEL"]}),
+        ("$KV.B.b.c", b"left", {"KV-Operation": ["PURGE"], "Nats-Rollup": ["sub"]}),
+        ("$KV.B.d", b"2", {"other": ["DEL"]}),
+    )
+    assert [tuple(row.values()) for row in found] == [
+        ("B", "a", b"1", 7, "PUT", at(7)),
+        ("B", "b.c", b"", 8, "PUT", at(8)),
+        ("B", "a", None, 9, "DELETE", at(9)),
+        ("B", "b.c", None, 10, "PURGE", at(10)),
+        ("B", "d", b"2", 11, "PUT", at(11)),
+    ]
+
+
+def at(microseconds: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=microseconds)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (None, "PUT"),
+        ({}, "PUT"),
+        ({"KV-Operation": [""]}, "PUT"),
+        ({"kv-operation": ["DEL"]}, "PUT"),
+        ({"KV-Operation": ["DEL"]}, "DELETE"),
+        ({"KV-Operation": ["PURGE"]}, "PURGE"),
+        ({"KV-Operation": ["purge"]}, "DELETE"),
+        ({"KV-Operation": ["SOMETHING"]}, "DELETE"),
+        ({"KV-Operation": ["DEL", "PURGE"]}, "DELETE"),
+        ({"Nats-Marker-Reason": ["MaxAge"], "Nats-TTL": ["2s"], "Nats-Rollup": ["sub"]}, "PURGE"),
+        ({"Nats-Marker-Reason": ["Purge"]}, "PURGE"),
+        ({"Nats-Marker-Reason": ["Remove"]}, "DELETE"),
+        ({"Nats-Marker-Reason": [""]}, "PUT"),
+        ({"Nats-Marker-Reason": ["MaxAge"], "KV-Operation": ["DEL"]}, "DELETE"),
+        ({"A": ["x", "y"], "KV-Operation": ["PURGE"], "B": ["DEL"]}, "PURGE"),
+        ({"Status": ["DEL"]}, "PUT"),
+    ],
+    ids=str,
+)
+def test_operations(headers: Headers | None, expected: str) -> None:
+    assert operation(headers) == expected
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                (None, "PUT"),
+                ({"X": ["1", "2"]}, "PUT"),
+                ({"KV-Operation": ["DEL"], "Y": ["DEL"]}, "DELETE"),
+                ({"Z": ["PURGE", "DEL"], "KV-Operation": ["PURGE"]}, "PURGE"),
+                ({"Nats-Marker-Reason": ["Remove"]}, "DELETE"),
+                ({"Nats-Marker-Reason": ["MaxAge"]}, "PURGE"),
+            ]
+        ),
+        min_size=1,
+    )
+)
+def test_operations_of_a_run(said: list[tuple[Headers | None, str]]) -> None:
+    messages = [(f"$KV.B.k{i}", b"%d" % i, headers) for i, (headers, _) in enumerate(said)]
+    found = rows(*messages)
+    assert [row["operation"] for row in found] == [expected for _, expected in said]
+    assert [row["value"] for row in found] == [b"%d" % i if e == "PUT" else None for i, (_, e) in enumerate(said)]
+    live = rows(*messages, live_only=True)
+    assert live == [row for row in found if row["operation"] == "PUT"]
+
+
+def test_a_run_without_live_keys_has_no_rows() -> None:
+    assert rows(("$KV.B.a", b"", {"KV-Operation": ["DEL"]}), live_only=True) == []
+
+
+def test_only_the_columns_asked_for() -> None:
+    messages = (("$KV.B.a", b"1", None), ("$KV.B.b", b"", {"KV-Operation": ["DEL"]}))
+    assert rows(*messages, columns=["key"]) == [{"key": "a"}, {"key": "b"}]
+    assert rows(*messages, columns=["revision", "value"], live_only=True) == [{"revision": 7, "value": b"1"}]
+    with pytest.raises(SchemaError, match='no column "data"'):
+        rows(*messages, columns=["data"])
+
+
+def test_a_mirror_has_the_subjects_of_its_origin() -> None:
+    found = rows(("$KV.ORIGIN.a.b", b"1", None), ("$KV.ORIGIN.c", b"2", None))
+    assert [(row["bucket"], row["key"]) for row in found] == [("B", "a.b"), ("B", "c")]
+
+
+def test_sources_have_several_prefixes() -> None:
+    found = rows(("$KV.ONE.a", b"", None), ("$KV.OTHER.a.b", b"", None), ("$KV.O.ü", b"", None))
+    assert [row["key"] for row in found] == ["a", "a.b", "ü"]
+
+
+@pytest.mark.parametrize("subject", ["orders.a", "$KV.B", "$KV.B.", "$KV..a", "$O.B.M.x"])
+@pytest.mark.parametrize("before", [(), (("$KV.B.a", b"", None),)], ids=["first", "second"])
+def test_a_subject_that_is_no_key(subject: str, before: tuple[tuple[str, bytes, None], ...]) -> None:
+    number = 7 + len(before)
+    with pytest.raises(ProtocolError, match=rf"message {number} of a bucket has subject {subject.replace('$', '.')}"):
+        rows(*before, (subject, b"", None), columns=["key"])
+
+
+# What came already
+
+
+@given(st.lists(st.text(min_size=1, max_size=40), min_size=1))
+def test_equal_subjects_have_equal_hashes_wherever_they_stand(subjects: list[str]) -> None:
+    array = pa.array(["in front", *subjects], pa.string())
+    hashes = subject_hashes(array)
+    assert (subject_hashes(array[1:]) == hashes[1:]).all()
+    for subject, value in zip(subjects, hashes[1:], strict=True):
+        assert subject_hashes(pa.array([subject, "x" * 50])[:1])[0] == value
+
+
+def test_different_subjects_have_different_hashes() -> None:
+    subjects = [f"$KV.B.{text}" for text in (str(i) for i in range(200_000))]
+    subjects += [f"$KV.B.{'a' * i}{j}" for i in range(1, 200) for j in range(10)]
+    subjects += [f"$KV.B.{j}{'a' * i}" for i in range(1, 200) for j in range(10)]
+    assert len(np.unique(subject_hashes(pa.array(subjects)))) == len(subjects)
+
+
+def test_hashes_use_all_their_bits() -> None:
+    hashes = subject_hashes(pa.array([f"$KV.B.key.{i}" for i in range(20_000)]))
+    for bit in range(64):
+        share = float(((hashes >> np.uint64(bit)) & np.uint64(1)).mean())
+        assert 0.47 < share < 0.53, bit
+
+
+def test_what_was_not_seen_comes_once_by_its_last_place() -> None:
+    seen = Seen()
+    seen.add(np.array([1, 5], np.uint64))
+    assert seen.take_new(np.array([5, 7, 9, 7, 1, 9, 8], np.uint64)).tolist() == [3, 5, 6]
+    assert seen.take_new(np.array([7, 9, 8, 1, 5], np.uint64)).tolist() == []
+    assert Seen().take_new(np.array([3, 3], np.uint64)).tolist() == [1]
+
+
+def test_memory_of_many_runs() -> None:
+    chance = random.Random(5)
+    seen, known = Seen(), set[int]()
+    for _ in range(300):
+        values = [chance.randrange(3000) for _ in range(chance.randrange(1, 60))]
+        if chance.random() < 0.3:
+            seen.add(np.array(values, np.uint64))
+            known.update(values)
+            continue
+        found = [values[place] for place in seen.take_new(np.array(values, np.uint64)).tolist()]
+        assert sorted(found) == sorted(set(values) - known)
+        known.update(values)

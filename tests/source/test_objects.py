@@ -1,0 +1,717 @@
+"""Object Store buckets, written by nats-py and read back as rows, while others replace, delete and damage the objects.
+
+Whatever happens, an object has its row with just the bytes of one of its versions, or an error says what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from nats.js.object_store import ObjectStore
+
+from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, digest_text, meta_filter, meta_subject, stream_name
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import DataLossError, JetStreamError, ProtocolError
+from spark_jetstream.options.names import name_pattern
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source import object_reader
+from spark_jetstream.source.object_reader import Read, read_object_range, read_objects
+from spark_jetstream.source.objects import LARGEST_CONTENT, list_objects, plan_objects
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.latest import TablePart
+from spark_jetstream.streams.pull import PullSettings, read_range
+from spark_jetstream.testing import NatsServer
+from tests.support.client import ask
+from tests.support.objects import ALL, ROLLUP, SOME, Bucket, buckets, rows_of
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import SETTINGS, consumers, options, wait_until
+
+FORGIVING = replace(SETTINGS, fail_on_data_loss=False)
+Connect = Callable[[float], Connection]
+
+
+@dataclass
+class Hooked:
+    """Reads as `inner` does, and does something once in between: before message `at` of read number `call`."""
+
+    action: Callable[[], None]
+    call: int = 1
+    at: int = 0
+    inner: Read = read_range
+    calls: int = 0
+    done: bool = False
+
+    def __call__(self, to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+        self.calls += 1
+        mine = self.calls == self.call
+        if mine and self.at == 0:
+            self._act()
+        seen = 0
+        for messages in self.inner(to, part, settings, label):
+            seen += len(messages)
+            yield messages
+            if mine and not self.done and seen >= self.at:
+                self._act()
+
+    def _act(self) -> None:
+        self.done = True
+        self.action()
+
+
+@pytest.fixture
+def make(nats_server: NatsServer, publisher: Publisher) -> Iterator[Callable[[], Bucket]]:
+    """Makes buckets on the shared server; gone after the test."""
+    with buckets(nats_server.url, publisher) as new:
+        yield new
+
+
+@pytest.fixture
+def bucket(make: Callable[[], Bucket]) -> Bucket:
+    """An empty bucket."""
+    return make()
+
+
+CONTENTS = {
+    "empty": b"",
+    "one byte": b"\x00",
+    "line\r\nends": b"MSG a 1 1\r\n\r\n" * 3,
+    "a/b/c.csv": random.Random(1).randbytes(DEFAULT_CHUNK_SIZE),
+    "Ünïcödé ☃ *.>": random.Random(2).randbytes(DEFAULT_CHUNK_SIZE + 1),
+    " ": random.Random(3).randbytes(5 * DEFAULT_CHUNK_SIZE - 7),
+}
+
+
+# Nothing goes wrong
+
+
+@pytest.mark.parametrize("read", [read_range, read_direct])
+def test_what_nats_py_wrote(bucket: Bucket, read: Read) -> None:
+    bucket.put(*CONTENTS.items())
+    bucket.put(("headers", b"h"), headers={"A": ["1", "2"], "B": ["ü"]}, description="said")
+    bucket.put(("small chunks", b"0123456789" * 500), chunk=999)
+    bucket.put(("one byte", b"again"))
+    bucket.put(("gone", b"gone"))
+    bucket.delete("gone")
+
+    async def written(js: Any) -> dict[str, ObjectStore.ObjectResult]:
+        store = await js.object_store(bucket.name)
+        infos = await store.list(ignore_deletes=True)
+        return {info.name: await store.get(info.name) for info in infos}
+
+    expected = ask(bucket.url, written)
+    groups = bucket.plan(direct=read is read_direct)
+    rows = {row["name"]: row for row in bucket.read(*groups, columns=ALL, read=read)}
+    assert rows.keys() == expected.keys() == {*CONTENTS, "headers", "small chunks"}
+    for name, row in rows.items():
+        info = expected[name].info
+        moment = row.pop("modified")
+        assert (moment - moment.replace(microsecond=0)).microseconds == bucket.time(name) // 1000 % 1_000_000
+        assert int(moment.replace(microsecond=0).timestamp()) == bucket.time(name) // 1_000_000_000
+        assert row == {
+            "bucket": bucket.name,
+            "name": name,
+            "size": info.size,
+            "chunks": info.chunks,
+            "digest": info.digest,
+            "headers": [("A", ["1", "2"]), ("B", ["ü"])] if name == "headers" else None,
+            "content": expected[name].data,
+        }
+    assert rows["small chunks"]["chunks"] == 6
+    assert rows["one byte"]["content"] == b"again"
+
+
+def test_an_empty_bucket(bucket: Bucket) -> None:
+    assert bucket.plan() == bucket.plan(direct=True) == []
+    bucket.put(("a", b"a"))
+    bucket.delete("a")
+    assert bucket.plan() == []
+
+
+def test_columns_in_any_order(bucket: Bucket) -> None:
+    bucket.put(("a", b"123"))
+    for columns in (("content", "bucket"), ("size",), ("headers", "digest", "name"), ("modified", "chunks")):
+        assert [tuple(row) for row in bucket.read(columns=columns)] == [columns]
+
+
+def test_without_content_nothing_is_read_for_it(bucket: Bucket) -> None:
+    bucket.put(("a", b"123"), ("b", b""))
+    (group,) = bucket.plan()
+    never = Hooked(lambda: None)
+    rows = bucket.read(group, columns=ALL, with_content=False, read=never)
+    assert [(row["name"], row["size"], row["content"]) for row in rows] == [("a", 3, None), ("b", 0, None)]
+    assert bucket.read(group, columns=("size",), read=never) == [{"size": 3}, {"size": 0}]
+    assert never.calls == 0
+
+
+@pytest.mark.parametrize("glob", ["*.csv", "a/*", "{x,a/b}.csv", "[a-w].txt", "none"])
+def test_names_that_match(bucket: Bucket, glob: str) -> None:
+    names = ["x.csv", "a/b.csv", "a/c.txt", "w.txt", "x.txt"]
+    bucket.put(*((name, name.encode()) for name in names))
+    matching = {name: name.encode() for name in names if name_pattern(glob).fullmatch(name)}
+    groups = bucket.plan(glob)
+    assert (bucket.contents(*groups) if groups else {}) == matching
+
+
+def test_objects_of_many_tasks(bucket: Bucket) -> None:
+    contents = {f"o{at}": random.Random(at).randbytes(at * 100) for at in range(40)}
+    bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
+    assert len(bucket.plan()) == 1
+    assert len(bucket.plan(min_groups=7)) >= 7
+    groups = bucket.plan(max_objects=3)
+    assert max(len(group.objects) for group in groups) == 3
+    assert bucket.contents(*groups) == contents
+
+
+def test_one_consumer_reads_many_objects_whose_chunks_are_mixed(bucket: Bucket) -> None:
+    contents = {f"o{at}": random.Random(at).randbytes(at * 50) for at in range(60)}
+    queues = [bucket.frames(name, data, chunk=200) for name, data in contents.items()]
+    shuffle, mixed = random.Random(7), []
+    while queues:
+        queue = shuffle.choice(queues)
+        mixed.append(queue.pop(0))
+        queues = [each for each in queues if each]
+    bucket.publisher.publish(mixed)
+    for together, calls in ((None, 60), (500, 1), (25, 3)):
+        counted = Hooked(lambda: None)
+        assert bucket.contents(read=counted, together=together) == contents
+        assert counted.calls in (calls, calls - 1)  # the empty object has nothing to read
+    assert bucket.contents() == contents
+    assert bucket.contents(*bucket.plan(direct=True), read=read_direct, together=7) == contents
+
+
+def test_batches_are_bounded_by_their_content(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [400, 400, 300, 0, 5000, 10, 990, 1]
+    contents = {f"o{at}": random.Random(at).randbytes(size) for at, size in enumerate(sizes)}
+    bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
+    monkeypatch.setattr(object_reader, "BATCH_BYTES", 1000)
+    (group,) = bucket.plan()
+    batches = list(read_objects(bucket.connect, group, SETTINGS, "test", columns=SOME))
+    assert [batch.num_rows for batch in batches] == [2, 2, 1, 2, 1]
+    assert {row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)} == contents
+    monkeypatch.setattr(object_reader, "_ROWS", 3)
+    without = read_objects(bucket.connect, group, SETTINGS, "test", columns=SOME, with_content=False)
+    assert [batch.num_rows for batch in without] == [3, 3, 2]
+
+
+def test_no_consumer_is_left(bucket: Bucket) -> None:
+    bucket.put(("a", b"123"))
+    bucket.read()
+    wait_until(lambda: not consumers(bucket.url, bucket.stream), "the consumer's end")
+
+
+def test_a_mirror_of_a_bucket(bucket: Bucket, publisher: Publisher) -> None:
+    bucket.put(("a", b"123"), ("b", b"4"))
+    name = f"{bucket.name}_COPY"
+    stream = stream_name(name)
+    publisher.api(f"STREAM.CREATE.{stream}", {"name": stream, "mirror": {"name": bucket.stream}, "storage": "memory"})
+    try:
+        wait_until(lambda: publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 4, "the mirror's messages")
+        bucket.link("l", bucket.name, "a")
+        wait_until(lambda: publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 5, "the link")
+        bucket.delete("a")
+        part = TablePart(stream, publisher.api(f"STREAM.INFO.{stream}")["created"], (meta_filter(bucket.name),))
+        wait_until(lambda: len(list_objects(bucket.connect, part, SETTINGS, "test", bucket=name)) == 2, "the deletion")
+        (group,) = plan_objects(bucket.connect, part, SETTINGS, "test", bucket=name)
+        rows = bucket.read(group, columns=("bucket", "name", "content"), settings=FORGIVING)
+        assert rows == [{"bucket": name, "name": "b", "content": b"4"}]
+    finally:
+        publisher.api(f"STREAM.DELETE.{stream}")
+
+
+PERMISSIONS = """
+accounts { SHOP { jetstream: enabled, users: [
+  { user: admin, password: "a" }
+  { user: spark, password: "s", permissions {
+    publish { allow: [
+      "$JS.API.STREAM.INFO.OBJ_P", "$JS.API.CONSUMER.CREATE.OBJ_P.*", "$JS.API.CONSUMER.CREATE.OBJ_P.*.>"
+      "$JS.API.CONSUMER.MSG.NEXT.OBJ_P.*", "$JS.API.CONSUMER.DELETE.OBJ_P.*"
+    ] }
+    subscribe { allow: ["_INBOX_spark.>"] }
+  } }
+] } }
+"""
+
+
+def test_the_permissions_of_a_reader_are_enough() -> None:
+    with NatsServer(config=PERMISSIONS) as server:
+        url = server.url.replace("//", "//admin:a@")
+        with Publisher(url) as admin:
+            bucket = Bucket(url, admin, "P")
+            bucket.put(("a", b"old" * 500), ("b", b"b"))
+            bucket.link("l", "P", "b")
+            groups = bucket.plan()
+            bucket.put(("a", b"new" * 1000))
+            given = options(server.url, user="spark", password="s", inboxPrefix="_INBOX_spark")
+
+            def as_reader(patience: float) -> Connection:
+                return connect(given, patience=patience)
+
+            part = bucket.part()
+            assert len(list_objects(as_reader, part, SETTINGS, "test", bucket="P")) == 3
+            rows = [
+                row
+                for group in groups
+                for batch in read_objects(as_reader, group, SETTINGS, "test", columns=SOME)
+                for row in rows_of(batch, SOME)
+            ]
+            assert {row["name"]: row["content"] for row in rows} == {"a": b"new" * 1000, "b": b"b", "l": b"b"}
+            as_reader(5.0).close()
+            bucket.connect(5.0).close()
+
+
+# Others write meanwhile
+
+
+def test_replaced_after_the_plan(bucket: Bucket) -> None:
+    bucket.put(("a", b"old" * 1000), ("b", b"b"))
+    groups = bucket.plan()
+    bucket.put(("a", b"new, and longer" * 1000), headers={"N": ["1"]})
+    rows = bucket.read(*groups, columns=ALL)
+    assert {row["name"]: (row["size"], row["content"], row["headers"]) for row in rows} == {
+        "a": (15000, b"new, and longer" * 1000, [("N", ["1"])]),
+        "b": (1, b"b", None),
+    }
+
+
+def test_deleted_after_the_plan(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bucket.put(("a", b"old" * 1000), ("b", b"b"))
+    groups = bucket.plan()
+    bucket.delete("a")
+    assert bucket.contents(*groups) == {"b": b"b"}
+    assert "object 'a' was deleted while it was read" in caplog.text
+
+
+def test_its_meta_message_purged_after_the_plan(bucket: Bucket) -> None:
+    bucket.put(("a", b"old" * 1000), ("b", b"b"))
+    groups = bucket.plan()
+    sequence = groups[0].objects[0].sequence
+    bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"seq": sequence + 1})
+    with pytest.raises(DataLossError, match="object 'a' is gone: its meta message was purged, or has expired"):
+        bucket.read(*groups)
+    assert bucket.contents(*groups, settings=FORGIVING) == {"b": b"b"}
+
+
+CHUNKED = random.Random(4).randbytes(400_000)
+
+
+@pytest.mark.parametrize("read", [read_range, read_direct])
+@pytest.mark.parametrize("to", ["replace", "delete"])
+def test_between_two_chunks(bucket: Bucket, to: str, read: Read) -> None:
+    new = random.Random(5).randbytes(300_000)
+    bucket.put(("a", CHUNKED), ("b", b"b"), chunk=10_000)
+    groups = bucket.plan()
+
+    def change() -> None:
+        if to == "replace":
+            bucket.put(("a", new), chunk=10_000)
+        else:
+            bucket.delete("a")
+
+    # Two requests are under way at most, of the 40 chunks: what is left of them goes before it is asked for.
+    between = Hooked(change, at=1, inner=read)
+    found = bucket.contents(*groups, read=between, together=2, settings=replace(SETTINGS, batch=5, max_bytes=50_000))
+    assert between.done
+    assert found == {"b": b"b", **({"a": new} if to == "replace" else {})}
+
+
+def test_replaced_again_while_the_new_version_is_read(bucket: Bucket) -> None:
+    bucket.put(("a", b"1" * 5000))
+    groups = bucket.plan()
+    bucket.put(("a", b"2" * 5000))
+    # Read 1: the chunks of the plan. 2: the meta message. 3: the chunks of the new version.
+    again = Hooked(lambda: bucket.put(("a", b"3" * 5000)), call=3)
+    assert bucket.contents(*groups, read=again) == {"a": b"3" * 5000}
+    assert again.done
+
+
+def test_replaced_each_time_it_is_read(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_reader, "_ATTEMPTS", 3)
+    bucket.put(("a", b"1"))
+    groups = bucket.plan()
+
+    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+        if part.subjects[0].startswith(f"$O.{bucket.name}.C."):
+            bucket.store("a", b"2")
+            bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"filter": part.subjects[0]})
+        yield from read_range(to, part, settings, label)
+
+    with pytest.raises(JetStreamError, match="object 'a' was replaced again each time it was read, 3 times"):
+        bucket.contents(*groups, read=read)
+
+
+def test_replaced_by_a_link(bucket: Bucket) -> None:
+    bucket.put(("a", b"1" * 5000), ("b", b"b"))
+    groups = bucket.plan()
+    bucket.delete("a")
+    bucket.link("a", bucket.name, "b")
+    assert bucket.contents(*groups) == {"a": b"b", "b": b"b"}
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["consumer", "direct"])
+def test_objects_that_are_replaced_while_they_are_listed(bucket: Bucket, direct: bool) -> None:
+    names = {f"o{at}" for at in range(300)}
+
+    def versions() -> list[Message]:
+        return [frame for name in sorted(names) for frame in bucket.frames(name, name.encode())]
+
+    bucket.publisher.publish(versions())
+    part = bucket.part(direct=direct)
+    with Publisher(bucket.url) as other, ThreadPoolExecutor() as pool:
+        writing = pool.submit(other.publish, versions() * 4)
+        lists = 0
+        while not writing.done():
+            found = list_objects(bucket.connect, part, SETTINGS, "test", bucket=bucket.name)
+            assert len(found) == len(names)
+            assert {each.meta.name for each in found} == names
+            lists += 1
+        assert lists
+
+
+@pytest.mark.parametrize("position", [1, 3_000, 150_000, 333_333])
+def test_a_connection_cut_in_mid_content(bucket: Bucket, position: int) -> None:
+    bucket.put(("a", CHUNKED), ("b", b"b"), chunk=10_000)
+    groups = bucket.plan()
+    with WireProxy(bucket.url) as proxy:
+        given = options(proxy.url)
+
+        def through(patience: float) -> Connection:
+            return connect(given, patience=patience)
+
+        through(5.0)
+        cut = proxy.cut_after(position)
+        batches = read_objects(through, groups[0], SETTINGS, "test", columns=SOME)
+        assert [row for batch in batches for row in rows_of(batch, SOME)] == [
+            {"name": "a", "content": CHUNKED},
+            {"name": "b", "content": b"b"},
+        ]
+        assert cut.is_set()
+        through(5.0).close()
+
+
+# Damage
+
+
+def damage(bucket: Bucket, name: str, kind: str) -> None:
+    """Store an object that is not what its meta message says."""
+    data = b"0123456789" * 100
+    lies: dict[str, dict[str, Any]] = {
+        "digest": {"digest": digest_text(hashlib.sha256(b"other").digest())},
+        "no digest": {"digest": ""},
+        "size": {"size": 999},
+        "larger": {"size": 1001},
+        "chunks": {"chunks": 11},
+        "fewer": {"chunks": 9},
+        "no chunks": {"nuid": ""},
+    }
+    sequences = bucket.publisher.publish(bucket.frames(name, data, chunk=100, **lies.get(kind, {})))
+    if kind == "gone":
+        bucket.publisher.api(f"STREAM.MSG.DELETE.{bucket.stream}", {"seq": sequences[4]})
+
+
+DAMAGES = {
+    "gone": "speaks of 10 chunks, and there are 9",
+    "digest": "another digest",
+    "no digest": "the digest '' is not a SHA-256",
+    "size": "speaks of 999 bytes, and its chunks hold 1000",
+    "larger": "speaks of 1001 bytes, and its chunks hold 1000",
+    "chunks": "speaks of 11 chunks, and there are 10",
+    "fewer": "speaks of 9 chunks, and there are 10",
+    "no chunks": "does not say where its chunks are",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_object(bucket: Bucket, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    bucket.put(("before", b"1" * 500))
+    damage(bucket, "broken", kind)
+    bucket.put(("after", b"2" * 500))
+    said = f"bucket {bucket.name}, object 'broken' is damaged: .*{DAMAGES[kind]}"
+    groups = bucket.plan()
+    with pytest.raises(DataLossError, match=f"{said}.*set failOnDataLoss to false"):
+        bucket.read(*groups)
+    assert bucket.contents(*groups, settings=FORGIVING) == {"before": b"1" * 500, "after": b"2" * 500}
+    assert re.search(f"{said}.*it is left out", caplog.text)
+    assert len(bucket.read(*groups, with_content=False)) == 3
+
+
+class Replicated:
+    """A connection to a server that says that each stream has three replicas."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        found = self._connection.ask(subject, body, context=context)
+        if "num_replicas" in found.get("config", {}):
+            found["config"]["num_replicas"] = 3
+        return found
+
+
+@pytest.mark.parametrize("lies", [2, 3, 4])
+def test_a_replica_that_lags_behind_is_asked_again(bucket: Bucket, lies: int) -> None:
+    bucket.put(("a", b"123" * 1000))
+    (group,) = bucket.plan()
+    told = 0
+
+    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+        nonlocal told
+        if part.subjects[0].startswith(f"$O.{bucket.name}.C.") and told < lies:
+            told += 1
+            raise DataLossError("no chunk is there yet")
+        yield from read_range(to, part, settings, label)
+
+    def to_cluster(patience: float) -> Any:
+        return Replicated(bucket.connect(patience))
+
+    reading = read_objects(to_cluster, group, SETTINGS, "test", columns=SOME, read=read)
+    if lies < 4:
+        assert [row for batch in reading for row in rows_of(batch, SOME)] == [{"name": "a", "content": b"123" * 1000}]
+    else:
+        with pytest.raises(DataLossError, match="object 'a' is damaged"):
+            next(reading)
+
+
+def test_a_malformed_meta_message(bucket: Bucket) -> None:
+    bucket.publisher.publish([Message(meta_subject(bucket.name, "x"), b"{", ROLLUP)])
+    with pytest.raises(ProtocolError, match=f"bucket {bucket.name}: a meta message is not JSON .sequence 1"):
+        bucket.plan()
+
+
+def test_an_object_that_no_binary_column_can_hold(bucket: Bucket) -> None:
+    bucket.put(("small", b"1"))
+    bucket.store("huge", b"1", size=LARGEST_CONTENT + 1)
+    said = f"bucket {bucket.name}, object 'huge' has 2,147,483,648 bytes"
+    with pytest.raises(JetStreamError, match=said):
+        bucket.plan()
+    groups = bucket.plan(with_content=False)
+    with pytest.raises(JetStreamError, match=said):
+        bucket.read(*groups)
+    rows = bucket.read(*groups, columns=("name", "size", "content"), with_content=False)
+    assert [row["size"] for row in rows] == [1, LARGEST_CONTENT + 1]
+    assert len(bucket.read(*groups, columns=("name", "size"))) == 2
+    assert bucket.contents(*bucket.plan("small")) == {"small": b"1"}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+def test_a_bucket_that_went_after_the_plan(bucket: Bucket, again: bool, caplog: pytest.LogCaptureFixture) -> None:
+    bucket.put(("a", b"1"))
+    groups = bucket.plan()
+    bucket.remove()
+    if again:
+        bucket.create()
+        bucket.put(("a", b"other"))
+    said = "was deleted and created again" if again else "was deleted while it was read"
+    with pytest.raises(DataLossError, match=f"object 'a': stream {bucket.stream} {said}"):
+        bucket.read(*groups)
+    assert bucket.read(*groups, settings=FORGIVING) == []
+    assert said in caplog.text
+
+
+# Links
+
+
+def test_links_to_objects(make: Callable[[], Bucket]) -> None:
+    bucket, other = make(), make()
+    bucket.put(("target", b"here"), headers={"T": ["1"]})
+    other.put(("far/away", b"there" * 1000), chunk=1000)
+    bucket.link("near", bucket.name, "target")
+    bucket.link("far", other.name, "far/away")
+    bucket.link("all of it", other.name, "")
+    bucket.put(("last", b"last"))
+    rows = {row["name"]: row for row in bucket.read(columns=ALL)}
+    assert {name: row["content"] for name, row in rows.items()} == {
+        "target": b"here",
+        "near": b"here",
+        "far": b"there" * 1000,
+        "last": b"last",
+    }
+    assert (rows["far"]["size"], rows["far"]["chunks"], rows["far"]["bucket"]) == (5000, 5, bucket.name)
+    assert rows["near"]["digest"] == rows["target"]["digest"]
+    assert rows["near"]["headers"] is None
+    assert rows["near"]["modified"] > rows["target"]["modified"]
+    assert bucket.read(columns=("name", "size", "content"), with_content=False) == [
+        {"name": name, "size": rows[name]["size"], "content": None} for name in ("target", "near", "far", "last")
+    ]
+    # Nothing of the target is asked for.
+    assert len(bucket.read(columns=("name", "modified", "headers"), read=None)) == 4
+
+
+@pytest.mark.parametrize("to", ["missing", "deleted", "bucket", "link"])
+def test_links_that_lead_nowhere(bucket: Bucket, to: str, caplog: pytest.LogCaptureFixture) -> None:
+    bucket.put(("a", b"a"))
+    if to == "deleted":
+        bucket.put(("x", b"x"))
+        bucket.delete("x")
+    if to == "link":
+        bucket.link("x", bucket.name, "a")
+    bucket.link("l", "NO_SUCH_BUCKET" if to == "bucket" else bucket.name, "x")
+    said = {"bucket": "which cannot be read: .*stream not found", "link": "which is a link itself"}
+    expected = f"bucket {bucket.name}, object 'l' is a link to object 'x' of bucket .*{said.get(to, 'is not there')}"
+    groups = bucket.plan()
+    with pytest.raises(DataLossError, match=expected):
+        bucket.read(*groups)
+    found = bucket.contents(*groups, settings=FORGIVING)
+    assert found == {"a": b"a", **({"x": b"a"} if to == "link" else {})}
+    assert re.search(expected, caplog.text)
+
+
+def test_the_target_of_a_link_is_replaced(bucket: Bucket) -> None:
+    bucket.put(("t", b"old" * 1000))
+    bucket.link("l", bucket.name, "t")
+    groups = bucket.plan("l")
+    # Read 1: the target's meta message. 2: its chunks.
+    change = Hooked(lambda: bucket.put(("t", b"new")), call=2)
+    assert bucket.contents(*groups, read=change) == {"l": b"new"}
+    assert change.done
+
+
+def test_a_link_to_a_damaged_object(bucket: Bucket) -> None:
+    damage(bucket, "t", "digest")
+    bucket.link("l", bucket.name, "t")
+    with pytest.raises(DataLossError, match="object 'l' is damaged"):
+        bucket.read(*bucket.plan("l"))
+
+
+# The feed
+
+
+class Feed:
+    """Reads a bucket range by range, as a streaming query does."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.next = 1
+        self.rows: list[dict[str, Any]] = []
+
+    def cut(self) -> SequenceRange:
+        """Plan what was stored since the last time."""
+        info = self.bucket.info()
+        part = SequenceRange(
+            self.bucket.stream,
+            self.next,
+            max(info["state"]["last_seq"] + 1, self.next),
+            None,
+            info["created"],
+            (meta_filter(self.bucket.name),),
+        )
+        self.next = part.end
+        return part
+
+    def read(self, part: SequenceRange, **how: Any) -> list[dict[str, Any]]:
+        """Read what was planned."""
+        how = {"columns": ("name", "modified", "content"), "settings": SETTINGS, **how}
+        rows = [
+            row
+            for batch in read_object_range(self.bucket.connect, part, label="test", bucket=self.bucket.name, **how)
+            for row in rows_of(batch, how["columns"])
+        ]
+        self.rows += rows
+        return rows
+
+
+def named(rows: list[dict[str, Any]]) -> dict[str, bytes]:
+    return {row["name"]: row["content"] for row in rows}
+
+
+def test_the_feed_of_a_bucket(bucket: Bucket) -> None:
+    feed = Feed(bucket)
+    bucket.put(("a", b"1"), ("b", b""), ("c.csv", b"3"), ("gone", b"4"))
+    bucket.delete("gone")
+    first = feed.cut()
+    assert named(feed.read(first)) == {"a": b"1", "b": b"", "c.csv": b"3"}
+    assert named(feed.read(first, pattern=name_pattern("*.csv"))) == {"c.csv": b"3"}
+    assert feed.read(feed.cut()) == []
+    bucket.put(("a", b"11"))
+    bucket.delete("b")
+    assert named(feed.read(feed.cut())) == {"a": b"11"}
+    assert {row["content"] for row in feed.read(first, with_content=False)} == {None}
+
+
+def test_a_version_that_was_replaced_comes_later(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    feed = Feed(bucket)
+    bucket.put(("a", b"1" * 5000), ("b", b"2"), ("c", b"3" * 5000))
+    first = feed.cut()
+    # Read 1: the meta messages. 2: the chunks.
+
+    def both() -> None:
+        bucket.put(("a", b"new"))
+        bucket.delete("c")
+
+    change = Hooked(both, call=2)
+    assert named(feed.read(first, read=change, together=10)) == {"b": b"2"}
+    assert change.done
+    assert "object 'a' was replaced before it was read, its new version comes later" in caplog.text
+    assert named(feed.read(feed.cut())) == {"a": b"new"}
+
+
+def test_a_damaged_object_of_the_feed(bucket: Bucket) -> None:
+    feed = Feed(bucket)
+    damage(bucket, "broken", "gone")
+    part = feed.cut()
+    with pytest.raises(DataLossError, match="object 'broken' is damaged"):
+        feed.read(part)
+    assert feed.read(part, settings=FORGIVING) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_object_is_lost_and_none_doubled(bucket: Bucket, seed: int) -> None:
+    """Objects come and go before, between and while ranges are read; each read is planned before it begins."""
+    chance = random.Random(seed)
+    names = [f"o{at}" for at in range(6)]
+    versions: dict[str, list[bytes]] = {name: [] for name in names}
+    live: dict[str, bytes] = {}
+    purges: list[str] = []
+
+    def write(number: int) -> None:
+        """As clients do it: chunks, meta message, and then the old chunks go; sometimes later."""
+        for _ in range(number):
+            name = chance.choice(names)
+            old = [subject for subject in purges if subject.startswith(f"{name}|")]
+            if name in live and chance.random() < 0.2:
+                bucket.store(name, deleted=True)
+                del live[name]
+            else:
+                data = chance.randbytes(chance.choice([0, 10, 3000]))
+                frames = bucket.frames(name, data, chunk=1000)
+                bucket.publisher.publish(frames)
+                live[name] = data
+                versions[name].append(data)
+                if data:
+                    purges.append(f"{name}|{frames[0].subject}")
+            for each in old:
+                purges.remove(each)
+                if chance.random() < 0.8:
+                    bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"filter": each.partition("|")[2]})
+
+    feed = Feed(bucket)
+    for _ in range(12):
+        write(chance.randrange(6))
+        part = feed.cut()
+        write(chance.randrange(4))
+        during = Hooked(lambda: write(chance.randrange(4)), call=chance.randrange(1, 4), at=chance.randrange(3))
+        feed.read(part, read=during, together=chance.choice([1, 10]))
+    feed.read(feed.cut())
+
+    last = {row["name"]: row["content"] for row in feed.rows}
+    assert {name: last[name] for name in live} == live
+    # One row for each meta message at most, each with the bytes of one version, in the order they were written.
+    assert len({(row["name"], row["modified"]) for row in feed.rows}) == len(feed.rows)
+    for name, written in versions.items():
+        remaining = iter(written)
+        assert all(row["content"] in remaining for row in feed.rows if row["name"] == name)

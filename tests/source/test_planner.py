@@ -1,0 +1,557 @@
+"""Planning against the real server, and the reading of what was planned, as Spark would have it done."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.protocol.units import parse_time, rfc3339
+from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.stream_probe import StreamView
+from spark_jetstream.testing import NatsServer
+from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.planning import driver, planner_after, read, run
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import api, consumers, create, fill, part_of, pulls, sequences, wait_until
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server without streams."""
+    with NatsServer() as running:
+        yield running
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def counts(url: str, planner: Driver, **ways: Any) -> list[int]:
+    """The number of messages of each micro-batch until nothing is left."""
+    return [sum(map(len, read(url, planner.ranges(*each)).values())) for each in run(planner, **ways)]
+
+
+def sparse(url: str, stream: str = "S", count: int = 3000, step: int = 50, **config: Any) -> list[int]:
+    """A stream where one message in `step` is at `<stream>.rare`; their sequences."""
+    create(url, stream, **config)
+    fill(url, stream, count, lambda i: "rare" if i % step == 7 else f"often.{i % 3}")
+    return [i + 1 for i in range(count) if i % step == 7]
+
+
+# Where a query starts and ends
+
+
+def test_starting_positions(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 100)
+    api(server.url, "STREAM.PURGE.S", {"seq": 11})
+
+    def start(**given: Any) -> int:
+        return driver(server.url, **given).initial().streams["S"].next
+
+    assert start() == start(startingOffsets="earliest") == 11
+    assert start(startingOffsets="latest") == 101
+    assert start(startingOffsets='{"S": 50}') == 50
+    assert start(startingOffsets='{"S": 101}') == 101
+    assert start(startingOffsets='{"S": 5}', failOnDataLoss="false") == 11
+    for sequence, said in ((5, "first message kept has sequence 11"), (102, "last message has sequence 100")):
+        with pytest.raises(OptionError, match=rf"startingOffsets begins stream S at sequence {sequence}, but.*{said}"):
+            start(startingOffsets=f'{{"S": {sequence}}}')
+
+
+def test_positions_by_time(server: NatsServer) -> None:
+    create(server.url, "S")
+    with Publisher(server.url) as publisher:
+        publisher.publish([Message("S.a", str(number).encode()) for number in range(5)])
+        times = [publisher.api("STREAM.MSG.GET.S", {"seq": number})["message"]["time"] for number in range(1, 6)]
+    for number, time in enumerate(times, start=1):
+        assert driver(server.url, startingTimestamp=time).initial().streams["S"].next == number
+        [part] = driver(
+            server.url, streaming=False, startingTimestamp=times[0], endingTimestamp=times[4]
+        ).batch_ranges()
+        assert (part.first, part.end, part.count) == (1, 5, 4)
+    after = rfc3339(parse_time(times[4]) + 1)
+    assert driver(server.url, startingTimestamp=after).initial().streams["S"].next == 6
+    assert driver(server.url, startingTimestamp="2000-01-01T00:00:00Z").initial().streams["S"].next == 1
+    # A time between two messages, with a filter that matches neither of them.
+    rare = driver(server.url, startingTimestamp=times[2], subjects="S.none").initial().streams["S"]
+    assert rare.next == 6
+
+
+@pytest.mark.parametrize("subjects", [None, "S.rare", "S.rare,S.often.1"])
+def test_a_batch_read(server: NatsServer, subjects: str | None) -> None:
+    sparse(server.url)
+    given: dict[str, Any] = {} if subjects is None else {"subjects": subjects}
+    wanted = matching(3000, subjects)
+    for minimum, most in ((1, 100_000), (7, 100_000), (1, 100), (3, 17)):
+        planner = driver(server.url, streaming=False, minPartitions=minimum, maxMessagesPerPartition=most, **given)
+        parts = planner.batch_ranges()
+        assert read(server.url, parts) == {"S": wanted}
+        assert all(one.end == other.first for one, other in pairwise(parts))
+        # Nothing moved meanwhile, so every count is exact, and none is too large.
+        counted = [part for part in parts if part.count is not None]
+        assert [part.count for part in counted] == [len(sequences(pulls(server.url, part))) for part in counted]
+        assert max(part.count or 0 for part in counted) <= most
+        if len(wanted) // most < 40:  # with more pieces than that the questions run out
+            assert counted == parts
+        assert len(parts) >= min(minimum, len(wanted))
+
+
+def matching(count: int, subjects: str | None, step: int = 50) -> list[int]:
+    """The sequences of a `sparse` stream that a filter lets through."""
+    return [
+        i + 1
+        for i in range(count)
+        if subjects is None or i % step == 7 or (",S.often.1" in subjects and i % step != 7 and i % 3 == 1)
+    ]
+
+
+def test_a_batch_read_between_two_offsets(server: NatsServer) -> None:
+    wanted = sparse(server.url)
+    given: dict[str, Any] = {"startingOffsets": '{"S": 500}', "endingOffsets": '{"S": 1500}'}
+    assert read(server.url, driver(server.url, streaming=False, **given).batch_ranges())["S"] == list(range(500, 1500))
+    rare = driver(server.url, streaming=False, subjects="S.rare", **given).batch_ranges()
+    assert read(server.url, rare)["S"] == [sequence for sequence in wanted if 500 <= sequence < 1500]
+
+
+def test_an_empty_stream(server: NatsServer) -> None:
+    create(server.url, "S")
+    assert driver(server.url, streaming=False).batch_ranges() == []
+    planner = driver(server.url, maxMessagesPerTrigger=10)
+    assert list(run(planner)) == []
+    fill(server.url, "S", 1)
+    assert counts(server.url, planner) == [1]
+    # Emptied again, it is read to its end.
+    api(server.url, "STREAM.PURGE.S")
+    assert driver(server.url, streaming=False).batch_ranges() == []
+    assert list(run(driver(server.url))) == []
+
+
+# Micro-batches
+
+
+@pytest.mark.parametrize("limit", [1, 7, 10, 59, 60, 1000])
+def test_limits_count_messages_that_match(server: NatsServer, limit: int) -> None:
+    wanted = sparse(server.url)
+    planner = driver(server.url, subjects="S.rare", maxMessagesPerTrigger=limit)
+    found: list[int] = []
+    for start, end in run(planner):
+        batch = read(server.url, planner.ranges(start, end))["S"]
+        assert len(batch) == min(limit, len(wanted) - len(found))
+        found += batch
+    assert found == wanted
+
+
+def test_limits_where_messages_are_missing(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 500)
+    gone = {*range(20, 100), *range(200, 480, 2)}
+    with Publisher(server.url) as publisher:
+        for sequence in gone:
+            publisher.api("STREAM.MSG.DELETE.S", {"seq": sequence, "no_erase": True})
+    planner = driver(server.url, maxMessagesPerTrigger=50)
+    left = 500 - len(gone)
+    assert counts(server.url, planner) == [50] * (left // 50) + [left % 50]
+
+
+def test_a_limit_in_bytes(server: NatsServer) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 400, size=1000)
+    found = counts(server.url, driver(server.url, maxBytesPerTrigger="64k"))
+    assert sum(found) == 400
+    assert all(50 <= count <= 64 for count in found[:-1])
+
+
+def test_other_traffic_makes_no_batches(server: NatsServer) -> None:
+    wanted = sparse(server.url)
+    planner = driver(server.url, subjects="S.rare")
+    [(_, end)] = run(planner)
+    assert end.streams["S"].next == wanted[-1] + 1
+    for _ in range(3):
+        fill(server.url, "S", 100, lambda _: "often.0")
+        assert planner.latest(end, limited=True) == end
+    fill(server.url, "S", 1, lambda _: "rare")
+    assert counts(server.url, planner, start=end) == [1]
+
+
+def test_messages_that_a_replica_did_not_know_yet(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next trigger finds needs no new message on the stream."""
+    create(server.url, "S")
+    fill(server.url, "S", 10)
+    planner = driver(server.url, subjects="S.a")
+    view = planner._views["S"]
+    known = iter([view.peek(5)])
+    current = view.last
+    monkeypatch.setattr(view, "last", lambda: next(known, None) or current())
+    assert [end.streams["S"].next for _, end in run(planner)] == [6, 11]
+
+
+def test_several_streams_share_a_limit(server: NatsServer) -> None:
+    for name, size in (("A", 300), ("B", 30), ("C", 0)):
+        create(server.url, name)
+        if size:
+            fill(server.url, name, size)
+    planner = driver(server.url, "A,B,C", maxMessagesPerTrigger=66)
+    found: dict[str, list[int]] = {"A": [], "B": []}
+    for start, end in run(planner):
+        batch = read(server.url, planner.ranges(start, end))
+        assert sum(map(len, batch.values())) <= 66
+        assert set(batch) == {"A", "B"}  # neither waits for the other to be done
+        for name, some in batch.items():
+            found[name] += some
+    assert found == {"A": list(range(1, 301)), "B": list(range(1, 31))}
+
+
+def test_waiting_for_a_worthwhile_batch(server: NatsServer) -> None:
+    create(server.url, "S")
+    clock = Clock()
+    planner = driver(server.url, clock=clock, minMessagesPerTrigger=100, maxTriggerDelay="10m")
+    start = planner.initial()
+    fill(server.url, "S", 99)
+    assert planner.latest(start, limited=True) == start
+    fill(server.url, "S", 1)
+    end = planner.latest(start, limited=True)
+    assert end.streams["S"].next == 101
+    fill(server.url, "S", 1)
+    assert planner.latest(end, limited=True) == end
+    clock.now += 599
+    assert planner.latest(end, limited=True) == end
+    clock.now += 2
+    assert planner.latest(end, limited=True).streams["S"].next == 102
+    # Without limits, as `Trigger.Once` asks, nothing waits.
+    assert planner.latest(end, limited=False).streams["S"].next == 102
+
+
+@pytest.mark.parametrize("subjects", [None, "S.rare"])
+def test_available_now_reads_what_was_there(server: NatsServer, subjects: str | None) -> None:
+    sparse(server.url)
+    given: dict[str, Any] = {} if subjects is None else {"subjects": subjects}
+    planner = driver(server.url, maxMessagesPerTrigger=900 if subjects is None else 25, **given)
+    planner.prepare_available_now()
+    found: list[int] = []
+    for start, end in run(planner):
+        fill(server.url, "S", 100, lambda _: "rare")
+        found += read(server.url, planner.ranges(start, end))["S"]
+    assert found == matching(3000, subjects)
+
+
+def test_available_now_where_messages_make_way_for_newer_ones(server: NatsServer) -> None:
+    """A stream whose waiting messages were all superseded does not hold up the other."""
+    create(server.url, "KEYED", max_msgs_per_subject=1)
+    create(server.url, "S")
+    fill(server.url, "KEYED", 50, lambda i: str(i % 10))
+    fill(server.url, "S", 20)
+    planner = driver(server.url, "KEYED,S")
+    planner.prepare_available_now()
+    start = planner.initial()
+    fill(server.url, "KEYED", 50, lambda i: str(i % 10))
+    batches = list(run(planner, start))
+    found = [read(server.url, planner.ranges(*each)) for each in batches]
+    assert [sequence for batch in found for sequence in batch.get("S", [])] == list(range(1, 21))
+    assert batches[-1][1].streams["KEYED"].next == 51
+
+
+def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
+    """With `availableNow` Spark ends who plans as soon as nothing is left to read: nobody would finish the commit."""
+    create(server.url, "HELD", retention="interest")
+    with WireProxy(server.url) as proxy:
+        planner = driver(proxy.url, "HELD", durable="spark")
+        start = planner.initial()
+        fill(server.url, "HELD", 20)
+        planner.prepare_available_now()
+        (batch,) = run(planner, start, batches=1)
+        assert batch[1].streams["HELD"].next == 21
+        held_back = proxy.stall_at(b"$JS.API.CONSUMER.RESET.HELD.spark")
+        release = threading.Timer(0.5, proxy.unstall)
+        release.start()
+        assert planner.latest(batch[1], limited=True) == batch[1]
+        assert held_back.is_set()
+        assert api(server.url, "STREAM.INFO.HELD")["state"]["messages"] == 0
+        release.join()
+
+
+def test_planning_leaves_no_consumers_behind(server: NatsServer) -> None:
+    sparse(server.url, max_consumers=5)
+    planner = driver(server.url, subjects="S.*", maxMessagesPerTrigger=13, maxMessagesPerPartition=4)
+    for each in run(planner):
+        planner.ranges(*each)
+    wait_until(lambda: not consumers(server.url, "S"), "the end of the probes")
+
+
+def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = sparse(server.url, max_consumers=1)
+    given = driver(server.url).options.connection
+    view = StreamView(lambda: connect(given), "S", ("S.rare",), lambda: 30.0)
+    reading = pulls(server.url, part_of(server.url, "S"))
+    next(reading)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(view.pending, 1)
+        wait_until(lambda: "waiting for up to" in caplog.text, "the question's wait")
+        reading.close()  # type: ignore[attr-defined]  # it is a generator
+        assert asked.result(30) == len(wanted)
+
+
+# The same again
+
+
+@pytest.mark.parametrize("subjects", [None, "S.rare", "S.rare,S.often.1"])
+def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: str | None) -> None:
+    sparse(server.url)
+    given: dict[str, Any] = {} if subjects is None else {"subjects": subjects}
+    planner = driver(server.url, maxMessagesPerTrigger=41, **given)
+    batches = list(run(planner))[3:6]
+    expected = [read(server.url, planner.ranges(*each)) for each in batches]
+    # Meanwhile the stream has grown and was filled with other things; and the new driver has other limits.
+    fill(server.url, "S", 500, lambda i: ("rare", "often.1", "else")[i % 3])
+    splits: list[dict[str, Any]] = [{}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}]
+    for split in splits:
+        other = driver(server.url, **given, **split)
+        assert [read(server.url, other.ranges(*each)) for each in batches] == expected
+        for start, end in batches:
+            parts = other.ranges(start, end)
+            assert (parts[0].first, parts[-1].end) == (start.streams["S"].next, end.streams["S"].next)
+            assert all(one.end == following.first for one, following in pairwise(parts))
+
+
+class Traffic:
+    """Publishes some thousand messages a second, matching and other ones in turn, until it is left."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+
+    def _publish(self) -> None:
+        with Publisher(self._url) as publisher:
+            while not self._stop.wait(0.005):
+                publisher.publish([Message(f"S.{name}", b"more") for name in ("rare", "often.1", "else") * 10])
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("subjects", [None, "S.rare", "S.rare,S.often.1"])
+def test_planning_while_messages_are_published(server: NatsServer, subjects: str | None) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 6000, lambda i: ("rare", "often.1", "else")[i % 3])
+    given: dict[str, Any] = {} if subjects is None else {"subjects": subjects}
+    with Traffic(server.url):
+        planner = driver(server.url, maxMessagesPerTrigger=97, minPartitions=4, **given)
+        batches = list(run(planner, batches=12))
+        parts = [planner.ranges(*each) for each in batches]
+        # A count that is too high would be taken for a loss by the task: `read` would raise.
+        found = [read(server.url, each)["S"] for each in parts]
+        whole = read(server.url, driver(server.url, streaming=False, minPartitions=6, **given).batch_ranges())["S"]
+    # Counts move while they are taken: nearly the limit, and never a multiple of it.
+    assert max(len(each) for each in found) <= 2 * 97
+    assert sum(len(each) for each in found) >= 12 * 80
+    together = [sequence for each in found for sequence in each]
+    assert together == whole[: len(together)]
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("position", [1, 700, 2500, 4000, 6000, 9000, 14_000])
+def test_a_connection_cut_while_planning(server: NatsServer, position: int) -> None:
+    sparse(server.url)
+    given: dict[str, Any] = {"subjects": "S.rare", "maxMessagesPerTrigger": 20, "minPartitions": 4}
+    calm = driver(server.url, **given)
+    expected = list(run(calm))
+    with WireProxy(server.url) as proxy:
+        planner = driver(proxy.url, **given)
+        planner.initial()
+        cut = proxy.cut_after(position)
+        batches = list(run(planner))
+        parts = [planner.ranges(*each) for each in batches]
+        assert cut.is_set()
+    assert batches == expected
+    assert parts == [calm.ranges(*each) for each in expected]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_server_restarted_while_planning(server: NatsServer, how: str) -> None:
+    sparse(server.url, storage="file")
+    planner = driver(server.url, subjects="S.rare", maxMessagesPerTrigger=25)
+    batches = []
+    for each in run(planner):
+        batches.append(read(server.url, planner.ranges(*each))["S"])
+        getattr(server, how)()
+        server.start()
+    assert [sequence for batch in batches for sequence in batch] == matching(3000, "S.rare")
+
+
+def test_a_server_that_does_not_come_back(server: NatsServer) -> None:
+    create(server.url, "S")
+    planner = driver(server.url, retryTimeout="500ms")
+    start = planner.initial()
+    server.stop()
+    with pytest.raises(ConnectionFailed, match="127"):
+        planner.latest(start, limited=True)
+
+
+# What the stream lost
+
+
+def test_a_stream_that_was_created_again(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 100)
+    [(start, end)] = run(driver(server.url))
+    api(server.url, "STREAM.DELETE.S")
+    with pytest.raises(StreamNotFound, match="cannot read stream S"):
+        driver(server.url).latest(end, limited=True)
+    create(server.url, "S")
+    fill(server.url, "S", 150)
+    with pytest.raises(DataLossError, match="stream S was deleted and created again"):
+        driver(server.url).latest(end, limited=True)
+    with pytest.raises(DataLossError, match="stream S was deleted and created again"):
+        driver(server.url).ranges(start, end)
+    going_on = driver(server.url, failOnDataLoss="false")
+    batches = list(run(going_on, end))
+    assert [read(server.url, going_on.ranges(*each)).get("S", []) for each in batches][-1] == list(range(1, 151))
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_messages_that_went_before_they_were_read(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    create(server.url, "S")
+    fill(server.url, "S", 100)
+    start = driver(server.url, startingOffsets='{"S": 11}').initial()
+    api(server.url, "STREAM.PURGE.S", {"seq": 51})
+    with pytest.raises(DataLossError, match="messages 11 to 50 of stream S went before being read"):
+        driver(server.url).latest(start, limited=True)
+    going_on = driver(server.url, failOnDataLoss="false")
+    found = [read(server.url, going_on.ranges(*each)).get("S", []) for each in run(going_on, start)]
+    assert [sequence for batch in found for sequence in batch] == list(range(51, 101))
+    assert "messages 11 to 50 of stream S" in caplog.text
+
+
+@pytest.mark.parametrize("reused", [False, True], ids=["shorter", "reused"])
+def test_a_stream_that_lost_its_tail(tmp_path: Path, reused: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A power failure before the flush: the store as it was earlier, and perhaps other messages behind it."""
+    store, kept = tmp_path / "store", tmp_path / "kept"
+    with NatsServer(store_dir=store) as server:
+        create(server.url, "S", storage="file")
+        fill(server.url, "S", 60)
+        server.stop()
+        shutil.copytree(store, kept)
+        server.start()
+        fill(server.url, "S", 40)
+        running = driver(server.url)
+        [(_, end)] = run(running)
+        server.stop()
+        shutil.rmtree(store)
+        shutil.copytree(kept, store)
+        server.start()
+        if reused:
+            fill(server.url, "S", 70)
+        said = "gave its sequences to other messages" if reused else "read up to sequence 100, and now ends at 60"
+        # Both the driver that saw it and one that starts anew notice.
+        for planner in (running, driver(server.url)):
+            with pytest.raises(DataLossError, match=f"stream S lost its tail.*{said}"):
+                planner.latest(end, limited=True)
+        going_on = driver(server.url, failOnDataLoss="false")
+        [batch] = run(going_on, end, batches=1)
+        # The batch that notices it reads nothing of the stream, whoever plans it.
+        assert going_on.ranges(*batch) == driver(server.url, failOnDataLoss="false").ranges(*batch) == []
+        if not reused:
+            fill(server.url, "S", 70)
+        assert planner_after(going_on, batch[1]) == list(range(61, 131))
+        assert "lost its tail" in caplog.text
+
+
+def test_messages_that_make_way_for_newer_ones_are_not_lost(server: NatsServer) -> None:
+    create(server.url, "S", max_msgs_per_subject=1)
+    fill(server.url, "S", 100, lambda i: str(i % 10))
+    planner = driver(server.url)
+    batches = list(run(planner))
+    fill(server.url, "S", 5, str)
+    # The batch was planned with ten messages, and five of them have made way.
+    assert [read(server.url, planner.ranges(*each))["S"] for each in batches] == [list(range(96, 101))]
+
+
+# What cannot be read
+
+
+def test_streams_that_cannot_be_read(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    create(server.url, "WORK", retention="workqueue")
+    create(server.url, "HELD", retention="interest")
+    with pytest.raises(StreamNotFound, match=r"cannot read stream NOPE \(option stream\): stream not found"):
+        driver(server.url, "NOPE").initial()
+    with pytest.raises(JetStreamError, match=r"stream WORK has work-queue retention.*needs the option durable"):
+        driver(server.url, "WORK").initial()
+    caplog.clear()
+    planner = driver(server.url, "HELD")
+    planner.initial()
+    planner.initial()
+    assert caplog.text.count("stream HELD keeps messages only as long as its consumers are interested") == 1
+
+
+# Questions
+
+
+def test_questions_to_a_stream(server: NatsServer) -> None:
+    wanted = sparse(server.url, consumer_limits={"inactive_threshold": 1_000_000_000})
+
+    def view(*filters: str) -> StreamView:
+        given = driver(server.url).options.connection
+        return StreamView(lambda: connect(given), "S", filters, lambda: 5.0)
+
+    every, rare, both, none = view(), view("S.rare"), view("S.rare", "S.often.1"), view("S.none")
+    assert [each.pending(1) for each in (every, rare, both, none)] == [3000, 60, len(matching(3000, ",S.often.1")), 0]
+    assert [each.pending(2000) for each in (every, rare)] == [1001, sum(sequence >= 2000 for sequence in wanted)]
+    assert [each.pending(3001) for each in (every, rare)] == [0, 0]
+    with Publisher(server.url) as publisher:
+        for asked, sequence in (
+            (every.peek(70), 70),
+            (rare.peek(59), 108),
+            (rare.last(), wanted[-1]),
+            (every.last(), 3000),
+        ):
+            assert asked is not None
+            assert asked[0] == sequence
+            stored = publisher.api("STREAM.MSG.GET.S", {"seq": sequence})["message"]["time"]
+            assert asked[1] == parse_time(stored)
+            assert every.first_after(asked[1]) == asked
+    last = both.last()
+    assert last is not None
+    assert last[0] == matching(3000, ",S.often.1")[-1]
+    assert (none.peek(1), none.last(), rare.peek(wanted[-1] + 1)) == (None, None, None)
+    assert every.first_after(last[1] + 10**12) is None
+
+
+def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit(server: NatsServer) -> None:
+    with FakeJetStream(server.url) as fake:
+        fake.store(100)
+        state = {**fake.info(), "state": {**fake.info()["state"], "num_deleted": 1, "messages": 99}}
+        fake.look = lambda: state
+        fake.store(60)
+        # Of the replicas that answer, the first has 55 messages and the others have all.
+        lagging = iter([55])
+        fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
+        start = Offset({"S": StreamPosition(51, CREATED)})
+        planner = driver(server.url, readWith="direct", apiPrefix=fake.prefix, maxMessagesPerTrigger=10)
+        end = planner.latest(start, limited=True)
+        assert 51 < end.streams["S"].next <= 61

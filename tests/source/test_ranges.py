@@ -1,0 +1,374 @@
+"""From offsets to ranges: what a batch reads, and how it is cut into tasks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import spark_jetstream
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.probe import CachedProbe, Probe
+from spark_jetstream.source.ranges import BLIND_PIECES, MAX_PIECES, SPLIT_PROBES, ranges_between, split
+from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
+
+CREATED = "2026-02-03T04:05:06.1Z"
+LATER = "2026-02-04T00:00:00Z"
+FAR = 2**63 - 1
+
+sequences = st.one_of(
+    st.sets(st.integers(1, 60), max_size=60),
+    st.sets(st.integers(1, 2**20), max_size=60),
+    st.sets(st.integers(1, FAR), max_size=60),
+    st.builds(lambda start, size: set(range(start, start + size)), st.integers(1, FAR - 500), st.integers(1, 500)),
+)
+
+
+def a_range(first: int, end: int, count: int | None = None) -> SequenceRange:
+    return SequenceRange("ORDERS", first, end, count, CREATED, ("orders.*",))
+
+
+def check_cover(whole: SequenceRange, pieces: list[SequenceRange]) -> None:
+    """The pieces cover the range exactly, in order, none empty, and carry the rest over."""
+    assert (pieces[0].first, pieces[-1].end) == (whole.first, whole.end)
+    assert all(before.end == after.first for before, after in pairwise(pieces))
+    for piece in pieces:
+        assert piece.first < piece.end
+        assert (piece.stream, piece.created, piece.subjects) == ("ORDERS", CREATED, ("orders.*",))
+
+
+# Ranges
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 5), (-1, 5), (5, 4)])
+def test_no_range(first: int, end: int) -> None:
+    with pytest.raises(ValueError, match="no range of sequences"):
+        a_range(first, end)
+
+
+def test_width() -> None:
+    assert a_range(FAR, FAR + 1).width == 1
+    assert a_range(5, 5).width == 0
+
+
+@pytest.mark.parametrize(
+    "sent", [a_range(1, FAR, 17), SequenceRange("EREIGNISSE-Ä", 5, 5, None, "", ())], ids=["full", "empty"]
+)
+def test_a_range_pickles_into_a_fresh_interpreter(sent: SequenceRange) -> None:
+    program = (
+        "import base64, json, pickle, sys\n"
+        "found = pickle.loads(base64.b64decode(sys.argv[1]))\n"
+        "fields = [found.stream, found.first, found.end, found.count, found.created, found.subjects]\n"
+        "same = hash(found) == hash(pickle.loads(pickle.dumps(found)))\n"
+        "json.dump([type(found).__name__, fields, same], sys.stdout)\n"
+    )
+    root = Path(spark_jetstream.__file__).parents[1]
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, base64.b64encode(pickle.dumps(sent)).decode()],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        timeout=60,
+    )
+    fields = [sent.stream, sent.first, sent.end, sent.count, sent.created, list(sent.subjects)]
+    assert json.loads(ran.stdout) == ["SequenceRange", fields, True]
+
+
+def test_between_two_offsets() -> None:
+    start = Offset(
+        {
+            "READ": StreamPosition(5, CREATED, 4),
+            "STILL": StreamPosition(5, CREATED, 4),
+            "AGAIN": StreamPosition(50, CREATED, 4),
+            "BACK": StreamPosition(50, CREATED, 4),
+            "DROPPED": StreamPosition(5, CREATED, 4),
+        }
+    )
+    end = Offset(
+        {
+            "READ": StreamPosition(9, CREATED, 8),
+            "STILL": StreamPosition(5, CREATED, 4),
+            "AGAIN": StreamPosition(9, LATER, 8),
+            "BACK": StreamPosition(40, CREATED),
+            "ADDED": StreamPosition(9, CREATED),
+        }
+    )
+    assert ranges_between(start, end, ["a", "b"]) == [
+        SequenceRange("AGAIN", 1, 9, None, LATER, ("a", "b")),
+        SequenceRange("READ", 5, 9, None, CREATED, ("a", "b")),
+    ]
+
+
+def test_between_equal_offsets_lies_nothing() -> None:
+    offset = Offset({"ORDERS": StreamPosition(5, CREATED, 4)})
+    assert ranges_between(offset, offset) == []
+
+
+def test_a_stream_begins_where_it_was_added() -> None:
+    added = Offset({"ORDERS": StreamPosition(5, CREATED), "NEW": StreamPosition(7, CREATED)})
+    after = added.moved({"NEW": StreamPosition(9, CREATED, 1)})
+    assert ranges_between(Offset({"ORDERS": StreamPosition(5, CREATED)}), added) == []
+    assert ranges_between(added, after) == [SequenceRange("NEW", 7, 9, None, CREATED)]
+
+
+# Splits without questions
+
+
+def test_an_empty_range_has_no_pieces() -> None:
+    assert split(a_range(5, 5), max_messages=10, min_partitions=4, probe=FakeStream([1, 9])) == []
+
+
+@settings(deadline=None)
+@given(
+    first=st.integers(1, FAR - 10**6),
+    size=st.integers(1, 10**6),
+    max_messages=st.integers(1, 10**6),
+    least=st.integers(1, 300),
+    known=st.booleans(),
+    missing=st.integers(0, 1000),
+)
+def test_a_dense_range_is_cut_by_arithmetic(
+    *, first: int, size: int, max_messages: int, least: int, known: bool, missing: int
+) -> None:
+    max_messages = max(max_messages, size // 500)
+    whole = a_range(first, first + size, size if known else None)
+    stream = FakeStream([])
+    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream, contiguous=not known)
+    assert stream.calls == 0
+    check_cover(whole, pieces)
+    assert [piece.count for piece in pieces] == [piece.width for piece in pieces]
+    assert len(pieces) == max(-(-size // max_messages), min(least, size))
+    assert max(piece.width for piece in pieces) <= max_messages
+    assert max(piece.width for piece in pieces) - min(piece.width for piece in pieces) <= 1
+
+    # What expired is missing at the head.
+    count = max(0, size - missing)
+    pieces = split(
+        a_range(first, first + size, count), max_messages=max_messages, min_partitions=least, contiguous=True
+    )
+    check_cover(whole, pieces)
+    assert sum(piece.count or 0 for piece in pieces) == count
+    assert all(piece.count == piece.width for piece in pieces[1:])
+
+
+@settings(deadline=None)
+@given(st.integers(1, FAR - 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 50))
+def test_a_range_of_which_nothing_is_known(first: int, width: int, max_messages: int, least: int) -> None:
+    whole = a_range(first, first + width)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least)
+    check_cover(whole, pieces)
+    wanted = max(least, min(-(-width // max_messages), BLIND_PIECES))
+    assert len(pieces) == min(wanted, width)
+    assert {piece.count for piece in pieces} == {None}
+    assert max(piece.width for piece in pieces) - min(piece.width for piece in pieces) <= 1
+
+
+def test_the_widest_range_of_which_nothing_is_known() -> None:
+    whole = a_range(1, FAR)
+    pieces = split(whole, max_messages=1)
+    check_cover(whole, pieces)
+    assert len(pieces) == BLIND_PIECES
+
+
+def test_a_count_without_a_probe_gives_the_number_of_pieces() -> None:
+    whole = a_range(1, 10**9, 1000)
+    pieces = split(whole, max_messages=100)
+    check_cover(whole, pieces)
+    assert [piece.count for piece in pieces] == [None] * 10
+    assert split(whole, max_messages=1000) == [whole]
+
+
+def test_a_range_counted_as_empty_is_read_all_the_same() -> None:
+    whole = a_range(5, 100)
+    assert split(whole, max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
+    assert split(a_range(5, 100, 0), max_messages=10, min_partitions=4) == [a_range(5, 100, 0)]
+
+
+# Splits by probes
+
+
+@settings(deadline=None)
+@given(sequences, st.integers(1, 70), st.integers(1, 20), st.booleans(), st.data())
+@example({1}, 1, 5, True, None)
+def test_pieces_cover_the_range(
+    matching: set[int], max_messages: int, least: int, known: bool, data: st.DataObject | None
+) -> None:
+    stream = FakeStream(matching)
+    first = data.draw(st.integers(1, stream.end)) if data else 1
+    end = data.draw(st.integers(first + 1, stream.end + 10)) if data else stream.end
+    total = stream.count(first, end)
+    whole = a_range(first, end, total if known else None)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
+    check_cover(whole, pieces)
+    assert stream.calls <= SPLIT_PROBES
+    for piece in pieces:
+        if piece.count is not None:
+            assert piece.count == stream.count(piece.first, piece.end) <= max_messages
+            assert piece.count > 0 or total == 0
+    assert len(pieces) >= min(least, total)
+    assert len(pieces) <= max(1, total, min(least, total))
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(1, 2**20), min_size=1, max_size=25), st.integers(1, 25))
+def test_few_messages_are_cut_as_asked(matching: set[int], least: int) -> None:
+    stream = FakeStream(matching)
+    whole = a_range(1, stream.end)
+    pieces = split(whole, max_messages=25, min_partitions=least, probe=stream)
+    check_cover(whole, pieces)
+    assert len(pieces) == min(least, len(matching))
+
+
+@pytest.mark.parametrize(
+    ("matching", "max_messages", "least"),
+    [
+        pytest.param(evenly(1_000_000, 10_000), 100, 10, id="1 in 10,000"),
+        pytest.param(evenly(1_000_000, 10_000), 10, 1, id="1 in 10,000, limited"),
+        pytest.param(scattered(1_000_000, 10_000), 1_000, 1, id="at random"),
+        pytest.param(scattered(1_000_000, 100_000), 10_000, 25, id="at random, 25 pieces"),
+        pytest.param(at_the_end(1_000_000, 1_000), 10_000, 50, id="all at the end"),
+        pytest.param([s for s in range(1, 100_000) if s % 97], 5_000, 1, id="holes"),
+        pytest.param([*range(1, 5_000), *range(10**12, 10**12 + 5_000)], 1_500, 1, id="both ends"),
+        pytest.param(runs(10**9, 200, 500), 100_000, 7, id="runs"),
+    ],
+)
+def test_pieces_are_nearly_equal_and_cheap(matching: list[int], max_messages: int, least: int) -> None:
+    stream = FakeStream(matching)
+    whole = a_range(1, stream.end)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
+    check_cover(whole, pieces)
+    assert stream.calls <= SPLIT_PROBES
+    sizes = [stream.count(piece.first, piece.end) for piece in pieces]
+    assert [piece.count for piece in pieces] == sizes
+    assert max(sizes) <= max_messages
+    assert len(pieces) >= least
+    assert len(pieces) <= max(least, 1.5 * len(matching) / max_messages)
+    assert min(sizes) >= max(sizes) / 2
+
+
+def test_a_large_plan_ends_with_pieces_of_unknown_counts() -> None:
+    stream = FakeStream(scattered(10_000_000, 100_000))
+    whole = a_range(1, stream.end)
+    pieces = split(whole, max_messages=500, probe=stream)
+    check_cover(whole, pieces)
+    assert stream.calls <= SPLIT_PROBES
+    assert 200 <= len(pieces) <= 300
+    sizes = [stream.count(piece.first, piece.end) for piece in pieces]
+    assert max(sizes) <= 700
+    assert any(piece.count is None for piece in pieces)
+    assert all(piece.count in (None, size) for piece, size in zip(pieces, sizes, strict=True))
+
+
+def test_hostile_clusters_do_not_exhaust_the_probes() -> None:
+    stream = FakeStream(runs(FAR, 40, 500))
+    whole = a_range(1, stream.end)
+    pieces = split(whole, max_messages=100, probe=stream)
+    check_cover(whole, pieces)
+    assert stream.calls <= SPLIT_PROBES
+
+
+# Streams that move
+
+
+def check_promises(stream: MovingStream, probe: Probe, max_messages: int, least: int) -> None:
+    """A task that finds less than promised reports a loss: nothing may be promised that is not there."""
+    whole = a_range(1, stream.end)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=probe)
+    check_cover(whole, pieces)
+    assert stream.calls <= SPLIT_PROBES
+    for piece in pieces:
+        assert piece.count is None or 0 <= piece.count <= stream.count(piece.first, piece.end)
+    assert all(piece.count != 0 for piece in pieces) or len(pieces) == 1
+
+
+@settings(deadline=None)
+@given(
+    st.sets(st.integers(1, 5_000), min_size=1, max_size=300),
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.integers(0, 10**6),
+)
+def test_counts_are_never_too_high_while_others_publish(
+    matching: set[int], max_messages: int, least: int, seed: int
+) -> None:
+    stream = MovingStream(matching, seed)
+    check_promises(stream, stream, max_messages, least)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_counts_are_never_too_high_with_a_cache(seed: int) -> None:
+    stream = MovingStream(scattered(5_000, 300, seed), seed, most=6)
+    probe = CachedProbe(stream)
+    probe.pending(1)
+    probe.pending(stream.end)
+    stream.calls = 0
+    check_promises(stream, probe, 60, 8)
+
+
+@settings(deadline=None)
+@given(
+    st.sets(st.integers(1, 5_000), min_size=1, max_size=300),
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.integers(0, 10**6),
+    st.none() | st.integers(0, 6_000),
+)
+def test_whatever_the_stream_does_the_pieces_cover_the_range(
+    matching: set[int], max_messages: int, least: int, seed: int, count: int | None
+) -> None:
+    stream = MovingStream(matching, seed, removes=True)
+    whole = a_range(1, stream.end, count)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
+    check_cover(whole, pieces)
+    assert stream.calls <= SPLIT_PROBES
+    assert all(piece.count is None or piece.count >= 0 for piece in pieces)
+
+
+# Streams of absurd sizes
+
+
+class Endless:
+    """Implements `Probe`: every sequence up to ``last`` matches."""
+
+    def __init__(self, last: int) -> None:
+        self.end = last + 1
+
+    def pending(self, first: int) -> int:
+        return max(0, self.end - first)
+
+    def peek(self, first: int) -> tuple[int, int] | None:
+        return (first, timestamp(first)) if first < self.end else None
+
+    def last(self) -> tuple[int, int] | None:
+        return self.end - 1, timestamp(self.end - 1)
+
+
+@pytest.mark.parametrize("last", [10**10, 2**62])
+@pytest.mark.parametrize("probed", [False, True])
+def test_beyond_some_number_of_tasks_they_are_larger(last: int, probed: bool) -> None:
+    whole = a_range(1, last + 1)
+    pieces = split(whole, max_messages=100_000, probe=Endless(last) if probed else None, contiguous=not probed)
+    check_cover(whole, pieces)
+    assert MAX_PIECES <= len(pieces) <= 1.5 * MAX_PIECES
+    assert max(piece.width for piece in pieces) <= 2 * last // MAX_PIECES
+
+
+def test_who_asks_for_many_tasks_has_them() -> None:
+    assert len(split(a_range(1, 10**10 + 1), max_messages=1, min_partitions=20_000, contiguous=True)) == 20_000
+
+
+def test_a_sparse_range_is_planned_by_what_it_holds() -> None:
+    stream = FakeStream([1, 2, 2**40])
+    whole = a_range(1, stream.end)
+    assert split(whole, max_messages=100_000, probe=stream) == [a_range(1, stream.end, 3)]
+    assert stream.calls <= 4

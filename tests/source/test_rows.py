@@ -1,0 +1,401 @@
+"""Row for row what was published, whatever it looks like; the columns a schema asks for and no others."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.source.reader import JetStreamBatchReader
+from spark_jetstream.testing import NatsServer
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message
+from tests.support.queries import available_now, batch, plain, stored, streaming, wait_until
+from tests.support.streams import Stored, Stream
+
+MakeStream = Callable[..., Stream]
+
+SCHEMA = StructType(
+    [
+        StructField("stream", StringType()),
+        StructField("subject", StringType()),
+        StructField("sequence", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("headers", MapType(StringType(), ArrayType(StringType()))),
+        StructField("data", BinaryType()),
+    ]
+)
+
+PROTOCOL_TEXT = (
+    b"MSG a 1 5\r\nhello\r\n",
+    b"\r\nMSG a 1 $JS.ACK.S.c.1.1.1.1.1 5\r\nhello\r\n",
+    b"HMSG a 1 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    b"NATS/1.0 404 No Messages\r\n\r\n",
+    b"$JS.ACK.T.c.1.7.7.1700000000000000000.0",
+    b"PING\r\n",
+    b"-ERR 'Authorization Violation'\r\n",
+    b"+OK\r\n+OK\r\n",
+    b"INFO {}\r\n",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n\r",
+    b"a\rb\nc",
+    b"",
+    b"\0",
+    bytes(range(256)),
+)
+
+HEADERS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (("A", "1"),),
+    (("A", "1"), ("A", "2"), ("B", "x"), ("A", "3")),
+    (("Empty", ""), ("Empty", "")),
+    (("Url", "http://host:80/a?b=c:d"), ("Colons", ":::")),
+    (("Status", "404"), ("Description", "No Messages")),
+    (("Status", "100"),),
+    (("Nats-Sequence", "1"), ("Nats-Stream", "other"), ("Nats-Subject", "elsewhere"), ("Nats-Time-Stamp", "now")),
+    (("Nats-Pending-Messages", "7"), ("Nats-Pending-Bytes", "7")),
+    (("Nats-Msg-Size", "12345"),),
+    (("case", "1"), ("Case", "2"), ("CASE", "3")),
+    (("Ключ", "значение"), ("鍵", "値")),
+    (("Many", "v" * 3000),),
+    tuple((f"K{number % 7}", f"v{number}") for number in range(40)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_connections_left() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def read(reader: JetStreamBatchReader) -> list[pa.RecordBatch]:
+    """All that the reader yields, without Spark around it."""
+    return [each for part in reader.partitions() for each in reader.read(part)]
+
+
+def test_hostile_payloads_come_back_byte_for_byte(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    for data in PROTOCOL_TEXT:
+        s.send(Message(f"{s.subject}.bare", data), Message(f"{s.subject}.head", data, [("A", "1")]))
+    assert stored(batch(spark, s.url, s.name)) == s.rows()
+
+
+def test_headers_keep_repeated_names_empty_values_and_any_name(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    for number, headers in enumerate(HEADERS):
+        data = b"" if number % 2 else f"payload {number}".encode()
+        s.send(Message(f"{s.subject}.{number}", data, headers), Message(f"{s.subject}.none", data))
+    assert stored(batch(spark, s.url, s.name)) == s.rows()
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (b"NATS/1.0\r\n\r\n", None),
+        (b"NATS/1.0\r\nA:1\r\n\r\n", {"A": ["1"]}),
+        (b"NATS/1.0\r\nA:   1  \r\nB:\t2\t\r\n\r\n", {"A": ["1"], "B": ["2"]}),
+        (b"NATS/1.0\r\nA : 1\r\n\r\n", {"A": ["1"]}),
+        (b"NATS/1.0\r\nno colon\r\nA: 1\r\n\r\n", {"A": ["1"]}),
+        (b"NATS/1.0\r\n: nameless\r\nA: 1\r\n\r\n", {"A": ["1"]}),
+        (b"NATS/1.0\r\nA: a\nb\r\n\r\n", {"A": ["a\nb"]}),
+        (b"NATS/1.0\r\nA: \xff\r\n\r\n", {"A": ["�"]}),
+        (b"NATS/1.0 404 No Messages\r\nA: 1\r\n\r\n", {"A": ["1"]}),
+        (b"NATS/1.0 100\r\n\r\n", None),
+        (b"NATS/1.0\r\nA: 1\r\nA: \r\nA: 1\r\n\r\n", {"A": ["1", "", "1"]}),
+    ],
+)
+def test_odd_header_blocks_are_read_as_far_as_they_can_be(
+    spark: SparkSession, stream: MakeStream, block: bytes, expected: dict[str, list[str]] | None
+) -> None:
+    s = stream()
+    s.fill(1)
+    s.send(Message(f"{s.subject}.odd", b"", block=block), Message(f"{s.subject}.odd", b"data", block=block))
+    s.fill(1)
+    rows = stored(batch(spark, s.url, s.name))
+    assert [row.sequence for row in rows] == [1, 2, 3, 4]
+    assert [row.headers for row in rows] == [None, expected, expected, None]
+    assert [row.data for row in rows[1:3]] == [b"", b"data"]
+
+
+def test_payloads_of_one_megabyte(spark: SparkSession, stream: MakeStream, nats_server: NatsServer) -> None:
+    s = stream()
+    largest = s.publisher.info["max_payload"]
+    assert largest == 1 << 20
+    noise = random.Random(1).randbytes(largest)
+    lines = (b"MSG a 1 5\r\nhello\r\n" * (largest // 17))[:largest]
+    s.send(Message(f"{s.subject}.a", noise), Message(f"{s.subject}.a"), Message(f"{s.subject}.b", lines))
+    s.send(Message(f"{s.subject}.c", noise[: largest - 100], [("A", "x" * 40), ("A", "")]))
+    s.fill(3)
+    assert stored(batch(spark, s.url, s.name)) == s.rows()
+    # More than the 64 KiB of one pull request: the connector has to ask for more by itself.
+    assert stored(batch(spark, s.url, s.name, fetchMaxBytes="64k")) == s.rows()
+
+
+def test_subjects_outside_of_ascii(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    subjects = ["Grüße.Öl", "注文.東京", "😀.🚀", "ñ", "a-b_c$d", "x" * 200]
+    s.send(*(Message(f"{s.subject}.{each}", each.encode()) for each in subjects))
+    assert stored(batch(spark, s.url, s.name)) == s.rows()
+    chosen = stored(batch(spark, s.url, s.name, subjects=f"{s.subject}.注文.*,{s.subject}.😀.🚀"))
+    assert chosen == s.rows(2, 3)
+
+
+def test_subjects_that_are_not_text(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.send(Message(f"{s.subject}.\udcff\udcfe.a", b"1"), Message(f"{s.subject}.b", b"2"))
+    found = stored(batch(spark, s.url, s.name))
+    assert [(row.subject, row.data) for row in found] == [(f"{s.subject}.��.a", b"1"), (f"{s.subject}.b", b"2")]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"storage": "memory"},
+        {"compression": "s2"},
+        {"allow_direct": True, "discard": "new", "max_msgs": 1000},
+        # Beyond what a float holds exactly.
+        {"first_seq": 2**53 + 1},
+        {"name": "Straße-注文_1"},
+        {"subject_transform": {"src": ">", "dest": "moved.>"}},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_streams_of_every_kind(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, config: dict[str, object]
+) -> None:
+    s = stream(**config)
+    first = int(str(config.get("first_seq", 1)))
+    assert batch(spark, s.url, s.name).collect() == []
+    for _ in range(3):
+        s.fill(10)
+    s.remove(first + 5, first + 6, first + 20)
+    expected = s.rows()
+    if "subject_transform" in config:
+        expected = [row._replace(subject=f"moved.{row.subject}") for row in expected]
+    assert len(expected) == 27
+    assert expected[0].sequence == first
+    assert stored(batch(spark, s.url, s.name, maxMessagesPerPartition=8)) == expected
+    run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=14), tmp_path)
+    assert run.counts == [14, 13]
+    assert run.stored == expected
+
+
+def test_a_mirror(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(50)
+    s.remove(3, 4)
+    name = f"MIRROR_OF_{s.name}"
+    s.publisher.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": s.name}})
+    try:
+        state = f"STREAM.INFO.{name}"
+        wait_until(lambda: s.publisher.api(state)["state"]["messages"] == 48, "the mirror has everything")
+        expected = [row._replace(stream=name) for row in s.rows()]
+        assert stored(batch(spark, s.url, name)) == expected
+        assert available_now(streaming(spark, s.url, name, maxMessagesPerTrigger=20), tmp_path).stored == expected
+    finally:
+        s.publisher.api(f"STREAM.DELETE.{name}")
+
+
+def test_deleted_and_purged_messages_leave_gaps(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.fill(30)
+    s.fill(10, "b")
+    s.fill(20)
+    s.remove(1, 2, 17, 18, 19, 60)
+    s.purge(filter=f"{s.subject}.b")
+    s.purge(seq=8)
+    kept = [number for number in range(8, 60) if number not in {17, 18, 19, *range(31, 41)}]
+    assert s.state()["messages"] == len(kept)
+    assert stored(batch(spark, s.url, s.name)) == s.rows(*kept)
+    assert stored(batch(spark, s.url, s.name, maxMessagesPerPartition=5)) == s.rows(*kept)
+
+
+def test_expired_messages_are_not_rows(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.fill(5)
+    s.update(max_age=200_000_000, duplicate_window=200_000_000)
+    s.wait_for(0)
+    s.update()
+    s.fill(3)
+    assert stored(batch(spark, s.url, s.name, startingOffsets="earliest")) == s.rows(6, 7, 8)
+
+
+def test_a_stream_that_keeps_only_the_last_message_of_each_subject(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream(max_msgs_per_subject=1)
+    s.fill_in_turn(12, ["a", "b", "c"])
+    assert stored(batch(spark, s.url, s.name, maxMessagesPerPartition=2)) == s.rows(10, 11, 12)
+
+
+def test_both_forms_of_the_ack_subject(
+    spark: SparkSession, nats_server_factory: Callable[..., NatsServer], tmp_path: object
+) -> None:
+    server = nats_server_factory(config="feature_flags { js_ack_fc_v2: true }")
+    s = Stream(server.url, "ACKS")
+    s.send(*(Message(f"{s.subject}.{number}", b"$JS.ACK" * number, [("N", str(number))]) for number in range(50)))
+    with WireProxy(server.url) as proxy:
+        seen: list[bytes] = []
+
+        def look(frame: bytes) -> bytes:
+            if b" $JS.ACK." in frame[: frame.find(b"\r\n")]:
+                seen.append(frame[: frame.find(b"\r\n")])
+            return frame
+
+        proxy.drop(look)
+        assert stored(batch(spark, proxy.url, s.name)) == s.rows()
+    # The server did use the longer form: domain and account in front.
+    assert len(seen) == 50
+    assert all(line.split(b" ")[3].count(b".") >= 10 for line in seen)
+    s.publisher.close()
+
+
+def test_times_are_those_of_the_server_to_the_microsecond(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.fill(300)
+    times = {sequence: s.stored_time(sequence) for sequence in s.messages}
+    rows = plain(batch(spark, s.url, s.name)).select("sequence", "timestamp").collect()
+    assert {row["sequence"]: row["timestamp"] for row in rows} == {key: ns // 1000 for key, ns in times.items()}
+    # Rounding would have given other microseconds for about half of them.
+    assert sum(ns // 1000 != (ns + 500) // 1000 for ns in times.values()) > 50
+
+
+def test_all_columns_by_default(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.fill(1)
+    frame = batch(spark, s.url, s.name)
+    assert frame.schema.simpleString() == (
+        "struct<stream:string,subject:string,sequence:bigint,timestamp:timestamp,"
+        "headers:map<string,array<string>>,data:binary>"
+    )
+    assert all(column.nullable for column in frame.schema.fields)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "sequence bigint, data binary",
+        "data binary, sequence bigint",
+        "sequence bigint",
+        "headers map<string,array<string>>",
+        "timestamp timestamp, stream string",
+        "subject string, headers map<string,array<string>>, sequence bigint",
+        "data binary, headers map<string,array<string>>, timestamp timestamp, sequence bigint, subject string, "
+        "stream string",
+    ],
+)
+def test_a_subset_of_the_columns_in_any_order(spark: SparkSession, stream: MakeStream, columns: str) -> None:
+    s = stream()
+    s.fill(3)
+    s.send(Message(f"{s.subject}.h", b"", [("A", "1"), ("A", "2")]), Message(f"{s.subject}.h", b"x", [("B", "")]))
+    frame = batch(spark, s.url, s.name, columns)
+    names = [column.split()[0] for column in columns.split(", ")]
+    assert frame.columns == names
+    fields = ["micros" if name == "timestamp" else name for name in names]
+    expected = [tuple(getattr(row, name) for name in fields) for row in s.rows()]
+    assert [tuple(row) for row in plain(frame).collect()] == expected
+
+
+def test_columns_that_need_no_payload_do_not_fetch_any(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    count, size = 40, 50_000
+    s.send(*(Message(f"{s.subject}.a", b"x" * size, [("A", str(number))]) for number in range(count)))
+    with WireProxy(s.url) as proxy:
+
+        def fetched(schema: str) -> int:
+            before = proxy.bytes_to_client
+            assert len(batch(spark, proxy.url, s.name, schema).collect()) == count
+            return proxy.bytes_to_client - before
+
+        assert fetched("sequence bigint") < count * size // 10
+        assert fetched("stream string, subject string, timestamp timestamp") < count * size // 10
+        assert fetched("sequence bigint, data binary") > count * size
+
+
+def test_headers_can_be_left_out(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.send(Message(f"{s.subject}.a", b"x", [("A", "1")]), Message(f"{s.subject}.a", b"y"))
+    expected = [row._replace(headers=None) for row in s.rows()]
+    assert stored(batch(spark, s.url, s.name, includeHeaders="false")) == expected
+    only = batch(spark, s.url, s.name, "headers map<string,array<string>>, sequence bigint", includeHeaders="FALSE")
+    assert [tuple(row) for row in only.collect()] == [(None, 1), (None, 2)]
+
+
+@pytest.mark.parametrize("include_headers", ["true", "false"])
+def test_every_record_batch_has_the_types_that_spark_expects(stream: MakeStream, include_headers: str) -> None:
+    """Spark checks the first record batch of a task only; this looks at all of them."""
+    s = stream()
+    s.fill(10)
+    s.send(*(Message(f"{s.subject}.h", b"", [("A", "1")]) for _ in range(10)))
+    s.fill(10)
+    options = {"servers": s.url, "stream": s.name, "fetchBatch": "5", "includeHeaders": include_headers}
+    found = read(JetStreamBatchReader(options, SCHEMA))
+    assert sum(each.num_rows for each in found) == 30
+    assert len(found) > 3
+    assert {each.schema for each in found} == {to_arrow_schema(SCHEMA, timezone="UTC")}
+    for each in found:
+        each.validate(full=True)
+
+
+# What a header block can hold: no line ends, no colon in a name, no blanks around (they do not belong to it).
+TOKENS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).map(str.strip)
+NAMES = TOKENS.map(lambda text: text.replace(":", "").strip()).filter(bool)
+PAYLOADS = st.binary(max_size=300) | st.sampled_from(PROTOCOL_TEXT)
+HEADS = st.none() | st.lists(st.tuples(NAMES, TOKENS), max_size=6)
+MESSAGES = st.builds(Message, subject=st.just(""), data=PAYLOADS, headers=HEADS, block=st.none())
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=8))
+def test_arbitrary_messages(stream: MakeStream, nats_server: NatsServer, messages: list[Message]) -> None:
+    s = stream(storage="memory")
+    s.send(*(each._replace(subject=f"{s.subject}.{number}") for number, each in enumerate(messages)))
+    table = pa.Table.from_batches(read(JetStreamBatchReader({"servers": s.url, "stream": s.name}, SCHEMA)))
+    rows = table.set_column(3, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist(maps_as_pydicts="strict")
+    expected = [row._replace(headers=row.headers or None) for row in s.rows()]
+    assert [Stored(*row.values()) for row in rows] == expected
+    s.delete()
+
+
+def test_thousands_of_messages_of_all_sizes(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    chance = random.Random(7)
+    for number in range(3000):
+        size = chance.choice((0, 1, 17, 200, 200, 200, 2000, 9000))
+        data = chance.choice(PROTOCOL_TEXT) * (1 + size // 40) if number % 5 == 0 else chance.randbytes(size)
+        headers = chance.choice(HEADERS) if number % 3 == 0 else None
+        s.messages[number + 1] = Message(f"{s.subject}.{chance.choice('abc')}.{number % 13}", data, headers)
+    assert s.publisher.publish(s.messages.values()) == list(s.messages)
+    frame = batch(spark, s.url, s.name, fetchBatch=200, maxMessagesPerPartition=800)
+    assert stored(frame) == s.rows()
+
+
+def test_a_message_published_twice_is_two_rows_and_time_goes_on(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    same = Message(f"{s.subject}.a", b"same", [("A", "1")])
+    before = time.time_ns() // 1000
+    s.send(same, same)
+    after = time.time_ns() // 1000
+    rows = stored(batch(spark, s.url, s.name))
+    assert [(row.sequence, row.data) for row in rows] == [(1, b"same"), (2, b"same")]
+    assert before <= rows[0].micros <= rows[1].micros <= after
+    assert rows == [Stored(s.name, same.subject, row.sequence, row.micros, {"A": ["1"]}, b"same") for row in rows]

@@ -1,0 +1,679 @@
+"""Streaming reads: what goes into which micro-batch, and that a restarted query goes on exactly where it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.options import SourceOptions
+from spark_jetstream.source.planner import Driver
+from spark_jetstream.testing import NatsServer
+from tests.conftest import SparkLog
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message
+from tests.support.queries import Run, available_now, offsets, start, streaming, wait_until
+from tests.support.streams import Stream
+
+MakeStream = Callable[..., Stream]
+
+ONLY = "stream string, sequence bigint"
+
+#: A new query runs one batch even when there is nothing to read (MicroBatchExecution: a source without a committed
+#: offset has new data), whatever the source.
+FIRST = [0]
+
+
+def between(first: int, end: int) -> list[int]:
+    return list(range(first, end))
+
+
+def of(run: Run, name: str) -> list[int]:
+    """The sequences of one stream in a run."""
+    return [row["sequence"] for row in run.rows if row["stream"] == name]
+
+
+def planned(checkpoint: Path) -> int:
+    """How many micro-batches the checkpoint knows of."""
+    return sum(each.name.isdigit() for each in (checkpoint / "offsets").iterdir())
+
+
+@pytest.fixture
+def running() -> Iterator[list[StreamingQuery]]:
+    """Queries put here are stopped at the end of the test."""
+    queries: list[StreamingQuery] = []
+    yield queries
+    for query in queries:
+        query.stop()
+
+
+class Polls:
+    """Counts how often a query behind a proxy has asked how its stream is."""
+
+    def __init__(self, proxy: WireProxy) -> None:
+        self._proxy = proxy
+
+    def wait_for_more(self, rounds: int = 6) -> None:
+        """Wait until the query has asked so many times again."""
+        wanted = self._count() + rounds
+        self._proxy.wait(lambda: self._count() >= wanted, 30)
+
+    def _count(self) -> int:
+        return self._proxy.client_bytes.count(b"API.STREAM.INFO")
+
+
+# Limits
+
+
+def test_available_now_reads_everything_in_limited_batches(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
+    s = stream()
+    s.fill(60)
+    s.send(*(Message(f"{s.subject}.h", b"", [("A", "1"), ("A", "2")]) for _ in range(40)))
+    run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=30), tmp_path)
+    assert run.counts == [30, 30, 30, 10]
+    assert run.stored == s.rows()
+    assert [each["numInputRows"] for each in run.progress] == [30, 30, 30, 10]
+
+
+def test_progress_tells_where_the_query_is(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(50)
+    run = available_now(streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=20), tmp_path)
+    # Spark leaves the start of a query's first batch empty.
+    assert run.progress[0]["sources"][0]["startOffset"] is None
+    assert [offsets(each, "startOffset", s.name) for each in run.progress[1:]] == [21, 41]
+    assert [offsets(each, "endOffset", s.name) for each in run.progress] == [21, 41, 51]
+    assert [offsets(each, "latestOffset", s.name) for each in run.progress] == [51, 51, 51]
+    end = run.progress[-1]["sources"][0]["endOffset"]
+    info = s.publisher.api(f"STREAM.INFO.{s.name}")
+    assert (json.loads(end) if isinstance(end, str) else end) == {
+        "version": 1,
+        "streams": {s.name: {"next": 51, "created": info["created"], "last_timestamp": s.stored_time(50)}},
+    }
+
+
+@pytest.mark.parametrize(("literal", "counts"), [(True, [30, 30, 30, 10]), (False, [30, 30, 30, 10])])
+def test_limits_count_messages_that_match(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, literal: bool, counts: list[int]
+) -> None:
+    s = stream()
+    s.fill_in_turn(300, ["a", "b", "c"])
+    s.fill(500)
+    subjects = f"{s.subject}.b" if literal else f"*.b,{s.subject}.d"
+    frame = streaming(spark, s.url, s.name, ONLY, subjects=subjects, maxMessagesPerTrigger=30)
+    run = available_now(frame, tmp_path)
+    assert run.counts == counts
+    assert run.sequences == list(range(2, 300, 3))
+
+
+def test_limits_count_messages_that_are_still_there(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(20)
+    s.fill(50, "b")
+    s.fill(30)
+    s.purge(filter=f"{s.subject}.b")
+    s.remove(5, 80)
+    kept = [number for number in between(1, 101) if number not in {5, 80, *range(21, 71)}]
+    run = available_now(streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=16), tmp_path)
+    assert run.counts == [16, 16, 16]
+    assert run.sequences == kept
+
+
+def test_several_streams_share_the_limit(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    long, short, empty = stream(), stream(), stream()
+    long.fill(60)
+    short.fill(30)
+    names = f"{long.name},{short.name},{empty.name}"
+    run = available_now(streaming(spark, long.url, names, ONLY, maxMessagesPerTrigger=30), tmp_path)
+    assert run.counts == [30, 30, 30]
+    # In proportion to what waits in each.
+    shares = [[row["stream"] for row in rows].count(short.name) for _, rows in sorted(run.batches.items())]
+    assert shares == [10, 10, 10]
+    assert of(run, long.name) == between(1, 61)
+    assert of(run, short.name) == between(1, 31)
+    assert [offsets(each, "endOffset", empty.name) for each in run.progress] == [1, 1, 1]
+
+
+def test_a_limit_in_bytes_is_kept_roughly(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(60, size=10_000)
+    run = available_now(streaming(spark, s.url, s.name, ONLY, maxBytesPerTrigger="250k"), tmp_path)
+    assert run.sequences == between(1, 61)
+    # 256,000 bytes hold 25 messages with their subjects and what storage adds.
+    assert all(22 <= count <= 26 for count in run.counts[:-1])
+    assert len(run.counts) == 3
+
+
+def test_the_smaller_of_two_limits_counts(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(40, size=1000)
+    frame = streaming(spark, s.url, s.name, ONLY, maxBytesPerTrigger="1m", maxMessagesPerTrigger=25)
+    assert available_now(frame, tmp_path / "messages").counts == [25, 15]
+    frame = streaming(
+        spark,
+        s.url,
+        s.name,
+        ONLY,
+        maxBytesPerTrigger="1",
+        maxMessagesPerTrigger=25,
+        startingOffsets=json.dumps({s.name: 39}),
+    )
+    assert available_now(frame, tmp_path / "bytes").counts == [1, 1]
+
+
+def test_once_reads_everything_whatever_the_limit(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(50)
+    frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=20, minMessagesPerTrigger=20)
+    run = available_now(frame, tmp_path, once=True)
+    assert run.counts == [50]
+    assert run.sequences == between(1, 51)
+
+
+def test_available_now_stops_at_what_was_there_when_it_began(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
+    s = stream()
+    s.fill(25)
+    frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=10)
+    run = Run()
+
+    def publish_more(rows: DataFrame, number: int) -> None:
+        run.take(rows, number)
+        s.fill(10)
+
+    query = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(publish_more)
+    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    assert run.counts == [10, 10, 5]
+    assert run.sequences == between(1, 26)
+    # The next run takes what came meanwhile.
+    assert available_now(frame, tmp_path).sequences == between(26, 56)
+
+
+def test_tasks_of_a_micro_batch(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(100)
+    options = {"maxMessagesPerTrigger": 60, "maxMessagesPerPartition": 20, "minPartitions": 2}
+    run = Run()
+    found: list[int] = []
+
+    def look(rows: DataFrame, number: int) -> None:
+        found.append(rows.rdd.getNumPartitions())
+        run.take(rows, number)
+
+    frame = streaming(spark, s.url, s.name, ONLY, **options)
+    query = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(look)
+    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    assert found == [3, 2]
+    assert run.sequences == between(1, 101)
+
+
+# When a batch starts
+
+
+def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) -> None:
+    """The decision itself, with a clock of the test's own."""
+    s = stream()
+    now = 1000.0
+    options = {"servers": s.url, "stream": s.name, "minMessagesPerTrigger": "10", "maxTriggerDelay": "60s"}
+    parsed = SourceOptions.from_spark(options, streaming=True)
+    driver = Driver(parsed, lambda patience: connect(parsed.connection, patience=patience), lambda: now)
+    begin = driver.initial()
+    try:
+        # Nothing there: no time runs.
+        assert driver.latest(begin, limited=True) == begin
+        now += 1000
+        s.fill(9)
+        assert driver.latest(begin, limited=True) == begin
+        now += 59.9
+        assert driver.latest(begin, limited=True) == begin
+        now += 0.2
+        first = driver.latest(begin, limited=True)
+        assert first.streams[s.name].next == 10
+        # The clock starts again with the next message.
+        now += 1000
+        assert driver.latest(first, limited=True) == first
+        s.fill(1)
+        assert driver.latest(first, limited=True) == first
+        s.fill(8)
+        assert driver.latest(first, limited=True) == first
+        # Enough: at once.
+        s.fill(1)
+        second = driver.latest(first, limited=True)
+        assert second.streams[s.name].next == 20
+        # Asked for everything, whatever the options say.
+        s.fill(1)
+        assert driver.latest(second, limited=False).streams[s.name].next == 21
+    finally:
+        close_all()
+
+
+def test_a_query_waits_for_a_worthwhile_batch(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
+) -> None:
+    s = stream()
+    s.fill(6)
+    with WireProxy(s.url) as proxy:
+        polls = Polls(proxy)
+        run = Run()
+        running.append(start(streaming(spark, proxy.url, s.name, ONLY, minMessagesPerTrigger=10), tmp_path, run))
+        polls.wait_for_more()
+        s.fill(3)
+        polls.wait_for_more()
+        assert run.counts == FIRST
+        s.fill(1)
+        run.wait_for(10, running[0])
+        assert run.counts == [*FIRST, 10]
+        running.pop().stop()
+
+
+def test_a_query_waits_no_longer_than_its_delay(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
+) -> None:
+    s = stream()
+    s.fill(6)
+    run = Run()
+    options = {"minMessagesPerTrigger": 1000, "maxTriggerDelay": "1s"}
+    running.append(start(streaming(spark, s.url, s.name, ONLY, **options), tmp_path, run))
+    run.wait_for(6, running[0])
+    assert run.counts == [*FIRST, 6]
+
+
+def test_available_now_does_not_wait(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(6)
+    run = available_now(streaming(spark, s.url, s.name, ONLY, minMessagesPerTrigger=1000), tmp_path)
+    assert run.counts == [6]
+
+
+def test_messages_that_come_while_the_query_runs(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
+) -> None:
+    s, other = stream(), stream()
+    run = Run()
+    frame = streaming(spark, s.url, f"{s.name},{other.name}")
+    running.append(start(frame, tmp_path, run, processingTime="100 milliseconds"))
+    expected = 0
+    for count in (1, 7, 20):
+        s.fill(count)
+        other.fill(2)
+        expected += count + 2
+        run.wait_for(expected, running[0])
+    assert sorted(run.stored) == sorted(s.rows() + other.rows())
+    assert of(run, s.name) == between(1, 29)
+    assert of(run, other.name) == between(1, 7)
+    assert 0 not in run.counts
+
+
+def test_starting_with_what_comes_next(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
+) -> None:
+    s = stream()
+    s.fill(10)
+    run = Run()
+    frame = streaming(spark, s.url, s.name, ONLY, startingOffsets="latest")
+    running.append(start(frame, tmp_path, run))
+    wait_until(lambda: running[0].status["message"] == "Waiting for data to arrive", "the query is idle")
+    s.fill(5)
+    run.wait_for(5, running[0])
+    assert run.sequences == between(11, 16)
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_starting_somewhere(spark: SparkSession, stream: MakeStream, tmp_path: Path, by_time: bool) -> None:
+    s = stream()
+    for _ in range(10):
+        s.fill(1)
+    milliseconds = s.stored_time(7) // 1_000_000
+    start_at: dict[str, object] = {"startingOffsets": json.dumps({s.name: 7})}
+    expected = between(7, 11)
+    if by_time:
+        start_at = {"startingTimestamp": milliseconds, "startingOffsets": json.dumps({s.name: 2})}
+        expected = [number for number in s.messages if s.stored_time(number) >= milliseconds * 1_000_000]
+    assert available_now(streaming(spark, s.url, s.name, ONLY, **start_at), tmp_path).sequences == expected
+
+
+# Restarts
+
+
+def test_a_restarted_query_goes_on_exactly(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(25)
+    frame = streaming(spark, s.url, s.name, maxMessagesPerTrigger=10)
+    expected = s.rows()
+    assert available_now(frame, tmp_path).stored == expected
+    # Nothing new: no batch, not even an empty one.
+    assert available_now(frame, tmp_path).batches == {}
+    assert planned(tmp_path) == 3
+    s.fill(12)
+    # Where the query once was to start does not matter any more.
+    again = streaming(spark, s.url, s.name, maxMessagesPerTrigger=10, startingOffsets=json.dumps({s.name: 1}))
+    run = available_now(again, tmp_path)
+    assert run.stored == s.rows()[25:]
+    assert run.counts == [10, 2]
+
+
+def test_a_failed_batch_is_read_again_as_it_was(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill_in_turn(40, ["a", "b"])
+    options: dict[str, Any] = {"subjects": f"{s.subject}.a"}
+    seen: list[list[int]] = []
+
+    def fail_once(rows: DataFrame, number: int) -> None:
+        seen.append([row["sequence"] for row in rows.collect()])
+        if number == 1:
+            raise ValueError("this sink is broken")
+
+    frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=8, **options)
+    query = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(fail_once)
+    with pytest.raises(Exception, match="this sink is broken"):
+        query.trigger(availableNow=True).start().awaitTermination(60)
+    assert seen == [list(range(1, 16, 2)), list(range(17, 32, 2))]
+    # More messages, and other limits: the batch that failed stays what it was.
+    s.fill_in_turn(10, ["a", "b"])
+    run = available_now(
+        streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=3, maxMessagesPerPartition=2, **options), tmp_path
+    )
+    assert [row["sequence"] for row in run.batches[1]] == seen[1]
+    assert run.counts == [8, 3, 3, 3]
+    assert run.sequences == list(range(17, 50, 2))
+
+
+def test_a_stream_added_on_restart_is_read_from_where_the_options_say(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
+    old, new = stream(), stream()
+    old.fill(10)
+    new.fill(6)
+    assert available_now(streaming(spark, old.url, old.name, ONLY), tmp_path).sequences == between(1, 11)
+    old.fill(3)
+    run = available_now(streaming(spark, old.url, f"{new.name},{old.name}", ONLY), tmp_path)
+    assert of(run, old.name) == between(11, 14)
+    assert of(run, new.name) == between(1, 7)
+    assert available_now(streaming(spark, old.url, f"{new.name},{old.name}", ONLY), tmp_path).rows == []
+
+
+def test_a_stream_removed_on_restart_is_read_no_more(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    kept, dropped = stream(), stream()
+    kept.fill(5)
+    dropped.fill(5)
+    both = f"{kept.name},{dropped.name}"
+    assert len(available_now(streaming(spark, kept.url, both, ONLY), tmp_path).rows) == 10
+    kept.fill(4)
+    dropped.fill(4)
+    run = available_now(streaming(spark, kept.url, kept.name, ONLY), tmp_path)
+    assert [(row["stream"], row["sequence"]) for row in run.rows] == [(kept.name, n) for n in between(6, 10)]
+    # Back again, it is a new stream for the query.
+    run = available_now(streaming(spark, kept.url, both, ONLY), tmp_path)
+    assert of(run, dropped.name) == between(1, 10)
+    assert of(run, kept.name) == []
+
+
+# Data loss
+
+
+GONE = "messages 11 to 24 of stream NAME went before being read"
+
+
+def purge(s: Stream) -> None:
+    s.fill(20)
+    s.purge(seq=25)
+
+
+def push_out(s: Stream) -> None:
+    s.update(max_msgs=6)
+    s.fill(20)
+
+
+def expire(s: Stream) -> None:
+    s.fill(14)
+    s.update(max_age=200_000_000, duplicate_window=200_000_000)
+    s.wait_for(0)
+    # What comes next is to stay.
+    s.update()
+    s.fill(6)
+
+
+def create_again(s: Stream) -> None:
+    s.delete()
+    s.create()
+    s.fill(6)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said", "expected"),
+    [
+        (purge, f"{GONE} (likely purged or deleted)", range(25, 31)),
+        (push_out, f"{GONE} (likely expired or pushed out by the limits of the stream, or purged)", range(25, 31)),
+        (expire, GONE, range(25, 31)),
+        (create_again, "stream NAME was deleted and created again", range(1, 7)),
+    ],
+    ids=["purge", "push out", "expire", "create again"],
+)
+def test_data_loss_fails_the_query_unless_it_is_accepted(
+    spark: SparkSession,
+    stream: MakeStream,
+    tmp_path: Path,
+    spark_log: SparkLog,
+    damage: Callable[[Stream], None],
+    said: str,
+    expected: range,
+) -> None:
+    s = stream()
+    s.fill(10)
+    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).sequences == between(1, 11)
+    damage(s)
+    said = said.replace("NAME", s.name)
+    with pytest.raises(Exception, match="DataLossError") as caught:
+        available_now(streaming(spark, s.url, s.name, ONLY), tmp_path)
+    assert said in str(caught.value)
+    assert f"set failOnDataLoss=false to go on at sequence {expected[0]}" in str(caught.value)
+    # Failing has not moved the query.
+    run = available_now(streaming(spark, s.url, s.name, failOnDataLoss="false"), tmp_path)
+    assert run.stored == s.rows(*expected)
+    wait_until(lambda: said in spark_log.text and "failOnDataLoss is false" in spark_log.text, "the warning", 10)
+
+
+def test_an_accepted_loss_is_over(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(10)
+    frame = streaming(spark, s.url, s.name, ONLY, failOnDataLoss="false")
+    assert available_now(frame, tmp_path).sequences == between(1, 11)
+    create_again(s)
+    assert available_now(frame, tmp_path).sequences == between(1, 7)
+    s.fill(2)
+    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).sequences == [7, 8]
+
+
+@pytest.mark.parametrize("others", [3, 8])
+def test_a_lost_tail_is_noticed(
+    spark: SparkSession,
+    nats_server_factory: Callable[..., NatsServer],
+    tmp_path: Path,
+    others: int,
+) -> None:
+    """The server forgets messages that were read, and gives their sequences to others."""
+    server = nats_server_factory(store_dir=tmp_path / "store")
+    s = Stream(server.url, f"TAIL{others}")
+    s.fill(6)
+    s.publisher.close()
+    server.stop()
+    shutil.copytree(tmp_path / "store", tmp_path / "older")
+    server.start()
+    s.reconnect()
+    s.fill(4)
+    checkpoint = tmp_path / "checkpoint"
+    assert available_now(streaming(spark, s.url, s.name, ONLY), checkpoint).sequences == between(1, 11)
+    s.publisher.close()
+    server.stop()
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "older").rename(tmp_path / "store")
+    server.start()
+    s.reconnect()
+    s.messages.clear()
+    sequences = s.send(*(Message(f"{s.subject}.other", f"other {number}".encode()) for number in range(others)))
+    assert sequences == between(7, 7 + others)
+    with pytest.raises(Exception, match="DataLossError") as caught:
+        available_now(streaming(spark, s.url, s.name, ONLY), checkpoint)
+    assert f"stream {s.name} lost its tail" in str(caught.value)
+    assert "sequence 10" in str(caught.value)
+    assert "failOnDataLoss=false to go on at sequence 7" in str(caught.value)
+    run = available_now(streaming(spark, s.url, s.name, failOnDataLoss="false"), checkpoint)
+    assert run.stored == s.rows()
+    s.publisher.close()
+
+
+def test_messages_purged_while_the_query_runs(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(30)
+    run = Run()
+
+    def purge_then(rows: DataFrame, number: int) -> None:
+        run.take(rows, number)
+        if number == 0:
+            s.purge(seq=18)
+
+    def query(**options: object) -> StreamingQuery:
+        frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=10, **options)
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(purge_then)
+        return writer.trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match=f"messages 11 to 17 of stream {s.name} went before being read"):
+        query().awaitTermination(60)
+    assert run.sequences == between(1, 11)
+    assert query(failOnDataLoss="false").awaitTermination(60)
+    assert run.sequences == [*between(1, 11), *between(18, 31)]
+
+
+def test_superseded_messages_are_no_loss(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream(max_msgs_per_subject=1)
+    s.fill_in_turn(6, ["a", "b", "c"])
+    frame = streaming(spark, s.url, s.name, ONLY)
+    assert available_now(frame, tmp_path).sequences == [4, 5, 6]
+    s.fill_in_turn(12, ["a", "b", "c"])
+    assert available_now(frame, tmp_path).sequences == [16, 17, 18]
+
+
+# Filters
+
+
+@pytest.fixture(scope="module")
+def haystack() -> Iterator[Stream]:
+    """1,000,000 messages of which one in 10,000 is at `hay.needle`, in a memory stream."""
+    with NatsServer() as server:
+        s = Stream(server.url, "HAY", storage="memory")
+        straw = Message("hay.straw", b"x" * 20).frame()
+        for _ in range(100):
+            s.publisher.pour(straw, 9_999, Message("hay.needle", b"needle"))
+        yield s
+        s.publisher.close()
+
+
+def test_a_filter_that_matches_one_message_in_10_000(spark: SparkSession, haystack: Stream, tmp_path: Path) -> None:
+    s = haystack
+    needles = list(range(10_000, 1_000_001, 10_000))
+    with WireProxy(s.url) as proxy:
+        frame = streaming(spark, proxy.url, s.name, ONLY, subjects="hay.needle", maxMessagesPerTrigger=40)
+        run = available_now(frame, tmp_path / "limited")
+        assert run.counts == [40, 40, 20]
+        assert run.sequences == needles
+        # A million messages are more than 60 MB on the wire; the needles are less than 20 KB.
+        assert proxy.bytes_to_client < 200_000
+        run = available_now(streaming(spark, proxy.url, s.name, ONLY, subjects="*.needle"), tmp_path / "whole")
+        assert run.counts == [100]
+        assert run.sequences == needles
+        assert proxy.bytes_to_client < 400_000
+
+
+def test_other_traffic_makes_no_empty_batches(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
+) -> None:
+    s = stream()
+    s.fill(10, "noise")
+    s.fill(2, "wanted")
+    with WireProxy(s.url) as proxy:
+        polls = Polls(proxy)
+        run = Run()
+        frame = streaming(spark, proxy.url, s.name, ONLY, subjects=f"{s.subject}.wanted")
+        running.append(start(frame, tmp_path, run))
+        run.wait_for(2, running[0])
+        for _ in range(4):
+            s.fill(100, "noise")
+            polls.wait_for_more()
+        assert planned(tmp_path) == 1
+        s.fill(3, "wanted")
+        run.wait_for(5, running[0])
+        assert run.counts == [2, 3]
+        assert planned(tmp_path) == 2
+        running.pop().stop()
+
+
+def test_a_filter_that_nothing_matches_yet(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    s.fill(50, "noise")
+    frame = streaming(spark, s.url, s.name, ONLY, subjects=f"{s.subject}.wanted")
+    assert available_now(frame, tmp_path).counts == FIRST
+    s.fill(50, "noise")
+    assert available_now(frame, tmp_path).batches == {}
+    s.fill(1, "wanted")
+    s.fill(50, "noise")
+    run = available_now(frame, tmp_path)
+    assert run.sequences == [101]
+    assert run.counts == [1]
+
+
+def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
+    """What does not match comes and goes; the offset keeps up, or a restart could not tell it from a loss."""
+    s = stream(max_msgs=100)
+    options = {"servers": s.url, "stream": s.name, "subjects": f"{s.subject}.wanted"}
+    parsed = SourceOptions.from_spark(options, streaming=True)
+
+    def new_driver() -> Driver:
+        return Driver(parsed, lambda patience: connect(parsed.connection, patience=patience))
+
+    try:
+        s.fill(3, "wanted")
+        driver = new_driver()
+        offset = driver.latest(driver.initial(), limited=True)
+        assert offset.streams[s.name].next == 4
+        moves = 0
+        for _ in range(30):
+            s.fill(20, "noise")
+            end = driver.latest(offset, limited=True)
+            assert driver.ranges(offset, end) == [] or all(part.count == 0 for part in driver.ranges(offset, end))
+            moves += end != offset
+            offset = end
+            assert new_driver().latest(offset, limited=True).streams[s.name].next >= offset.streams[s.name].next
+        assert 0 < moves <= 15
+        [last] = s.fill(1, "wanted")
+        assert driver.latest(offset, limited=True).streams[s.name].next == last + 1
+    finally:
+        close_all()
+
+
+# Streams whose messages go when they are acknowledged
+
+
+def test_an_interest_stream_is_read_with_a_warning(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, spark_log: SparkLog
+) -> None:
+    s = stream(retention="interest")
+    holder = {"durable_name": "holder", "ack_policy": "explicit"}
+    s.publisher.api(f"CONSUMER.CREATE.{s.name}.holder", {"stream_name": s.name, "config": holder})
+    s.fill(10)
+    frame = streaming(spark, s.url, s.name, maxMessagesPerTrigger=4)
+    run = available_now(frame, tmp_path)
+    assert run.counts == [4, 4, 2]
+    assert run.stored == s.rows()
+    warning = f"stream {s.name} keeps messages only as long as its consumers are interested"
+    wait_until(lambda: warning in spark_log.text, "the warning in Spark's log", 10)
+    assert s.state()["messages"] == 10

@@ -1,0 +1,515 @@
+"""`read_direct` against answers that lie: replicas that lag, mirrors that lack messages, answers with holes.
+
+Each comes from a fake JetStream that gives it on purpose; what a real server and a real cluster do is in
+`test_direct.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.direct_probe import DirectView
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.testing import NatsServer
+from tests.support.fake_jetstream import CREATED, NOT_FOUND, Answer, FakeJetStream, end_of_batch
+from tests.support.reading import SETTINGS, options
+
+COUNT = 100
+ALL = list(range(1, COUNT + 1))
+WHOLE = SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
+IMPATIENT = replace(SETTINGS, retry_timeout=0.5)
+
+Request = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """The first frames load parts of pyarrow, which takes longer than some tests wait for an answer."""
+    assert len(pa.array(np.zeros(3, np.int64)).take(pa.array(np.arange(2)))) == 2
+
+
+@pytest.fixture
+def fake(nats_server: NatsServer) -> Iterator[FakeJetStream]:
+    with FakeJetStream(nats_server.url) as running:
+        running.store(COUNT)
+        yield running
+
+
+@pytest.fixture
+def to_fake(nats_server: NatsServer, fake: FakeJetStream) -> Callable[[float], Connection]:
+    given = options(nats_server.url, apiPrefix=fake.prefix, requestTimeout="1s")
+    return lambda patience: connect(given, patience=patience)
+
+
+Read = Callable[..., Iterator[Messages]]
+
+
+@pytest.fixture
+def read(to_fake: Callable[[float], Connection]) -> Read:
+    def run(part: SequenceRange = WHOLE, **settings: Any) -> Iterator[Messages]:
+        return read_direct(to_fake, part, replace(SETTINGS, **settings), "test")
+
+    return run
+
+
+def collect(runs: Iterator[Messages], found: list[int]) -> None:
+    """Add the sequences to `found` as they come, and see that the messages are what the fake has."""
+    for run in runs:
+        found += run.sequences.tolist()
+        assert run.payloads().to_pylist() == [b"%d" % sequence for sequence in run.sequences.tolist()]
+
+
+def sequences(runs: Iterator[Messages]) -> list[int]:
+    """All that came."""
+    found: list[int] = []
+    collect(runs, found)
+    return found
+
+
+def in_turn(fake: FakeJetStream, *answers: Callable[[Request], list[Answer]]) -> None:
+    """The first Direct Gets are answered like this, all others as they should be."""
+    left = list(answers)
+    fake.direct = lambda request: left.pop(0)(request) if left else fake.batch(request)
+
+
+# How much is asked
+
+
+def test_a_range_in_one_answer_costs_two_requests(fake: FakeJetStream, read: Read) -> None:
+    assert sequences(read()) == ALL
+    assert fake.asked == [
+        ("DIRECT.GET.S", {"seq": 1, "batch": 101, "max_bytes": 1 << 20}),
+        ("STREAM.INFO.S", {}),
+    ]
+
+
+def test_the_leader_has_the_last_word(fake: FakeJetStream, read: Read) -> None:
+    part = replace(WHOLE, end=1000, count=None)
+    assert sequences(read(part)) == ALL
+    assert fake.asked[-2:] == [("STREAM.MSG.GET.S", {"seq": 101, "next_by_subj": ">"}), ("STREAM.INFO.S", {})]
+
+
+def test_a_message_behind_the_range_proves_its_end(fake: FakeJetStream, read: Read) -> None:
+    fake.messages = {sequence: "S.a" for sequence in (1, 2, 50)}
+    assert sequences(read(replace(WHOLE, end=40, count=2))) == [1, 2]
+    assert fake.count("MSG.GET") == 0
+
+
+def test_a_full_batch_is_followed_by_the_next(fake: FakeJetStream, read: Read) -> None:
+    assert sequences(read(batch=30)) == ALL
+    asked = [request for subject, request in fake.asked if subject == "DIRECT.GET.S"]
+    assert [(request["seq"], request["batch"]) for request in asked] == [(1, 30), (31, 30), (61, 30), (91, 11)]
+    # The messages are older than the first look at the stream: once more at the end is enough.
+    assert fake.count("INFO") == 2
+
+
+def test_a_filter_is_asked_for(fake: FakeJetStream, read: Read) -> None:
+    fake.messages = {sequence: f"S.{'abc'[sequence % 3]}" for sequence in ALL}
+    wanted = [sequence for sequence in ALL if sequence % 3]
+    part = replace(WHOLE, subjects=("S.b", "S.c"), count=len(wanted))
+    assert sequences(read(part, batch=7, max_bytes=300_000)) == wanted
+    asked = [request for subject, request in fake.asked if subject == "DIRECT.GET.S"]
+    assert {(request["next_by_subj"], request["max_bytes"]) for request in asked} == {
+        ("S.b", 150_000),
+        ("S.c", 150_000),
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "filters", "asked"),
+    [
+        (10, 1, 10),
+        (1 << 20, 1, 1 << 20),
+        (1 << 30, 1, 32 << 20),
+        (1 << 20, 4, 1 << 18),
+        (1 << 20, 30, 64 << 10),
+        (100, 5, 100),
+    ],
+)
+def test_the_bytes_of_a_request_are_bounded(
+    fake: FakeJetStream, read: Read, given: int, filters: int, asked: int
+) -> None:
+    subjects = ("S.a", *(f"S.{number}" for number in range(1, filters)))
+    assert sequences(read(replace(WHOLE, subjects=subjects), max_bytes=given)) == ALL
+    bounds = {request["max_bytes"] for subject, request in fake.asked if subject == "DIRECT.GET.S"}
+    assert bounds == {asked}
+
+
+def test_a_batch_is_asked_for_when_the_one_before_was_handed_out(fake: FakeJetStream, read: Read) -> None:
+    runs = read(batch=10)
+    for number, run in enumerate(runs, start=1):
+        assert run.sequences.tolist() == ALL[10 * number - 10 : 10 * number]
+        assert fake.count("DIRECT.GET") == number
+    assert number == 10
+
+
+# Replicas that lag
+
+
+@pytest.mark.parametrize("lag", [0, 1, 50, 99])
+def test_a_replica_that_lags(fake: FakeJetStream, read: Read, lag: int) -> None:
+    in_turn(fake, *[lambda request: fake.batch(request, up_to=lag)] * 3)
+    assert sequences(read()) == ALL
+    assert fake.count("MSG.GET") == 3
+
+
+def test_replicas_that_lag_by_turns(fake: FakeJetStream, read: Read) -> None:
+    chance = random.Random(1)
+    fake.direct = lambda request: fake.batch(request, up_to=chance.randrange(COUNT + 1))
+    assert sequences(read(batch=20)) == ALL
+
+
+@pytest.mark.parametrize("lag", [0, 60])
+def test_a_replica_that_never_catches_up(fake: FakeJetStream, read: Read, lag: int) -> None:
+    fake.direct = lambda request: fake.batch(request, up_to=lag)
+    found: list[int] = []
+    with pytest.raises(OutageError) as caught:
+        collect(read(retry_timeout=0.5), found)
+    assert found == ALL[:lag]
+    for said in ("stream S", "retryTimeout", f"does not have message {lag + 1} ", "leader"):
+        assert said in str(caught.value)
+
+
+def test_an_end_of_batch_that_forgets_what_is_pending(fake: FakeJetStream, read: Read) -> None:
+    def shy(request: Request) -> list[Answer]:
+        *messages, _ = fake.batch(request)
+        return [*messages, Answer(b"NATS/1.0 204 EOB\r\nNats-Last-Sequence: %d\r\n\r\n" % (request["seq"] + 29))]
+
+    in_turn(fake, shy, shy)
+    assert sequences(read(batch=30)) == ALL
+
+
+def test_what_the_leader_does_not_have_any_more(fake: FakeJetStream, read: Read) -> None:
+    fake.messages = {sequence: "S.a" for sequence in ALL[:70]}
+    with pytest.raises(DataLossError, match="30 of 100 messages of stream S"):
+        sequences(read())
+    assert sequences(read(replace(WHOLE, count=None))) == ALL[:70]
+    assert sequences(read(fail_on_data_loss=False)) == ALL[:70]
+
+
+def test_a_gap_that_the_leader_knows_of(fake: FakeJetStream, read: Read) -> None:
+    # The replica still lacks what lies behind the gap.
+    fake.messages = {sequence: "S.a" for sequence in (*range(1, 20), *range(90, 101))}
+    in_turn(fake, *[lambda request: fake.batch(request, up_to=30)] * 2)
+    assert sequences(read(replace(WHOLE, count=30))) == sorted(fake.messages)
+    asked = [request["seq"] for subject, request in fake.asked if subject == "DIRECT.GET.S"]
+    assert asked == [1, 90, 90]
+
+
+def test_messages_that_go_while_they_are_waited_for(fake: FakeJetStream, read: Read) -> None:
+    def lag(request: Request) -> list[Answer]:
+        return fake.batch(request, up_to=0)
+
+    def lag_and_lose(request: Request) -> list[Answer]:
+        fake.messages.clear()
+        return lag(request)
+
+    in_turn(fake, lag, lag_and_lose)
+    assert sequences(read(replace(WHOLE, count=None))) == []
+
+
+# Mirrors
+
+
+def test_a_mirror_that_lacks_messages(fake: FakeJetStream, read: Read) -> None:
+    turn = iter(range(10_000))
+
+    def either(request: Request) -> list[Answer]:
+        if next(turn) % 3 == 0:
+            return fake.batch(request)
+        return fake.batch(request, stream="MIRROR", lacks=lambda sequence: sequence % 2 == 0)
+
+    fake.direct = either
+    assert sequences(read(batch=10)) == ALL
+
+
+@pytest.mark.parametrize("lacks", [lambda _: False, lambda sequence: sequence < 50], ids=["nothing", "its head"])
+def test_a_mirror_that_always_answers(fake: FakeJetStream, read: Read, lacks: Callable[[int], bool]) -> None:
+    # Even one that lacks nothing may have other subjects, or the messages of a stream that is gone.
+    fake.direct = lambda request: fake.batch(request, stream="MIRROR", lacks=lacks)
+    with pytest.raises(OutageError) as caught:
+        sequences(read(retry_timeout=1.0))
+    assert 20 < fake.count("DIRECT.GET") < 40
+    for said in ("mirror MIRROR", "stream S", "option stream", "readWith", "retryTimeout"):
+        assert said in str(caught.value)
+
+
+def test_a_mirror_that_finds_nothing(fake: FakeJetStream, read: Read) -> None:
+    in_turn(fake, *[lambda _: [NOT_FOUND]] * 4)
+    assert sequences(read()) == ALL
+
+
+# Answers with holes
+
+
+def without(*places: int) -> Callable[[list[Answer]], list[Answer]]:
+    return lambda answers: [answer for at, answer in enumerate(answers) if at not in {p % len(answers) for p in places}]
+
+
+HOLES: dict[str, Callable[[list[Answer]], list[Answer]]] = {
+    "the first": without(0),
+    "one": without(7),
+    "the last": without(-2),
+    "the last two": without(-2, -3),
+    "all but the end": lambda answers: answers[-1:],
+    "all but the last": lambda answers: answers[-2:],
+    "the end": without(-1),
+    "everything": lambda _: [],
+    "half, and the end": lambda answers: answers[:10],
+    "one that comes twice": lambda answers: [*answers[:5], *answers[4:]],
+    "two that change places": lambda answers: [*answers[:5], answers[6], answers[5], *answers[7:]],
+    "an end too early": lambda answers: [*answers[:5], *answers[-1:], *answers[5:]],
+    "an end that comes twice": lambda answers: [*answers, *answers[-1:]],
+    "another end": lambda answers: [*answers[:-1], end_of_batch(0, 3)],
+    "nothing found behind messages": lambda answers: [*answers[:5], NOT_FOUND],
+}
+
+
+@pytest.mark.parametrize("hole", HOLES.values(), ids=HOLES.keys())
+def test_what_was_lost_is_asked_for_again(
+    fake: FakeJetStream, read: Read, hole: Callable[[list[Answer]], list[Answer]]
+) -> None:
+    def broken(request: Request) -> list[Answer]:
+        return hole(fake.batch(request))
+
+    in_turn(fake, broken, fake.batch, broken)
+    assert sequences(read(batch=30)) == ALL
+
+
+def test_a_lost_end_is_no_matter_for_the_leader(fake: FakeJetStream, read: Read) -> None:
+    in_turn(fake, lambda request: without(-2)(fake.batch(request)))
+    assert sequences(read(replace(WHOLE, end=100, count=99))) == ALL[:99]
+    in_turn(fake, lambda request: without(-2, -3)(fake.batch(request)))
+    assert sequences(read()) == ALL
+    assert fake.count("MSG.GET") == 0
+
+
+def test_what_comes_behind_the_end_of_an_answer_is_dropped(fake: FakeJetStream, read: Read) -> None:
+    fake.direct = lambda request: fake.batch(request) + fake.batch(request)[-3:]
+    assert sequences(read(batch=30)) == ALL
+    assert (fake.count("DIRECT.GET"), fake.count("MSG.GET")) == (4, 0)
+
+
+def test_what_comes_late_is_dropped(fake: FakeJetStream, read: Read) -> None:
+    def late(request: Request) -> list[Answer]:
+        first = fake.batch({**request, "seq": 1})
+        return [*(answer._replace(late=True) for answer in first[-5:]), *fake.batch(request)]
+
+    in_turn(fake, fake.batch, late, late)
+    assert sequences(read(batch=30)) == ALL
+    assert (fake.count("DIRECT.GET"), fake.count("MSG.GET")) == (4, 0)
+
+
+def test_an_end_without_messages(fake: FakeJetStream, read: Read) -> None:
+    fake.direct = lambda _: [end_of_batch(5, 0)]
+    with pytest.raises(OutageError, match="does not have message 1 "):
+        sequences(read(retry_timeout=0.3))
+    assert fake.count("DIRECT.GET") < 40
+
+
+def test_messages_before_those_asked_for(fake: FakeJetStream, read: Read) -> None:
+    in_turn(fake, fake.batch, lambda request: fake.batch({**request, "seq": 5}))
+    assert sequences(read(batch=30)) == ALL
+
+
+@pytest.mark.parametrize("code", [400, 408, 409, 412, 413, 429, 500, 100])
+def test_a_status_that_is_not_known_is_no_end(fake: FakeJetStream, read: Read, code: int) -> None:
+    in_turn(fake, lambda _: [Answer(b"NATS/1.0 %d Such Is Life\r\n\r\n" % code)])
+    with pytest.raises(JetStreamError, match=f"stream S: {code} Such Is Life") as caught:
+        sequences(read())
+    assert not caught.value.retriable
+
+
+def test_a_server_that_knows_no_batches(fake: FakeJetStream, read: Read) -> None:
+    def single(request: Request) -> list[Answer]:
+        message = fake.batch(request)[0]
+        lines = message.head.splitlines(keepends=True)
+        return [message._replace(head=b"".join(line for line in lines if b"Pend" not in line))]
+
+    in_turn(fake, single)
+    with pytest.raises(ProtocolError, match=r"2\.11 \(option readWith\)"):
+        sequences(read())
+
+
+# The stream
+
+
+@pytest.mark.parametrize("when", [1, 2], ids=["first look", "last look"])
+def test_a_stream_that_was_created_again(fake: FakeJetStream, read: Read, when: int) -> None:
+    def look() -> dict[str, Any]:
+        if fake.count("INFO") >= when:
+            fake.created = "2024-01-01T00:00:00Z"
+        return fake.info()
+
+    fake.look = look
+    found: list[int] = []
+    with pytest.raises(DataLossError, match=r"stream S was deleted and created again \(at 2024.*failOnDataLoss"):
+        collect(read(batch=30), found)
+    # What came after the last look that was good is not handed out where that look would be the last one.
+    assert found == (ALL[:90] if when == 2 else [])
+
+
+def test_a_stream_that_goes_while_its_leader_is_asked(fake: FakeJetStream, read: Read) -> None:
+    gone = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+
+    def go(_: Request) -> dict[str, Any]:
+        fake.look = lambda: gone
+        return gone
+
+    fake.leader = go
+    with pytest.raises(DataLossError, match="stream S was deleted"):
+        sequences(read(replace(WHOLE, end=200, count=None)))
+
+
+def test_messages_younger_than_the_last_look(fake: FakeJetStream, read: Read) -> None:
+    fake.look = lambda: {**fake.info(), "ts": "2023-11-14T22:13:21Z"}
+    assert sequences(read(batch=30)) == ALL
+    assert fake.count("INFO") == 4
+
+
+def test_a_stream_that_does_not_allow_it(fake: FakeJetStream, read: Read) -> None:
+    fake.look = lambda: fake.info(allow_direct=False)
+    fake.direct = lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]
+    with pytest.raises(
+        JetStreamError, match=r"stream S does not answer direct gets.*readWith=direct.*allow_direct"
+    ) as caught:
+        sequences(read())
+    assert not caught.value.retriable
+
+
+def test_nobody_answers_for_a_while(fake: FakeJetStream, read: Read) -> None:
+    in_turn(fake, *[lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]] * 3)
+    assert sequences(read()) == ALL
+    fake.direct = lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]
+    with pytest.raises(OutageError, match="nobody answers direct gets of stream S"):
+        sequences(read(retry_timeout=0.3))
+
+
+@pytest.mark.parametrize("err_code", [10008, 10118])
+def test_a_leader_that_is_away_for_a_while(fake: FakeJetStream, read: Read, err_code: int) -> None:
+    left = [{"error": {"code": 503, "err_code": err_code, "description": "unavailable"}}] * 3
+
+    def busy(other: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return left.pop() if left else other()
+
+    fake.look = lambda: busy(fake.info)
+    assert sequences(read()) == ALL
+    left += [{"error": {"code": 503, "err_code": err_code, "description": "unavailable"}}] * 2
+    fake.look, fake.leader = fake.info, lambda request: busy(lambda: fake.message(request))
+    assert sequences(read(replace(WHOLE, end=200, count=None))) == ALL
+    assert not left
+
+
+# All at once
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
+    chance = random.Random(seed)
+    fake.messages = {
+        s: chance.choice(["S.a", "S.b", "S.c"]) for s in sorted(chance.sample(ALL, chance.randrange(1, 100)))
+    }
+    holes = [hole for name, hole in HOLES.items() if name not in ("the end", "everything", "half, and the end")]
+
+    def any_answer(request: Request) -> list[Answer]:
+        kind = chance.randrange(6)
+        if kind == 0:
+            return fake.batch(request, up_to=chance.choice(ALL))
+        if kind == 1:
+            return fake.batch(request, stream="MIRROR", lacks=lambda _: chance.random() < 0.5)
+        return chance.choice(holes)(fake.batch(request)) if kind == 2 else fake.batch(request)
+
+    fake.direct = any_answer
+    subjects = chance.choice([(), ("S.a",), ("S.a", "S.b"), ("S.*",)])
+    first = chance.choice(ALL)
+    end = chance.randrange(first, 120)
+    wanted = [
+        s for s, name in fake.messages.items() if first <= s < end and (not subjects or {name, "S.*"} & set(subjects))
+    ]
+    part = SequenceRange("S", first, end, len(wanted), CREATED, subjects)
+    assert sequences(read(part, batch=chance.choice([1, 7, 500]))) == wanted
+
+
+# Planning
+
+
+@pytest.fixture
+def view(to_fake: Callable[[float], Connection]) -> Callable[..., DirectView]:
+    return lambda *filters: DirectView(lambda: to_fake(5), "S", filters, lambda: 0.5)
+
+
+def test_counting(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+    fake.messages = {sequence: f"S.{'abc'[sequence % 3]}" for sequence in ALL}
+    assert [view().pending(first) for first in (1, 31, 100, 101)] == [100, 70, 1, 0]
+    assert [view("S.a", "S.b").pending(first) for first in (1, 99, 101)] == [67, 2, 0]
+    assert fake.count("CONSUMER") == 0
+
+
+def test_nothing_is_counted_only_when_the_leader_says_so(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+    in_turn(fake, *[lambda _: [NOT_FOUND]] * 3)
+    assert view().pending(41) == 60
+    fake.direct = lambda _: [NOT_FOUND]
+    with pytest.raises(JetStreamError, match="does not have message 41 of stream S"):
+        view().pending(41)
+
+
+def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+    def mirror(request: Request) -> list[Answer]:
+        return fake.batch(request, stream="MIRROR", lacks=lambda sequence: sequence % 2 == 0)
+
+    in_turn(fake, *[mirror] * 15)
+    assert view().pending(1) == COUNT
+    fake.direct = mirror
+    with pytest.raises(JetStreamError, match="mirror MIRROR answers"):
+        view().pending(1)
+
+
+def test_places_are_asked_of_the_leader(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+    fake.direct = lambda _: [NOT_FOUND]
+    found = view().peek(17)
+    assert found is not None
+    assert found[0] == 17
+    assert view().peek(101) is None
+
+
+def test_counting_on_a_stream_that_does_not_allow_it(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+    fake.look = lambda: fake.info(allow_direct=False)
+    fake.direct = lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]
+    for ask in (view().state, lambda: view().pending(1)):
+        with pytest.raises(JetStreamError, match="allow_direct"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(503, "nobody answers direct gets of stream S"), (408, "stream S: 408 Huh")]
+)
+def test_counting_where_a_status_answers(
+    fake: FakeJetStream, view: Callable[..., DirectView], code: int, said: str
+) -> None:
+    def status(_: Request) -> list[Answer]:
+        return [Answer(b"NATS/1.0 %d Huh\r\n\r\n" % code)]
+
+    fake.direct = status
+    with pytest.raises(JetStreamError, match=said) as caught:
+        view().pending(1)
+    assert caught.value.retriable == (code == 503)
+    in_turn(fake, status)
+    if code == 503:
+        assert view().pending(1) == COUNT
+
+
+def test_counting_where_nothing_answers(fake: FakeJetStream, to_fake: Callable[[float], Connection]) -> None:
+    in_turn(fake, lambda _: [])
+    assert DirectView(lambda: to_fake(5), "S", (), lambda: 5.0).pending(1) == COUNT

@@ -1,0 +1,418 @@
+"""The current table of a bucket, read below Spark from the real server, while it is written to and broken.
+
+Whatever happens, each key comes exactly once, by a revision that was its latest at some time during the read.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import DataLossError, OptionError, OutageError
+from spark_jetstream.options import SourceOptions
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.source.bucket_lookup import Bucket, find_bucket
+from spark_jetstream.source.kv import bucket_batch
+from spark_jetstream.streams import latest
+from spark_jetstream.streams.latest import TablePart, read_table
+from spark_jetstream.streams.pull import PullSettings
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.keyed import make_bucket, name_of
+from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
+from tests.support.reading import QUICK, SETTINGS, api, consumers, options, wait_until
+from tests.support.streams import Stream
+
+KEYS = 2000
+SMALL = replace(SETTINGS, batch=100)
+DELETED = {"KV-Operation": "DEL"}
+PURGED = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+Make = Callable[..., Stream]
+
+
+class Row(NamedTuple):
+    key: str
+    revision: int
+    value: bytes | None
+    operation: str
+
+
+def put(bucket: Stream, key: str, value: bytes = b"", headers: dict[str, str] | None = None) -> Message:
+    return Message(f"$KV.{name_of(bucket)}.{key}", value, None if headers is None else list(headers.items()))
+
+
+def fill(bucket: Stream, keys: int = KEYS, rounds: int = 1) -> None:
+    """So many keys, each put so many times; the last value of key i is `<rounds - 1>.<i>`."""
+    bucket.publisher.publish(put(bucket, f"k.{i}", b"%d.%d" % (n, i)) for n in range(rounds) for i in range(keys))
+
+
+def read(
+    bucket: Stream, settings: PullSettings = SETTINGS, *filters: str, url: str = "", direct: bool = False
+) -> Iterator[Messages]:
+    subjects = tuple(f"$KV.{name_of(bucket)}.{each}" for each in filters)
+    part = TablePart(bucket.name, bucket.publisher.api(f"STREAM.INFO.{bucket.name}")["created"], subjects, direct)
+    return read_part(url or bucket.url, part, settings)
+
+
+def read_part(url: str, part: TablePart, settings: PullSettings = SETTINGS) -> Iterator[Messages]:
+    given = options(url)
+
+    def to_server(patience: float) -> Connection:
+        return connect(given, patience=patience)
+
+    return read_table(to_server, part, settings, "test")
+
+
+def rows(messages: Iterator[Messages]) -> list[Row]:
+    columns = list(Row._fields)
+    return [Row(**row) for run in messages for row in bucket_batch(run, bucket="", columns=columns).to_pylist()]
+
+
+def values(found: list[Row]) -> dict[str, bytes | None]:
+    """The value of each key; none came twice."""
+    assert len({row.key for row in found}) == len(found)
+    return {row.key: row.value for row in found}
+
+
+def expected(rounds: int, keys: int = KEYS) -> dict[str, bytes | None]:
+    return {f"k.{i}": b"%d.%d" % (rounds - 1, i) for i in range(keys)}
+
+
+# Nothing goes wrong
+
+
+@pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (5, False), (64, False)])
+def test_the_latest_revision_of_each_key(stream: Make, history: int, direct: bool) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, rounds=7)
+    bucket.publisher.publish(
+        [put(bucket, "k.1", b"", DELETED), put(bucket, "k.2", b"", PURGED), put(bucket, "k.1", b"again")]
+    )
+    found = rows(read(bucket, direct=direct))
+    assert values(found) == {**expected(7), "k.1": b"again", "k.2": None}
+    assert [row for row in found if row.operation != "PUT"] == [Row("k.2", 7 * KEYS + 2, None, "PURGE")]
+    assert [row.revision for row in found] == sorted(row.revision for row in found)
+    wait_until(lambda: not consumers(bucket.url, bucket.name), "the consumers' end")
+
+
+@pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (5, False)])
+def test_filters_of_keys(stream: Make, history: int, direct: bool) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, 50, rounds=3)
+    bucket.publisher.publish([put(bucket, "other.1", b"x"), put(bucket, "other.2", b"y"), put(bucket, "more", b"z")])
+    assert values(rows(read(bucket, SETTINGS, "k.*", direct=direct))) == expected(3, 50)
+    assert values(rows(read(bucket, SETTINGS, "k.7", "other.>", direct=direct))) == {
+        "k.7": b"2.7",
+        "other.1": b"x",
+        "other.2": b"y",
+    }
+    assert rows(read(bucket, SETTINGS, "none", direct=direct)) == []
+
+
+@pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (5, False)])
+def test_an_empty_bucket(stream: Make, history: int, direct: bool) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    assert rows(read(bucket, direct=direct)) == []
+    fill(bucket, 10)
+    bucket.purge()
+    assert rows(read(bucket, direct=direct)) == []
+    bucket.publisher.publish([put(bucket, "k", b"1")])
+    assert values(rows(read(bucket, direct=direct))) == {"k": b"1"}
+
+
+def test_a_bucket_of_several_revisions_cannot_be_read_directly(stream: Make) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=2)
+    with pytest.raises(OptionError, match=f"table of {bucket.name}, which .* set readWith to consumer, or .*history"):
+        rows(read(bucket, direct=True))
+
+
+def test_a_part_pickles() -> None:
+    part = TablePart("KV_B", "2026-01-01T00:00:00Z", ("$KV.B.a",), direct=True)
+    assert pickle.loads(pickle.dumps(part)) == part
+
+
+# Others write
+
+
+@pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (3, False)])
+def test_what_is_written_again_before_its_turn_comes_once(stream: Make, history: int, direct: bool) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, rounds=history)
+    messages = read(bucket, SMALL, direct=direct)
+    first = rows(iter([next(messages)]))
+    assert len(first) < KEYS / 2
+    # The old revisions of all keys go; one key is deleted, one is purged, one is new.
+    bucket.publisher.publish(
+        put(bucket, f"k.{i}", b"new.%d.%d" % (n, i)) for n in range(history) for i in range(KEYS)
+    )  # fmt: skip
+    bucket.publisher.publish(
+        [
+            put(bucket, f"k.{KEYS - 1}", b"", DELETED),
+            put(bucket, f"k.{KEYS - 2}", b"", PURGED),
+            put(bucket, "added", b"1"),
+        ]
+    )
+    found = first + rows(messages)
+    values(found)
+    assert {row.key for row in found} == {*expected(1), "added"}
+    came = {row.key for row in first}
+    for row in found[len(first) :]:
+        assert row.key not in came
+        if row.key not in ("added", f"k.{KEYS - 1}", f"k.{KEYS - 2}"):
+            assert row.value in (b"%d.%s" % (history - 1, row.key[2:].encode()), *(
+                b"new.%d.%s" % (n, row.key[2:].encode()) for n in range(history)
+            ))  # fmt: skip
+    assert values(found)[f"k.{KEYS - 2}"] is None
+    assert any(row.value is not None and row.value.startswith(b"new") for row in found)
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_keys_that_go_during_the_read(stream: Make, history: int) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, rounds=history)
+    messages = read(bucket, SMALL)
+    first = rows(iter([next(messages)]))
+    # No message takes the place of these: a consumer that has them on its list waits.
+    for i in range(KEYS // 2, KEYS, 50):
+        bucket.purge(filter=f"$KV.{name_of(bucket)}.k.{i}")
+    found = values(first + rows(messages))
+    gone = {f"k.{i}" for i in range(KEYS // 2, KEYS, 50)}
+    assert found == {key: value for key, value in expected(history).items() if key not in gone}
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, batch=7)], ids=["batches", "small batches"])
+@pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (2, False), (20, False)])
+def test_writers_at_work(stream: Make, history: int, direct: bool, settings: PullSettings) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, 500, rounds=history)
+    stop = threading.Event()
+    written: list[list[tuple[int, str]]] = [[], []]
+
+    def write(number: int) -> None:
+        chance = random.Random(number)
+        with Publisher(bucket.url) as publisher:
+            while not stop.is_set():
+                # A few keys are much hotter than all others.
+                keys = [f"k.{int(500 * chance.random() ** 4)}" for _ in range(20)]
+                sequences = publisher.publish([put(bucket, key, b"w") for key in keys])
+                written[number] += zip(sequences, keys, strict=True)
+                # Direct gets find no end of a stream that is written to without a pause, and say so.
+                stop.wait(0.01 if direct else 0)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    reads: list[tuple[int, list[Row], int]] = []
+    try:
+        wait_until(lambda: all(written), "both writers")
+        for _ in range(5):
+            begun = int(bucket.state()["last_seq"])
+            found = rows(read(bucket, settings, direct=direct))
+            reads.append((begun, found, int(bucket.state()["last_seq"])))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    revisions: dict[str, list[int]] = {}
+    first = [(n * 500 + i + 1, f"k.{i}") for n in range(history) for i in range(500)]
+    for sequence, key in sorted([*first, *written[0], *written[1]]):
+        revisions.setdefault(key, []).append(sequence)
+    for begun, found, ended in reads:
+        assert values(found).keys() == revisions.keys()
+        for row in found:
+            at = revisions[row.key].index(row.revision)
+            later = revisions[row.key][at + 1 :]
+            assert row.revision <= ended
+            assert not later or later[0] > begun, f"{row} was overwritten before the read began"
+    assert any(ended > begun for begun, _, ended in reads)
+
+
+def test_a_reader_slower_than_the_writers_says_so(stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Over(Deadline):
+        expired = property(lambda _: True)
+
+    bucket = make_bucket(stream, max_msgs_per_subject=1)
+    fill(bucket, 10)
+    messages = read(bucket)
+    assert len(next(messages)) == 10
+    fill(bucket, 10)
+    monkeypatch.setattr(latest, "Deadline", Over)
+    with pytest.raises(OutageError, match=f"{bucket.name} was written to faster than it could be read"):
+        rows(messages)
+
+
+# Something breaks
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_consumer_deleted_half_way(stream: Make, history: int) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, rounds=history)
+    found: list[Row] = []
+    deleted = 0
+    for run in read(bucket, SMALL):
+        found += rows(iter([run]))
+        if deleted < 3 and len(found) > KEYS * (deleted + 1) / 5:
+            for name in consumers(bucket.url, bucket.name):
+                bucket.publisher.api(f"CONSUMER.DELETE.{bucket.name}.{name}")
+            bucket.publisher.publish([put(bucket, f"k.{KEYS - 1 - deleted}", b"again")])
+            deleted += 1
+    assert deleted == 3
+    again = {f"k.{KEYS - 1 - i}" for i in range(3)}
+    seen = values(found)
+    assert {key: value for key, value in seen.items() if key not in again} == {
+        key: value for key, value in expected(history).items() if key not in again
+    }
+    assert {seen[key] for key in again} <= {b"again", *(expected(history)[key] for key in again)}
+
+
+@pytest.mark.parametrize("history", [1, 3])
+@pytest.mark.parametrize("position", [1, 2_000, 20_000, 60_000, 100_000])
+def test_a_connection_cut_half_way(stream: Make, history: int, position: int) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, rounds=history)
+    with WireProxy(bucket.url) as proxy:
+        list(read(bucket, SETTINGS, "k.1", url=proxy.url))  # the connection is there
+        cut = proxy.cut_after(position)
+        assert values(rows(read(bucket, SETTINGS, url=proxy.url))) == expected(history)
+        assert cut.is_set()
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_server_killed_half_way(history: int) -> None:
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        bucket = Stream(
+            server.url, "KV_b", publisher, subjects=["$KV.b.>"], max_msgs_per_subject=history, storage="file"
+        )
+        fill(bucket, rounds=history)
+        messages = read(bucket, SMALL)
+        first = rows(iter([next(messages)]))
+        server.kill()
+        server.restart()
+        assert values(first + rows(messages)) == expected(history)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+@pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (3, False)])
+@pytest.mark.parametrize("before", [True, False], ids=["before the read", "half way"])
+def test_a_bucket_deleted(stream: Make, history: int, direct: bool, again: bool, before: bool) -> None:
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    fill(bucket, rounds=history)
+    messages = read(bucket, replace(SMALL, fail_on_data_loss=False, retry_timeout=5.0), direct=direct)
+    if not before:
+        next(messages)
+    bucket.delete()
+    if again:
+        bucket.create()
+        fill(bucket, rounds=history)
+    with pytest.raises(DataLossError, match=f"stream {bucket.name}, created at .*, was deleted or created again"):
+        rows(messages)
+
+
+def test_a_leader_that_moves(nats_cluster: NatsCluster) -> None:
+    with Publisher(nats_cluster.urls[0]) as publisher:
+        bucket = Stream(
+            nats_cluster.url.partition(",")[0],
+            "KV_moving",
+            publisher,
+            subjects=["$KV.moving.>"],
+            max_msgs_per_subject=3,
+            num_replicas=3,
+        )
+        fill(bucket, rounds=3)
+        for keys in ((), ("k.*",), ("k.7", "k.8")):
+            messages = read(bucket, SMALL, *keys)
+            found = rows(iter([next(messages)]))
+            for name in consumers(bucket.url, bucket.name):
+                publisher.api(f"CONSUMER.DELETE.{bucket.name}.{name}")
+            publisher.api(f"STREAM.LEADER.STEPDOWN.{bucket.name}")
+            nats_cluster.leader_of(bucket.name)
+            all_keys = expected(3)
+            wanted = {key: all_keys[key] for key in (keys if keys and "*" not in keys[0] else all_keys)}
+            assert values(found + rows(messages)) == wanted
+        bucket.delete()
+
+
+# The stream behind a bucket
+
+
+def has_messages(url: str, stream: str, count: int) -> bool:
+    return int(api(url, f"STREAM.INFO.{stream}")["state"]["messages"]) >= count
+
+
+def found_bucket(url: str, **given: str) -> Bucket:
+    parsed = SourceOptions.from_spark({**QUICK, "servers": url, **given}, streaming=False)
+    return find_bucket(lambda: connect(parsed.connection), parsed, 1.0)
+
+
+def test_a_bucket_and_its_filters(stream: Make, nats_server: NatsServer) -> None:
+    bucket = make_bucket(stream)
+    name = name_of(bucket)
+    found = found_bucket(nats_server.url, bucket=name)
+    assert (found.state.name, found.state.max_msgs_per_subject, found.subjects) == (bucket.name, 64, ())
+    found = found_bucket(nats_server.url, bucket=name, keys="a.*, b.>")
+    assert found.subjects == (f"$KV.{name}.a.*", f"$KV.{name}.b.>")
+    objects = stream(name="OBJ_files", subjects=["$O.files.C.>", "$O.files.M.>"])
+    assert found_bucket(nats_server.url, objectBucket="files").subjects == ("$O.files.M.>",)
+    stream(name="OBJ_copy", subjects=None, mirror={"name": objects.name})
+    assert found_bucket(nats_server.url, objectBucket="copy").subjects == ("$O.*.M.>",)
+
+
+def test_a_bucket_filled_from_others_has_their_subjects(stream: Make, nats_server: NatsServer) -> None:
+    origin = make_bucket(stream, max_msgs_per_subject=1)
+    other = make_bucket(stream, max_msgs_per_subject=1)
+    origin.publisher.publish([put(origin, "a.1", b"1"), put(origin, "b", b"2"), put(other, "a.2", b"3")])
+    stream(name="KV_mirrored", subjects=None, mirror={"name": origin.name}, max_msgs_per_subject=1)
+    # A mirror of a mirror still has the subjects of the first.
+    stream(name="KV_twice", subjects=None, mirror={"name": "KV_mirrored"})
+    sources = [{"name": origin.name}, {"name": other.name}]
+    stream(name="KV_sourced", subjects=None, sources=sources, max_msgs_per_subject=1)
+    for name, count, keys in (("mirrored", 2, ["a.1"]), ("twice", 2, ["a.1"]), ("sourced", 3, ["a.1", "a.2"])):
+        found = found_bucket(nats_server.url, bucket=name, keys="a.*")
+        assert found.subjects == ("$KV.*.a.*",)
+        wait_until(partial(has_messages, nats_server.url, found.state.name, count), "the copy")
+        part = TablePart(found.state.name, found.state.created, found.subjects)
+        assert sorted(row.key for row in rows(read_part(nats_server.url, part))) == keys
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("bucket", "Key-Value bucket nowhere"), ("objectBucket", "Object Store bucket nowhere")]
+)
+def test_no_such_bucket(nats_server: NatsServer, publisher: Publisher, option: str, words: str) -> None:
+    with pytest.raises(OptionError, match=rf"there is no {words} \(option {option}\)") as caught:
+        found_bucket(nats_server.url, **{option: "nowhere"})
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "config"),
+    [
+        ("bucket", {"name": "KV_no", "subjects": ["no.>"], "max_msgs_per_subject": 1}),
+        ("bucket", {"name": "KV_no", "subjects": ["$KV.no.>", "orders"], "max_msgs_per_subject": 1}),
+        ("bucket", {"name": "KV_no", "subjects": ["$KV.other.>"], "max_msgs_per_subject": 1}),
+        ("bucket", {"name": "KV_no", "subjects": ["$KV.no.>"]}),
+        ("bucket", {"name": "KV_no", "subjects": None, "mirror": {"name": "KEPT"}}),
+        ("objectBucket", {"name": "OBJ_no", "subjects": ["$KV.no.>"]}),
+    ],
+    ids=str,
+)
+def test_a_stream_that_is_no_bucket(
+    stream: Make, nats_server: NatsServer, option: str, config: dict[str, object]
+) -> None:
+    stream(**config)
+    words = "Key-Value bucket" if option == "bucket" else "Object Store bucket"
+    with pytest.raises(OptionError, match=rf"stream {config['name']} is no {words} \(option {option}\)"):
+        found_bucket(nats_server.url, **{option: "no"})

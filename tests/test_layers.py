@@ -1,0 +1,168 @@
+"""Who may import whom: the package's folders are layers, and imports go one way."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "spark_jetstream"
+
+#: A layer imports only what stands above it. Parts of one line do not know each other.
+LAYERS = (
+    ("errors",),
+    ("schema", "spark_files", "java"),
+    ("protocol",),
+    ("options",),
+    ("client",),
+    ("streams",),
+    ("buckets",),
+    ("source", "sink", "admin"),
+    ("datasource",),
+    ("bench", "permissions"),
+    ("doctor", "demo"),
+    ("cli",),
+)
+
+#: Neither a layer nor imported by one, except where `OUTSIDE_USERS` says so.
+OUTSIDE = {"", "__main__", "testing"}
+OUTSIDE_USERS = {"testing": {"demo", "cli", "__main__"}}
+
+#: Which modules may use a library that has to do with the world outside; other modules are data in, data out.
+USERS = {
+    "nats": {"client", "demo"},
+    "asyncio": {"client", "demo"},
+    "pyspark": {"datasource", "spark_files", "source.reader", "sink.writer", "doctor.spark_row", "demo"},
+}
+
+#: Folders and modules that know no connection, clock or log.
+PURE = (
+    "errors",
+    "schema",
+    "protocol",
+    "options",
+    "permissions",
+    "admin.models",
+    *(f"source.{name}" for name in ("offsets", "ranges", "admission", "probe", "continuity", "kv")),
+    *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv")),
+)
+IMPURE_LIBRARIES = {
+    "asyncio",
+    "logging",
+    "nats",
+    "pyspark",
+    "select",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+
+def module_name(path: Path) -> str:
+    """``source.ranges`` for ``spark_jetstream/source/ranges.py``, ``source`` for its ``__init__.py``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Dotted names of all that a module imports when it runs; the last part may be an attribute."""
+    pending: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending.extend(node.orelse)
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+
+
+@functools.cache
+def imports() -> dict[str, tuple[set[str], set[str]]]:
+    """For each module: the modules of this package that it imports, and the top-level names of other packages."""
+    graph = {}
+    for name, path in MODULES.items():
+        own, libraries = set(), set()
+        for dotted in _imported(path):
+            top, _, rest = dotted.partition(".")
+            if top != "spark_jetstream":
+                libraries.add(top)
+            else:
+                candidates = (rest, rest.rpartition(".")[0])
+                own.update([candidate for candidate in candidates if candidate in MODULES][:1])
+        graph[name] = (own - {name}, libraries)
+    return graph
+
+
+def reachable(name: str) -> set[str]:
+    """All modules of this package that come along when this one is imported."""
+    seen: set[str] = set()
+    pending = [name]
+    while pending:
+        for imported in imports()[pending.pop()][0] - seen:
+            seen.add(imported)
+            pending.append(imported)
+    return seen
+
+
+def within(name: str, places: set[str]) -> bool:
+    """Whether a module is one of these, or in a folder that is."""
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in places for length in range(1, len(parts) + 1))
+
+
+def test_imports_go_one_way() -> None:
+    layer = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+    assert {name.partition(".")[0] for name in MODULES} <= layer.keys() | OUTSIDE
+    wrong = []
+    for name, (own, _) in imports().items():
+        top = name.partition(".")[0]
+        for other in own:
+            other_top = other.partition(".")[0]
+            if top == other_top or top in OUTSIDE or not other_top:
+                continue
+            if other_top in OUTSIDE:
+                allowed = top in OUTSIDE_USERS.get(other_top, set())
+            else:
+                allowed = layer[other_top] < layer[top]
+            if not allowed:
+                wrong.append(f"{name} imports {other}")
+    assert wrong == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert [name for name in MODULES if name in reachable(name)] == []
+
+
+@pytest.mark.parametrize("library", sorted(USERS))
+def test_only_these_modules_use_the_library(library: str) -> None:
+    users = {name for name, (_, libraries) in imports().items() if library in libraries}
+    assert [name for name in sorted(users) if not within(name, USERS[library])] == []
+
+
+def test_pure_modules_know_no_connection_clock_or_log() -> None:
+    pure = {name for name in MODULES if within(name, set(PURE))}
+    assert pure
+    wrong = {
+        f"{name} comes to {other}, which uses {', '.join(sorted(impure))}"
+        for name in pure
+        for other in {name} | reachable(name)
+        if (impure := imports()[other][1] & IMPURE_LIBRARIES)
+    }
+    assert wrong == set()
+
+
+def test_at_most_eight_modules_stand_at_the_top() -> None:
+    top = [name for name in MODULES if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")]
+    assert len(top) <= 8, top

