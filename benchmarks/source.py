@@ -22,7 +22,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import ConnectionOptions, SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
 
@@ -121,7 +121,7 @@ def without_spark(server: NatsServer, rounds: int) -> None:
     """One partition read to Arrow, without Spark: messages a second."""
     options = SourceOptions.from_spark({"servers": server.url, "stream": "BENCH"}, streaming=True)
     connection = connect(options.connection)
-    created = Driver(options, lambda _: connection).report_latest().streams["BENCH"].created
+    created = Planner(options, lambda _: connection).report_latest().streams["BENCH"].created
     rates = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -175,7 +175,7 @@ def latency(server: NatsServer, rounds: int) -> None:
 
         taken = []
         for _ in range(rounds):
-            driver = Driver(options, connected)
+            driver = Planner(options, connected)
             state = driver.report_latest().streams[stream]
             began = time.perf_counter()
             driver.report_latest()

@@ -23,7 +23,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.subjects import common_subjects
 
-Kind = Literal["publish", "subscribe"]
+PermissionKind = Literal["publish", "subscribe"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Permission:
     why: str
     when: str = ""
     without: str = ""
-    kind: Kind = "publish"
+    kind: PermissionKind = "publish"
 
     def covers(self, other: Permission) -> bool:
         """Whether it allows all that the other one does."""
@@ -446,7 +446,7 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
     if one of them is not.
     """
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))
-    found: dict[tuple[Kind, str], Permission] = {}
+    found: dict[tuple[PermissionKind, str], Permission] = {}
     for line in lines:
         if any(other.covers(line) and not line.covers(other) for other in lines):
             continue
@@ -479,7 +479,7 @@ def user_config(
     return "\n".join(f"{indent}{each}" for each in text)
 
 
-def _rights(kind: Kind, lines: Sequence[Permission], notes: bool) -> Iterator[str]:
+def _rights(kind: PermissionKind, lines: Sequence[Permission], notes: bool) -> Iterator[str]:
     subjects = [(json.dumps(line.subject), line) for line in lines if line.kind == kind]
     if not subjects:
         yield f'    {kind} {{ deny: [">"] }}'

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, Framing, Kind, Manifest, indented
+from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, EntryKind, Framing, Manifest, indented
 from spark_jetstream.admin.models.messages import SnapshotConfig
 from spark_jetstream.admin.models.streams import SnapshotReply
 from spark_jetstream.client.connection import Connection
@@ -50,7 +50,7 @@ class Backup:
     path: Path
     reply: SnapshotReply
     manifest: Manifest
-    kind: Kind
+    kind: EntryKind
 
 
 def backup(
@@ -119,7 +119,7 @@ def backup(
     return Backup(draft.target, reply, manifest, kind)
 
 
-def _receive(chunks: _Chunks, draft: Draft, total: int, progress: Progress | None) -> tuple[Kind, int]:
+def _receive(chunks: _Chunks, draft: Draft, total: int, progress: Progress | None) -> tuple[EntryKind, int]:
     """Write what comes; what kind it is, and how many chunks."""
     framing = Framing(f"what the server sent of stream {chunks.stream}")
     for data in chunks:

@@ -57,7 +57,7 @@ _LONGEST = (4 << 20) + (1 << 16)  # bytes of a chunk: S2 compresses 4 MiB at mos
 _PEEK = 256  # bytes kept from the beginning of the stream
 
 
-class Kind(enum.Enum):
+class EntryKind(enum.Enum):
     """What the S2 stream of a backup holds."""
 
     ARCHIVE = "an archive of server 2.15 or later"
@@ -164,15 +164,15 @@ class Framing:
             at += step
         self.size += len(data)
 
-    def finish(self) -> Kind:
+    def finish(self) -> EntryKind:
         """The data ends here; what it holds. `BackupError` when it was cut off, or is no backup."""
         if self._left or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
         content = _first_content(bytes(self._start[len(_IDENTIFIER) :]))
         if content.startswith(_MAGIC):
-            return Kind.ARCHIVE
+            return EntryKind.ARCHIVE
         if _OLD_MAGIC in content:
-            return Kind.TAR
+            return EntryKind.TAR
         raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
 
     def _length(self, at: int) -> int:
@@ -335,7 +335,7 @@ def opened(source: Path) -> Iterator[Saved]:
         yield Saved(source, meta, manifest, data, size)
 
 
-def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> Kind:
+def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> EntryKind:
     """Read all data once, and say what it holds; it stands at its beginning again.
 
     Compares it with the manifest, where there is one, and follows its frames. `progress` gets the bytes read and

@@ -18,7 +18,7 @@ from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, parse_ev
 from spark_jetstream.admin.models.events import Event, Gap
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.subscription import Listener, Missed
+from spark_jetstream.client.subscription import Dropped, Listener
 from spark_jetstream.errors import (
     ApiError,
     ConnectionFailed,
@@ -205,7 +205,7 @@ class Watch:
                 self._since = _now()
             return None
         self._since = _now()
-        if isinstance(heard, Missed):
+        if isinstance(heard, Dropped):
             return _gap(
                 self._since, self._since, "this program takes events more slowly than they come", heard.messages
             )

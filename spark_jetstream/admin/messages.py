@@ -29,7 +29,7 @@ from spark_jetstream.errors import (
     ProtocolError,
 )
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.direct_get import Answered
+from spark_jetstream.protocol.direct_get import DirectBatch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct
@@ -342,7 +342,7 @@ class Messages:
         )
         try:
             for run in read_direct(lambda _: self._api.connection, part, settings, "spark-jetstream admin"):
-                if not isinstance(run, Answered):
+                if not isinstance(run, DirectBatch):
                     raise TypeError("a direct read of one subject is answered with messages of one answer")
                 for block, data in run.raw():
                     yield StoredMessage.from_direct(block, data, f"read stream {stream}")

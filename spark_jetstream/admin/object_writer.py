@@ -30,7 +30,7 @@ from spark_jetstream.buckets.object_store import (
     writing_fault,
 )
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, chunk_subject, meta_subject
-from spark_jetstream.buckets.uploads import Hope
+from spark_jetstream.buckets.uploads import Disposition
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
 from spark_jetstream.protocol.units import shown
@@ -213,7 +213,7 @@ def _error(said: str, failure: ObjectNotStored) -> JetStreamError:
     if failure.denied is not None:
         failure.denied.args = (said,)
         return failure.denied
-    if failure.hope is Hope.OUTAGE:
+    if failure.hope is Disposition.OUTAGE:
         return OutageError(said)
     if failure.err_code:
         return ApiError(said, code=0, err_code=failure.err_code, description=failure.why)

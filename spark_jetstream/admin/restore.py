@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
-from spark_jetstream.admin.backup_files import MANIFEST, Kind, Saved, checked, opened
+from spark_jetstream.admin.backup_files import MANIFEST, EntryKind, Saved, checked, opened
 from spark_jetstream.admin.models.base import complaint
 from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo, StreamState
@@ -113,12 +113,12 @@ def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> Strea
     raise OptionError(f"the configuration of stream {name or saved.meta.config.name}: {said}", option="changes")
 
 
-def _refuse_old(saved: Saved, config: StreamConfig, kind: Kind) -> None:
+def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
     """Before server 2.15 a backup was a copy of the server's files: it fits to nothing but what it was made of."""
     was = saved.meta.config
     for asked, had in ((config.name, was.name), (config.storage, was.storage)):
         # Into memory it would be restored without its messages, and without an error.
-        if kind is Kind.TAR and asked != had:
+        if kind is EntryKind.TAR and asked != had:
             raise BackupError(
                 f"{saved.data_path} was made by a server before 2.15 and can only be restored as {had}, not as {asked}"
             )
@@ -149,7 +149,7 @@ def _pieces(saved: Saved, size: int) -> Iterator[bytes]:
 class _Upload:
     """One restore: it becomes a stream, or nothing is left of it."""
 
-    def __init__(self, connection: Connection, saved: Saved, config: StreamConfig, kind: Kind) -> None:
+    def __init__(self, connection: Connection, saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
         self.name = config.name
         self.context = f"restore stream {config.name} from {saved.source}"
         self.seconds = max(_PATIENCE, connection.options.request_timeout)
@@ -218,7 +218,7 @@ class _Upload:
             raise
         except ApiError as error:
             hint = ""
-            if self._kind is Kind.ARCHIVE and self._connection.server_version < (2, 15, 0):
+            if self._kind is EntryKind.ARCHIVE and self._connection.server_version < (2, 15, 0):
                 hint = "; backups of servers from 2.15 on need such a server"
             raise BackupError(f"{error}{hint}") from error
 

@@ -33,7 +33,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import shown
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.consumers import delete_reader
-from spark_jetstream.streams.latest import LatestReader
+from spark_jetstream.streams.latest import LatestPerSubject
 from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import Pulls, PullSettings
 
@@ -92,7 +92,7 @@ def watch(
     return watcher.watch(math.inf if timeout is None else timeout, begun=only_new)
 
 
-class _Watcher(LatestReader):
+class _Watcher(LatestPerSubject):
     """A reader whose range has no end. It begins with a list of latest messages, or at a sequence like any other."""
 
     def __init__(
@@ -146,7 +146,7 @@ class _Watcher(LatestReader):
         return super().start() if self._listing else {"start_sequence": self.next}
 
     def take(self, frames: Frames, acks: Acks) -> Delivered | None:
-        """As `LatestReader` has it. Of a list that was made anew only what was there at the beginning counts."""
+        """As `LatestPerSubject` has it. Of a list that was made anew only what was there at the beginning counts."""
         run = super().take(frames, acks)
         if run is None or not (self._listing and self._listed) or int(run.sequences[-1]) <= self._list_end:
             return run

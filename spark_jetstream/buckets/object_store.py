@@ -51,7 +51,7 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.buckets.uploads import WRONG_SEQUENCE, Hope, NotStored, Uploads
+from spark_jetstream.buckets.uploads import WRONG_SEQUENCE, Disposition, NotStored, Uploads
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.pool import retrying
@@ -70,7 +70,9 @@ class ObjectNotStored(Exception):
     account's missing permission, and ``err_code`` the server's reason, 0 without one.
     """
 
-    def __init__(self, why: str, hope: Hope, *, err_code: int = 0, denied: PermissionDenied | None = None) -> None:
+    def __init__(
+        self, why: str, hope: Disposition, *, err_code: int = 0, denied: PermissionDenied | None = None
+    ) -> None:
         super().__init__(why)
         self.why = why
         self.hope = hope
@@ -118,7 +120,7 @@ class NewObject:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredUpload:
     """An object that was stored: its meta message, and the first and the last sequence of all its messages."""
 
     meta: ObjectMeta
@@ -136,14 +138,14 @@ class Tries:
         self._since: float | None = None
         self._backoff = Backoff()
 
-    def left(self, hope: Hope) -> bool:
+    def left(self, hope: Disposition) -> bool:
         """After a failure: whether there is to be another try. An outage may also last for `retryTimeout`."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         self._count += 1
-        if hope is Hope.OUTAGE:
+        if hope is Disposition.OUTAGE:
             return self._count <= self._most or now - self._since <= self._patience
-        return hope is Hope.RETRY and self._count <= self._most
+        return hope is Disposition.RETRY and self._count <= self._most
 
     def pause(self) -> None:
         """Sleep before the next try."""
@@ -331,7 +333,7 @@ class ObjectUploads:
     def __exit__(self, *exc_info: object) -> None:
         self._uploads.__exit__(*exc_info)
 
-    def store(self, wanted: NewObject) -> Stored:
+    def store(self, wanted: NewObject) -> StoredUpload:
         """Store an object, with as many uploads as it takes; it takes the place of the one that has its name.
 
         What making its content raises comes out as it is: the old object stays.
@@ -394,11 +396,11 @@ class ObjectUploads:
                 self._uploads.store(subject, [body], _in_place_of(noted.sequence))
             except NotStored as failure:
                 self._recover(failure)
-                if failure.hope is Hope.NONE:
+                if failure.hope is Disposition.NONE:
                     raise self._final(failure) from None
-        raise ObjectNotStored("others write an object of this name at the same time", Hope.RETRY)
+        raise ObjectNotStored("others write an object of this name at the same time", Disposition.RETRY)
 
-    def _store_once(self, wanted: NewObject, upload: _Upload, tries: Tries) -> Stored:
+    def _store_once(self, wanted: NewObject, upload: _Upload, tries: Tries) -> StoredUpload:
         subject, size = meta_subject(self._bucket, wanted.name), self._chunk_size(wanted.chunk_size)
         before = self.stream.last(subject)
         upload.replaced = self.stream.nuid_of(before)
@@ -431,12 +433,12 @@ class ObjectUploads:
         last = self._store_meta(subject, meta.to_json(), expected, tries, lambda: self._is_there(upload))
         if upload.chunks and last <= upload.chunks[-1]:
             # A server that came back without what it had not written to its disk.
-            raise NotStored(f"stream {self.stream.name} has lost what it had stored", Hope.RETRY, settled=True)
+            raise NotStored(f"stream {self.stream.name} has lost what it had stored", Disposition.RETRY, settled=True)
         for nuid in upload.noted:
             if nuid != upload.nuid:
                 self.stream.remove(chunk_subject(self._bucket, nuid))
         self.stream.remove(note_subject(self._bucket, wanted.name), upload.note)
-        return Stored(meta, upload.chunks[0] if upload.chunks else last, last)
+        return StoredUpload(meta, upload.chunks[0] if upload.chunks else last, last)
 
     def _note(self, wanted: NewObject, upload: _Upload) -> None:
         """Note what is to be removed unless it is the object: with what others have noted, and not over theirs."""
@@ -460,7 +462,7 @@ class ObjectUploads:
             why = "others write an object of this name at the same time"
             if self._settings.domain is not None:
                 why += ", or another bucket of this name, in a domain that is nearer, answers"
-            raise NotStored(why, Hope.RETRY, settled=True)
+            raise NotStored(why, Disposition.RETRY, settled=True)
         self._check_place(subject, upload.note)
 
     def _check_place(self, subject: str, sequence: int) -> None:
@@ -471,7 +473,7 @@ class ObjectUploads:
         found = self.stream.last(subject)
         if found is None or found.sequence != sequence:
             why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
-            raise NotStored(why, Hope.NONE, settled=True)
+            raise NotStored(why, Disposition.NONE, settled=True)
 
     def _store_meta(
         self, subject: str, body: bytes, expected: int, tries: Tries, is_complete: Callable[[], bool]
@@ -498,7 +500,9 @@ class ObjectUploads:
                 if overtaken:
                     raise
                 if not is_complete():
-                    raise NotStored(f"stream {self.stream.name} has lost what it had stored", Hope.RETRY) from None
+                    raise NotStored(
+                        f"stream {self.stream.name} has lost what it had stored", Disposition.RETRY
+                    ) from None
                 if not tries.left(failure.hope):
                     raise self._final(failure) from None
                 tries.pause()
@@ -516,7 +520,7 @@ class ObjectUploads:
         try:
             self._uploads.resume(failure)
         except ConnectionFailed as error:
-            raise ObjectNotStored(str(error), Hope.OUTAGE) from None
+            raise ObjectNotStored(str(error), Disposition.OUTAGE) from None
 
     def _give_up(self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool) -> None:
         """Remove what an upload has stored, as far as that is possible now; what is left stands in the note.
@@ -539,9 +543,9 @@ class ObjectUploads:
     def _final(self, failure: NotStored, more: str = "") -> ObjectNotStored:
         """The end of all tries."""
         how_long = more
-        if failure.hope is Hope.OUTAGE and not more:
+        if failure.hope is Disposition.OUTAGE and not more:
             how_long = f", for {self._settings.retry_timeout:g} s (option retryTimeout)"
-        elif failure.hope is Hope.RETRY and not more:
+        elif failure.hope is Disposition.RETRY and not more:
             how_long = f", also after {self._settings.max_retries} retries{self._settings.retries}"
         why = f"{failure.why}{how_long}"
         return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)
@@ -559,7 +563,7 @@ class ObjectUploads:
             raise NotStored(
                 f"the server, or the bucket's stream, takes messages of so few bytes (max_payload "
                 f"{self._uploads.max_payload}, max_msg_size {self._max_msg_size}) that no chunk fits",
-                Hope.NONE,
+                Disposition.NONE,
                 settled=True,
             )
         return size

@@ -21,7 +21,7 @@ WRONG_SEQUENCE = frozenset({10071, 10164})
 _SIGN_OF_LIFE = 2.0
 
 
-class Hope(enum.Enum):
+class Disposition(enum.Enum):
     """What may come of trying again."""
 
     NONE = "nothing"
@@ -39,7 +39,7 @@ class NotStored(Exception):
     def __init__(
         self,
         why: str,
-        hope: Hope,
+        hope: Disposition,
         *,
         settled: bool = False,
         err_code: int = 0,
@@ -124,7 +124,7 @@ class Uploads:
                 self._settle(subject)
                 raise NotStored(
                     f"header and payload have {size} bytes, and the server takes {self.max_payload} (max_payload)",
-                    Hope.NONE,
+                    Disposition.NONE,
                     settled=True,
                 )
             while self._waiting and not self._has_room(size):
@@ -139,7 +139,7 @@ class Uploads:
         found = [self._sequences[number] for number in range(first, self._next)]
         if any(later <= earlier for earlier, later in pairwise(found)):
             # A stream that came back without its end, or two that hold the same subjects.
-            raise NotStored(f"stream {self.stream} has stored its parts out of order", Hope.RETRY, settled=True)
+            raise NotStored(f"stream {self.stream} has stored its parts out of order", Disposition.RETRY, settled=True)
         return found
 
     def settle(self) -> bool:
@@ -199,10 +199,10 @@ class Uploads:
         except PermissionDenied as denied:
             self._on_denied(denied, subject)
         except ConnectionFailed as cut:
-            raise NotStored(str(cut), Hope.OUTAGE, cut=cut) from None
+            raise NotStored(str(cut), Disposition.OUTAGE, cut=cut) from None
         if self._waiting and time.monotonic() - self._heard > self._ack_timeout:
             why = f"no acknowledgement within {self._ack_timeout:g} s (option {self._ack_option})"
-            raise NotStored(why, Hope.RETRY, silent=True)
+            raise NotStored(why, Disposition.RETRY, silent=True)
 
     def _take(self, frames: Frames) -> None:
         if self._domain is None:
@@ -240,7 +240,7 @@ class Uploads:
             raise denied
         if self._waiting and denied.subject.lower() == subject.lower():
             said = f"the account may not publish to {subject}"
-            raise NotStored(said, Hope.NONE, settled=True, denied=PermissionDenied(said, subject=subject))
+            raise NotStored(said, Disposition.NONE, settled=True, denied=PermissionDenied(said, subject=subject))
 
 
 #: What to change, where that is another thing for a bucket than for a stream.
@@ -259,12 +259,12 @@ def _refused(refusal: Refusal) -> NotStored:
     said = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
     meaning = outcome(refusal)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
-    hope = Hope.NONE
+    hope = Disposition.NONE
     if refusal.err_code in WRONG_SEQUENCE:
-        hope = Hope.RETRY
+        hope = Disposition.RETRY
     elif meaning is Outcome.RETRY:
-        hope = Hope.OUTAGE if no_leader or queue_is_full(refusal) else Hope.RETRY
+        hope = Disposition.OUTAGE if no_leader or queue_is_full(refusal) else Disposition.RETRY
     return NotStored(said, hope, settled=True, err_code=refusal.err_code)
 
 
-__all__ = ["MAX_BYTES_IN_FLIGHT", "WRONG_SEQUENCE", "Hope", "NotStored", "Uploads"]
+__all__ = ["MAX_BYTES_IN_FLIGHT", "WRONG_SEQUENCE", "Disposition", "NotStored", "Uploads"]

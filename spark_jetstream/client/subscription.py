@@ -20,7 +20,7 @@ _OVERHEAD = 200
 """Bytes of memory that a message takes beside its subject and its content."""
 
 
-class Heard(NamedTuple):
+class Message(NamedTuple):
     """A message: its subject, with U+FFFD for what is no UTF-8, and its content."""
 
     subject: str
@@ -32,7 +32,7 @@ class Heard(NamedTuple):
         return len(self.subject) + len(self.data) + _OVERHEAD
 
 
-class Missed(NamedTuple):
+class Dropped(NamedTuple):
     """So many messages were thrown away here, because nobody took them."""
 
     messages: int
@@ -46,11 +46,11 @@ class Listener(Inbox):
         self.subjects = tuple(subjects)
         self.denied: PermissionDenied | None = None
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[Heard | Missed | JetStreamError | _Cut | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Message | Dropped | JetStreamError | _Cut | None] = queue.SimpleQueue()
         self._size = 0
         self._missed = 0
 
-    def hear(self, timeout: float) -> Heard | Missed | None:
+    def hear(self, timeout: float) -> Message | Dropped | None:
         """The next message; None when nothing came within ``timeout`` seconds, or when this was closed.
 
         Raises `ConnectionFailed` where the connection was cut: what was published from then on until it was made again
@@ -68,8 +68,8 @@ class Listener(Inbox):
             if isinstance(found, JetStreamError):
                 raise found
             with self._lock:
-                if isinstance(found, Missed):
-                    found, self._missed = Missed(self._missed), 0
+                if isinstance(found, Dropped):
+                    found, self._missed = Dropped(self._missed), 0
                 elif found is not None:
                     self._size -= found.size
             return found
@@ -97,7 +97,7 @@ class Listener(Inbox):
             for at in range(len(event)):
                 start, end = int(event.line_end[at] + event.head[at]), int(event.line_end[at] + event.size[at])
                 subject = lines[int(event.subject_start[at]) : int(event.subject_end[at])]
-                self._put_message(Heard(subject.decode("utf-8", "replace"), event.data[start:end]))
+                self._put_message(Message(subject.decode("utf-8", "replace"), event.data[start:end]))
 
     def put_cut(self, message: str) -> None:
         """The connection was cut."""
@@ -113,14 +113,14 @@ class Listener(Inbox):
         self.put(error)
         return True
 
-    def _put_message(self, message: Heard) -> None:
+    def _put_message(self, message: Message) -> None:
         with self._lock:
             fits = not self._missed and self._size + message.size <= MOST_BYTES
             self._size += message.size if fits else 0
             self._missed += 0 if fits else 1
             first = self._missed == 1
         if fits or first:
-            self._waiting.put(message if fits else Missed(0))
+            self._waiting.put(message if fits else Dropped(0))
 
 
 class _Cut(NamedTuple):

@@ -52,7 +52,7 @@ _STATUS = re.compile(rb"NATS/1\.0 (\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)
 
 
 @dataclass(frozen=True)
-class Ending:
+class EndOfBatch:
     """The status that ends the answer to request `number`; what it does not say is None.
 
     204: `last` is the sequence of the last message of the answer, and `pending` how many more match behind it.
@@ -66,7 +66,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Answered:
+class DirectBatch:
     """Messages that answer request `number`, as `stream` has them, which may be a mirror; implements `Messages`.
 
     `previous` is for each message the sequence of the one before it in the same answer, 0 for the first (int64).
@@ -85,7 +85,7 @@ class Answered:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def __getitem__(self, part: slice) -> Answered:
+    def __getitem__(self, part: slice) -> DirectBatch:
         """The messages of a slice with step 1; shares the buffers."""
         return replace(
             self,
@@ -137,7 +137,7 @@ class Answered:
         return gather(self._heads, start, self._line_ends[line] - 1)
 
 
-def read_answers(frames: Frames, inbox: str) -> Iterator[Answered | Ending]:
+def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatch]:
     """What came to `<inbox>.<number>`, cut by request, in the order of the wire.
 
     Raises `ProtocolError` when something is neither such a message nor a status.
@@ -202,7 +202,7 @@ def _begins_with(data: npt.NDArray[np.uint8], at: IntArray, text: bytes) -> Bool
 
 def _answered(
     number: int, frames: Frames, heads: npt.NDArray[np.uint8], begin: IntArray, line_ends: IntArray
-) -> Answered:
+) -> DirectBatch:
     stop = line_ends[_STREAM] - 1
     first = heads[int(begin[0]) : int(stop[0])].tobytes()
     # No stream has a blank in its name: whatever stands in front, the server's own words are the last ones.
@@ -213,7 +213,7 @@ def _answered(
         raise ProtocolError("a direct get was answered without the name of the stream, or by more than one stream")
     sequences, previous = (_numbers(heads, line_ends, each) for each in (_SEQUENCE, _PREVIOUS))
     stream = name.decode("utf-8", "replace")
-    return Answered(number, stream, sequences, previous, frames, heads, begin, own_end, line_ends)
+    return DirectBatch(number, stream, sequences, previous, frames, heads, begin, own_end, line_ends)
 
 
 def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> IntArray:
@@ -224,7 +224,7 @@ def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> In
     return value
 
 
-def _ending(number: int, frames: Frames, at: int) -> Ending:
+def _ending(number: int, frames: Frames, at: int) -> EndOfBatch:
     start = int(frames.line_end[at])
     block = frames.data[start : start + int(frames.size[at])]
     found = _STATUS.fullmatch(block)
@@ -237,7 +237,7 @@ def _ending(number: int, frames: Frames, at: int) -> Ending:
         )
     description = (found[2] or b"").decode("utf-8", "replace").strip()
     last, pending = (_number(values.get(_NAMES[line][:-2], b"")) for line in (_PREVIOUS, _PENDING))
-    return Ending(number, int(found[1]), description, last, pending)
+    return EndOfBatch(number, int(found[1]), description, last, pending)
 
 
 def _number(text: bytes) -> int | None:
@@ -245,7 +245,7 @@ def _number(text: bytes) -> int | None:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedReplies:
     """Several runs of messages as one; implements `Messages`. `order` is where each message stands in `parts`."""
 
     parts: Sequence[Messages]
@@ -279,9 +279,9 @@ class Merged:
 class _Reader:
     """One of the runs' readers, and what of it was not handed out yet."""
 
-    def __init__(self, runs: Iterator[Answered]) -> None:
+    def __init__(self, runs: Iterator[DirectBatch]) -> None:
         self.runs = runs
-        self.head: Answered | None = None
+        self.head: DirectBatch | None = None
 
     def fill(self) -> bool:
         """Whether there is something to hand out."""
@@ -289,7 +289,7 @@ class _Reader:
             self.head = next(self.runs, None)
         return self.head is not None
 
-    def up_to(self, sequence: int) -> Answered | None:
+    def up_to(self, sequence: int) -> DirectBatch | None:
         """Take what is there up to a sequence; None if nothing is."""
         assert self.head is not None
         inside = int(self.head.sequences.searchsorted(sequence, side="right"))
@@ -298,7 +298,7 @@ class _Reader:
         return taken
 
 
-def merge(readers: Sequence[Iterator[Answered]]) -> Iterator[Messages]:
+def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[Messages]:
     """What the readers give, in the order of sequences; of each no more than one run is held at a time.
 
     A reader's runs are ascending, and no two readers give the same message.
@@ -314,4 +314,4 @@ def merge(readers: Sequence[Iterator[Answered]]) -> Iterator[Messages]:
             continue
         sequences = np.concatenate([part.sequences for part in parts])
         order = np.argsort(sequences, kind="stable")
-        yield Merged(parts, order, sequences[order])
+        yield MergedReplies(parts, order, sequences[order])

@@ -54,7 +54,7 @@ def _mixed(word: Hashes) -> Hashes:
     return word
 
 
-class Seen:
+class HashSet:
     """A growing set of hashes."""
 
     def __init__(self) -> None:
@@ -88,4 +88,4 @@ class Seen:
             self._sorted[-2:] = [np.sort(np.concatenate(self._sorted[-2:]), kind="stable")]
 
 
-__all__ = ["Hashes", "Seen", "subject_hashes"]
+__all__ = ["HashSet", "Hashes", "subject_hashes"]

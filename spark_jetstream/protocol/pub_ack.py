@@ -52,7 +52,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredAcks:
     """Answers of one stream that say that rows are stored.
 
     ``numbers`` are those of the publishes and ``sequences`` those in the stream (int64); ``duplicate`` says which of
@@ -71,7 +71,7 @@ class Stored:
 class Answers:
     """All answers of some frames."""
 
-    stored: list[Stored] = field(default_factory=list)
+    stored: list[StoredAcks] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
 
@@ -132,7 +132,7 @@ class AckReader:
         good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
         if good.any():
             rows = chosen[good]
-            answers.stored.append(Stored(stream, domain, numbers[rows], sequences[good], duplicate[good]))
+            answers.stored.append(StoredAcks(stream, domain, numbers[rows], sequences[good], duplicate[good]))
         fits[np.flatnonzero(fits)] = good
         rest: IntArray = left[~fits]
         return rest
@@ -161,7 +161,7 @@ class AckReader:
             self._streams.append((plain[1], stream, domain))
             return True
         numbers, sequences = np.array([number], np.int64), np.array([sequence], np.int64)
-        answers.stored.append(Stored(stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])))
+        answers.stored.append(StoredAcks(stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])))
         return False
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.sink.encode import tails
-from spark_jetstream.sink.message_ids import Identifier
+from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
@@ -42,7 +42,7 @@ class Refused(Protocol):
 
 
 def dead_letters(
-    refused: Sequence[Refused], subject: str, max_payload: int, identifier: Identifier | None
+    refused: Sequence[Refused], subject: str, max_payload: int, identifier: MessageIds | None
 ) -> tuple[Rows, pa.BinaryArray | None]:
     """The dead letters of refused rows for ``subject``, and their message ids when there is an ``identifier``.
 
@@ -83,7 +83,7 @@ def dead_letters(
     return rows, pa.array(ids, pa.binary()) if identifier is not None else None
 
 
-def _id(row: Refused, identifier: Identifier) -> bytes:
+def _id(row: Refused, identifier: MessageIds) -> bytes:
     if row.message_id is not None and len(row.message_id) <= _LONGEST:
         return row.message_id + b".dead"
     # Never the row's own id as it is: the letter must not stand in the way of the row itself.

@@ -66,7 +66,7 @@ _MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n
 
 
 @dataclass(frozen=True)
-class Bucket(Target):
+class KeyBucket(Target):
     """A bucket to write to.
 
     ``origin`` is the bucket that writes go to: that of which this one is a mirror, or itself. ``write_prefix`` is what
@@ -79,7 +79,7 @@ class Bucket(Target):
     write_prefix: str = ""
 
     @classmethod
-    def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> Bucket:
+    def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> KeyBucket:
         """The bucket of this name behind the API prefix of a connection.
 
         ``mirror`` is that of its stream's configuration. `OptionError` for a mirror of something that is no bucket.
@@ -172,7 +172,7 @@ class BucketColumns:
         return cls(tuple(fields))
 
 
-def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: Bucket, first_number: int) -> Rows:
+def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, first_number: int) -> Rows:
     """The rows of a record batch whose columns were checked by `BucketColumns.check`."""
     count = batch.num_rows
     faults: dict[int, str] = {}
@@ -205,7 +205,7 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: Bucket, first
     return Rows(numbers, subject, pc.fill_null(data, NO_BYTES), lines, None, faults)
 
 
-def _check_keys(key: pa.BinaryArray, bucket: Bucket, faults: dict[int, str]) -> None:
+def _check_keys(key: pa.BinaryArray, bucket: KeyBucket, faults: dict[int, str]) -> None:
     note(faults, pc.is_null(key), "column key is null")
     most = MAX_SUBJECT - len(bucket.write_prefix)
     # A key with bytes that are no text is none either: only ASCII gets through.

@@ -29,11 +29,11 @@ from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.encode import own_lines, tails
-from spark_jetstream.sink.kv import Bucket, BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import IntArray, Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
-from spark_jetstream.sink.window import Flight, RefusedRow, Totals
+from spark_jetstream.sink.window import InFlight, RefusedRow, Totals
 from spark_jetstream.streams.lookup import StoredMessage, last_message
 
 _FIRST_SLOTS = 1 << 12
@@ -107,7 +107,7 @@ def write_bucket(
     connect: Callable[[float], Connection],
     options: SinkOptions,
     columns: BucketColumns,
-    bucket: Bucket,
+    bucket: KeyBucket,
     task: WriteTask,
 ) -> TaskReport:
     """Store all rows of a task in a bucket; what is stored.
@@ -121,7 +121,7 @@ def write_bucket(
 class _Sent:
     """Rows with the subjects of their keys, of which some may not have an answer yet."""
 
-    flight: Flight
+    flight: InFlight
     subjects: list[bytes]
 
 
@@ -131,7 +131,7 @@ class _KeyWriter(TaskWriter):
         connect: Callable[[float], Connection],
         options: SinkOptions,
         columns: BucketColumns,
-        bucket: Bucket,
+        bucket: KeyBucket,
         task: WriteTask,
     ) -> None:
         self.columns = columns

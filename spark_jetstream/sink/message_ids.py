@@ -25,7 +25,7 @@ _DIGEST = 12  # bytes: two different rows among 10**9 share one with a probabili
 _FIRST_SLOTS = 1 << 12
 
 
-class Identifier:
+class MessageIds:
     """Gives the rows of one task their message ids, portion by portion, in the order of the task.
 
     ``prefix`` names the write and the partition. Keeps 16 to 32 bytes for each row it has seen.

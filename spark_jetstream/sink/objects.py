@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_jetstream.buckets.object_content import chunks
 from spark_jetstream.buckets.object_store import NewObject, ObjectNotStored, ObjectStream, ObjectUploads, UploadSettings
 from spark_jetstream.buckets.objects import meta_subject, name_fault
-from spark_jetstream.buckets.uploads import Hope
+from spark_jetstream.buckets.uploads import Disposition
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused, SchemaError
 from spark_jetstream.options import SinkOptions
@@ -190,7 +190,7 @@ class ObjectWriter:
     def write(self, row: ObjectRow) -> None:
         """Store an object; it takes the place of the one that has its name. Raises what `write_objects` does."""
         if row.fault is not None:
-            raise self._error(row, ObjectNotStored(row.fault, Hope.NONE))
+            raise self._error(row, ObjectNotStored(row.fault, Disposition.NONE))
         content = row.content
         wanted = NewObject(name=row.name, parts=lambda size: chunks(content, size), headers=row.headers)
         try:
@@ -212,7 +212,7 @@ class ObjectWriter:
 
     def _error(self, row: ObjectRow, failure: ObjectNotStored) -> JetStreamError:
         said = self._said(row, f" cannot be stored: {failure.why}")
-        if failure.hope is Hope.OUTAGE:
+        if failure.hope is Disposition.OUTAGE:
             return OutageError(said)
         subject = meta_subject(self.bucket.bucket, row.name)
         return RowRefused(said, number=row.number, subject=subject, err_code=failure.err_code, stored=self.stored)

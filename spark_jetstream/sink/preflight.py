@@ -28,7 +28,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamState, stream_state, subject_pattern
-from spark_jetstream.sink.kv import Bucket
+from spark_jetstream.sink.kv import KeyBucket
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.streams.lookup import StoredMessage, message, streams_of
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[SinkOptions, float] = {}
-_buckets: dict[SinkOptions, tuple[float, Bucket]] = {}
+_buckets: dict[SinkOptions, tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
@@ -74,13 +74,13 @@ def check_start(connect: Callable[[float], Connection], options: SinkOptions) ->
     _checked[options] = time.monotonic()
 
 
-def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -> Bucket:
+def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -> KeyBucket:
     """Look at the Key-Value bucket that a write goes to; where its keys have to be published to.
 
     What a publisher's permissions do not let it see is not checked, and a bucket that cannot be seen is taken for one
     that is no mirror. Raises `OptionError`, `StreamNotFound`, and what `connect` raises.
     """
-    checked, bucket = _buckets.get(options, (None, Bucket()))
+    checked, bucket = _buckets.get(options, (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
     connection = connect(patience_before_rows(options, checked))
@@ -89,7 +89,7 @@ def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -
     name = options.bucket or ""
     body = look.bucket(name, connection.prefix)
     mirror = (body or {}).get("config", {}).get("mirror")
-    bucket = Bucket.of(name, connection.prefix, mirror)
+    bucket = KeyBucket.of(name, connection.prefix, mirror)
     if body is not None and bucket.origin != name:
         body = look.bucket(
             bucket.origin, bucket.api_prefix or connection.prefix, f", which bucket {name} is a mirror of"
@@ -102,7 +102,7 @@ def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -
     return bucket
 
 
-def _check_bucket(state: StreamState, bucket: Bucket) -> None:
+def _check_bucket(state: StreamState, bucket: KeyBucket) -> None:
     name = bucket.origin
     if state.mirror:
         raise OptionError(

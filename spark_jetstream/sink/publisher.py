@@ -29,7 +29,7 @@ from spark_jetstream.protocol.pub_ack import (
     AckReader,
     Outcome,
     Refusal,
-    Stored,
+    StoredAcks,
     Target,
     outcome,
     queue_is_full,
@@ -38,8 +38,8 @@ from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.recovery import Recall, look, settle_stored
 from spark_jetstream.sink.rows import Rows
-from spark_jetstream.sink.window import Flight, RefusedRow, Totals
-from spark_jetstream.streams.lookup import Listeners
+from spark_jetstream.sink.window import InFlight, RefusedRow, Totals
+from spark_jetstream.streams.lookup import ReplyListeners
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class PublishSettings:
     where: str = "this task"
     target: Target = field(default_factory=Target)
 
-    def astray(self, stored: Stored, *, any_stream: bool) -> str | None:
+    def astray(self, stored: StoredAcks, *, any_stream: bool) -> str | None:
         """Why an answer does not count: something else than what the options name has stored the row.
 
         With ``any_stream`` the row may be in another stream, as dead letters are.
@@ -103,8 +103,8 @@ class Publisher:
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
         self._target = settings.target
-        self._listeners: dict[str | None, Listeners] = {}
-        self._flights: list[Flight] = []
+        self._listeners: dict[str | None, ReplyListeners] = {}
+        self._flights: list[InFlight] = []
         self._last_known: dict[str, int] = {}
         self._next = 1
         self._in_flight = 0
@@ -127,7 +127,7 @@ class Publisher:
         """Largest message the server takes, header and payload, in bytes."""
         return self._connection.max_payload
 
-    def publish(self, rows: Rows, own: pa.BinaryArray | bytes, ids: pa.BinaryArray | None, counted: Totals) -> Flight:
+    def publish(self, rows: Rows, own: pa.BinaryArray | bytes, ids: pa.BinaryArray | None, counted: Totals) -> InFlight:
         """Send rows, as soon as the window has room for them; their answers are added to ``counted``.
 
         What is returned says later what became of them.
@@ -138,7 +138,7 @@ class Publisher:
             # While the writer waited for rows nobody looked for answers: that is no outage.
             self._answered += time.monotonic() - self._away
         encoded = encode(rows, own, inbox=self._inbox.subject, first_number=self._next)
-        flight = Flight(rows, ids, encoded, self._next, counted, dict(self._last_known))
+        flight = InFlight(rows, ids, encoded, self._next, counted, dict(self._last_known))
         self._next += len(rows)
         self._rejected.extend(flight.refuse_large(self.max_payload))
         while self._flights and not self._has_room(flight):
@@ -200,11 +200,11 @@ class Publisher:
 
     # Sending
 
-    def _has_room(self, flight: Flight) -> bool:
+    def _has_room(self, flight: InFlight) -> bool:
         rows, size = self._in_flight + flight.left, self._bytes + flight.nbytes
         return rows <= self.settings.max_in_flight and size <= MAX_BYTES_IN_FLIGHT
 
-    def _send(self, flight: Flight, ranges: list[tuple[int, int]]) -> None:
+    def _send(self, flight: InFlight, ranges: list[tuple[int, int]]) -> None:
         self._before_sending()
         first_time = not flight.sent
         flight.sent = time.monotonic()
@@ -236,7 +236,7 @@ class Publisher:
             if flight.left:
                 self._send(flight, list(flight.runs()))
 
-    def _leave_out_stored(self, flights: list[Flight]) -> None:
+    def _leave_out_stored(self, flights: list[InFlight]) -> None:
         """Before rows are sent again: those that are stored and that the stream may no longer know count as stored."""
         if self._recall is not None and settle_stored(flights, self._recall):
             self._answered = time.monotonic()
@@ -271,7 +271,7 @@ class Publisher:
         for refusal in answers.refused:
             self._on_refusal(refusal)
 
-    def _on_stored(self, stored: Stored) -> None:
+    def _on_stored(self, stored: StoredAcks) -> None:
         self._answered = time.monotonic()
         for flight in self._flights:
             inside = (stored.numbers >= flight.first) & (stored.numbers < flight.first + len(flight.rows))
@@ -323,20 +323,20 @@ class Publisher:
         else:
             self._try_again(flight, index, refusal)
 
-    def _reason(self, flight: Flight, index: int, refusal: Refusal) -> str:
+    def _reason(self, flight: InFlight, index: int, refusal: Refusal) -> str:
         return self._at(flight, index).reason(refusal, bytes(flight.rows.lines[index].as_py()))
 
-    def _at(self, flight: Flight, index: int) -> Target:
+    def _at(self, flight: InFlight, index: int) -> Target:
         return self._target.at(flight.subject(index))
 
     def _nobody(self, target: Target, subject: str, *, too_long: bool) -> bool:
         """Whether no stream captures a subject; where that may not be asked, whether it was tried for long enough."""
         if target.api_prefix not in self._listeners:
-            self._listeners[target.api_prefix] = Listeners(self._connection, target.api_prefix)
+            self._listeners[target.api_prefix] = ReplyListeners(self._connection, target.api_prefix)
         listeners = self._listeners[target.api_prefix]
         return listeners.nobody(target.stored_at(subject)) or (too_long and not listeners.may_ask)
 
-    def _try_again(self, flight: Flight, index: int, refusal: Refusal) -> None:
+    def _try_again(self, flight: InFlight, index: int, refusal: Refusal) -> None:
         """Send the row again after a pause; give up after `maxRetries`.
 
         A stream that lacks its leader, or has others' rows to store first, may take `retryTimeout` without an answer.
@@ -395,7 +395,7 @@ class Publisher:
                 continue
             self._on_silence(flight)
 
-    def _on_silence(self, flight: Flight) -> None:
+    def _on_silence(self, flight: InFlight) -> None:
         if flight.silences >= self.settings.max_retries:
             index = int(np.flatnonzero(flight.waiting)[0])
             why = (
@@ -416,7 +416,7 @@ class Publisher:
 
     # Failing
 
-    def _fail(self, flight: Flight, index: int, why: str, err_code: int) -> None:
+    def _fail(self, flight: InFlight, index: int, why: str, err_code: int) -> None:
         flight.settle(index)
         raise self.failure(flight.refusal(index, why, err_code))
 

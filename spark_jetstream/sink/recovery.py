@@ -10,7 +10,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol.pub_ack import Outcome, Target
 from spark_jetstream.sink.kv import expected_revision
-from spark_jetstream.sink.window import Flight, RefusedRow
+from spark_jetstream.sink.window import InFlight, RefusedRow
 from spark_jetstream.streams.lookup import StoredMessage, next_message, streams_of
 
 log = logging.getLogger(__name__)
@@ -22,12 +22,12 @@ They are ids of rows that were first sent ``age`` seconds ago, when the streams'
 """
 
 
-def settle_stored(flights: list[Flight], recall: Recall) -> bool:
+def settle_stored(flights: list[InFlight], recall: Recall) -> bool:
     """Count those waiting rows of ``flights`` as duplicates that ``recall`` finds; whether it finds any.
 
     Rows without a message id are left as they are. Raises what ``recall`` raises.
     """
-    waiting: dict[bytes, list[tuple[Flight, int]]] = {}
+    waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
     for flight in flights:
         for index, message_id in flight.waiting_ids():
             waiting.setdefault(message_id, []).append((flight, index))
@@ -43,7 +43,7 @@ def settle_stored(flights: list[Flight], recall: Recall) -> bool:
     return bool(found)
 
 
-def look(connection: Connection, target: Target, stream: str | None, flight: Flight, index: int) -> Outcome | None:
+def look(connection: Connection, target: Target, stream: str | None, flight: InFlight, index: int) -> Outcome | None:
     """What is to become of a row that was refused for its expected sequence, which a server checks before message ids.
 
     None when what took its place is this very row, from an earlier try: it counts as a duplicate then. Without a

@@ -21,7 +21,7 @@ from spark_jetstream.protocol.pub_ack import NO_STREAM, Target
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import own_lines, tails
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.message_ids import Identifier
+from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.publisher import Publisher, PublishSettings
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
@@ -111,8 +111,8 @@ class TaskWriter(ABC):
         self.dead = Totals()
         self.skipped = Totals()
         has_ids = options.delivery != "at-least-once"
-        self.identifier = Identifier(task.prefix) if has_ids else None
-        self.dead_identifier = Identifier(f"{task.prefix}.dead") if has_ids else None
+        self.identifier = MessageIds(task.prefix) if has_ids else None
+        self.dead_identifier = MessageIds(f"{task.prefix}.dead") if has_ids else None
         settings = PublishSettings(
             max_in_flight=options.max_in_flight,
             ack_timeout=options.ack_timeout,

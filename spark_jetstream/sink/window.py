@@ -62,7 +62,7 @@ class RefusedRow:
         return int(self.rows.number[self.index])
 
 
-class Flight:
+class InFlight:
     """A portion of rows under way.
 
     ``waiting`` says which have no answer yet, ``again`` which were sent more than once, ``tries`` how often each was

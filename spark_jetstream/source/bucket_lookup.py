@@ -18,7 +18,7 @@ from spark_jetstream.protocol.stream import StreamState, stream_state
 
 
 @dataclass(frozen=True)
-class Kind:
+class BucketKind:
     """A kind of bucket: the option that names one, what it is called, and how its stream and its subjects begin."""
 
     option: str
@@ -27,19 +27,19 @@ class Kind:
     subjects: str
 
 
-KEY_VALUE = Kind("bucket", "Key-Value bucket", "KV_", "$KV")
-OBJECT_STORE = Kind("objectBucket", "Object Store bucket", "OBJ_", "$O")
+KEY_VALUE = BucketKind("bucket", "Key-Value bucket", "KV_", "$KV")
+OBJECT_STORE = BucketKind("objectBucket", "Object Store bucket", "OBJ_", "$O")
 
 
 @dataclass(frozen=True)
-class Bucket:
+class SourceBucket:
     """A bucket of the server: the state of its stream, and the filters of what is to be read (empty: all of it)."""
 
     state: StreamState
     subjects: tuple[str, ...]
 
 
-def find_bucket(connect: Callable[[], Connection], options: SourceOptions, patience: float) -> Bucket:
+def find_bucket(connect: Callable[[], Connection], options: SourceOptions, patience: float) -> SourceBucket:
     """The bucket that the options name, by one STREAM.INFO.
 
     ``connect()`` gives the connection; for ``patience`` seconds errors that may pass are tried again. Raises
@@ -66,7 +66,7 @@ def find_bucket(connect: Callable[[], Connection], options: SourceOptions, patie
     return read_bucket(body, kind, name, options.keys, context)
 
 
-def read_bucket(body: dict[str, Any], kind: Kind, name: str, keys: Sequence[str], context: str) -> Bucket:
+def read_bucket(body: dict[str, Any], kind: BucketKind, name: str, keys: Sequence[str], context: str) -> SourceBucket:
     """The bucket that a reply of STREAM.INFO describes; ``keys`` are the filters of keys, empty for all.
 
     `OptionError` when the stream is no bucket of that kind. Pure.
@@ -88,8 +88,8 @@ def read_bucket(body: dict[str, Any], kind: Kind, name: str, keys: Sequence[str]
     # What comes from another bucket keeps the subjects it has there, which may come from a third one in turn.
     prefix = f"{kind.subjects}.{'*' if mirrored or config.get('sources') else name}"
     if kind is OBJECT_STORE:
-        return Bucket(state, (f"{prefix}.M.>",))
-    return Bucket(state, tuple(f"{prefix}.{key}" for key in keys))
+        return SourceBucket(state, (f"{prefix}.M.>",))
+    return SourceBucket(state, tuple(f"{prefix}.{key}" for key in keys))
 
 
-__all__ = ["KEY_VALUE", "OBJECT_STORE", "Bucket", "Kind", "find_bucket", "read_bucket"]
+__all__ = ["KEY_VALUE", "OBJECT_STORE", "BucketKind", "SourceBucket", "find_bucket", "read_bucket"]

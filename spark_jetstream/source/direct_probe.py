@@ -16,7 +16,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import JetStreamError, NoResponders
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.direct_get import Ending, read_answers
+from spark_jetstream.protocol.direct_get import EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import StreamState, stream_state
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.direct import (
@@ -35,7 +35,7 @@ _TRIES = 20  # answers of mirrors, one after the other, before the first pause
 _MAX_BYTES = 1 << 20
 
 
-class DirectView:
+class DirectProbe:
     """One stream, seen through the subject filters of a query. Implements `probe.Probe`.
 
     `connect()` gives the connection; `patience()` says for how many seconds errors that may pass are tried again.
@@ -131,7 +131,7 @@ class DirectView:
                 connection.check(2.0)
                 raise jsapi.no_reply(f"count messages of stream {self.stream} by direct gets", seconds)
             answer = next(read_answers(event, inbox.subject))
-        if not isinstance(answer, Ending):
+        if not isinstance(answer, EndOfBatch):
             if answer.stream != self.stream:
                 raise not_the_stream(self.stream, answer.stream)
             return answer.pending() + 1

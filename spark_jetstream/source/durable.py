@@ -36,7 +36,7 @@ _SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Seen:
+class ConsumerState:
     """What the server said of a consumer.
 
     ``next`` is the first stream sequence that is not committed, ``deliveries`` how many messages were pulled from it
@@ -65,8 +65,8 @@ class Seen:
         return start if isinstance(start, int) and self.config.get("deliver_policy") == "by_start_sequence" else 1
 
 
-def seen(body: Mapping[str, Any], context: str) -> Seen:
-    """A `Seen` from a reply that describes a consumer.
+def seen(body: Mapping[str, Any], context: str) -> ConsumerState:
+    """A `ConsumerState` from a reply that describes a consumer.
 
     `context` says what was asked, as an infinitive without "to". Raises `ProtocolError` when a field is missing.
     """
@@ -79,7 +79,7 @@ def seen(body: Mapping[str, Any], context: str) -> Seen:
     threshold = config.get("inactive_threshold", 0)
     if not level.isascii() or not level.isdigit() or not isinstance(threshold, int):
         raise ProtocolError(f"cannot {context}: the server's reply has an unusable configuration")
-    return Seen(
+    return ConsumerState(
         config=config,
         next=int(jsapi.field(body, f"{position}.stream_seq", int, context)) + 1,
         deliveries=deliveries,
@@ -127,7 +127,7 @@ def filters_in_subject(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (one,) if isinstance(one, str) and one else ()
 
 
-def differences(found: Seen, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
+def differences(found: ConsumerState, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
     """What keeps an existing consumer from holding a query's position, each as "field: wanted X, is Y".
 
     The order of the filters does not matter, nor does what changes nothing for a consumer that nobody pulls from
@@ -191,7 +191,7 @@ def filter_taken(stream: str, consumers: Iterable[Mapping[str, Any]], filters: t
     )
 
 
-def taken(durable: str, stream: str, found: Seen) -> JetStreamError:
+def taken(durable: str, stream: str, found: ConsumerState) -> JetStreamError:
     """The error of a run that finds its consumer in the name of another one."""
     when = f" at {found.since}" if found.since else ""
     return JetStreamError(
@@ -220,7 +220,7 @@ def _holders(consumers: Iterable[Mapping[str, Any]], filters: tuple[str, ...]) -
     return found
 
 
-def may_be_deleted(durable: str, stream: str, found: Seen) -> str:
+def may_be_deleted(durable: str, stream: str, found: ConsumerState) -> str:
     """What to warn of when the server deletes the consumer of an interest stream while nothing is heard of it."""
     return (
         f"stream {stream}: its limits (consumer_limits), or its account's, let the server delete consumer {durable} "
@@ -263,7 +263,7 @@ class Requests:
         connection = self._connect()
         return stream_state(connection.ask(jsapi.stream_info(connection.prefix, stream), b"", context=context), context)
 
-    def info(self, stream: str, name: str) -> Seen | None:
+    def info(self, stream: str, name: str) -> ConsumerState | None:
         """The consumer, None if there is none."""
         context = f"look at consumer {name} of stream {stream} (option durable)"
         connection = self._connect()
@@ -273,7 +273,7 @@ class Requests:
             return None
         return seen(body, context)
 
-    def create(self, stream: str, name: str, since: str, start: int | None = None) -> Seen:
+    def create(self, stream: str, name: str, since: str, start: int | None = None) -> ConsumerState:
         """Make the consumer, in the name of this run; nothing happens if this run has made the same before.
 
         Raises `OptionError` when another consumer of a work queue has the filter, `JetStreamError` when another run
@@ -294,7 +294,7 @@ class Requests:
             raise
         return seen(body, context)
 
-    def take_over(self, stream: str, name: str, found: Seen, since: str) -> Seen:
+    def take_over(self, stream: str, name: str, found: ConsumerState, since: str) -> ConsumerState:
         """Write into a consumer that this run has it now; nothing else about it changes."""
         context = f"take over consumer {name} of stream {stream} (option durable)"
         config = taken_over(found.config, self._run, since)
@@ -302,7 +302,7 @@ class Requests:
         subject = jsapi.consumer_create(connection.prefix, stream, name, filters_in_subject(found.config))
         return seen(connection.api(subject, jsapi.update_request(stream, config), context=context), context)
 
-    def reset(self, stream: str, name: str, to: int) -> Seen:
+    def reset(self, stream: str, name: str, to: int) -> ConsumerState:
         """Move the consumer. For a missing one no reply comes at all (`RequestTimeout`)."""
         context = f"move consumer {name} of stream {stream} to sequence {to} (option durable)"
         connection = self._connect()

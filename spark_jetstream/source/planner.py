@@ -19,22 +19,22 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end, share
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
-from spark_jetstream.source.direct_probe import DirectView
+from spark_jetstream.source.direct_probe import DirectProbe
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
-from spark_jetstream.source.probe import CachedProbe, View
-from spark_jetstream.source.progress import Holding, Progress
-from spark_jetstream.source.pushdown import Narrowed
+from spark_jetstream.source.probe import CachedProbe, StreamQuestions
+from spark_jetstream.source.progress import LazyCommit, Progress
+from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
 from spark_jetstream.source.retention import check_retention, check_start, needs_direct, warn_of_interest
-from spark_jetstream.source.stream_probe import StreamView
+from spark_jetstream.source.stream_probe import StreamProbe
 
 log = logging.getLogger(__name__)
 
 _VERIFIED_FOR = 5.0  # seconds: a server that lost the end of a stream was away for longer than that
 
 
-class Driver:
+class Planner:
     """Plans one query. `connect(patience)` gives the connection; raises what it, the server and the options say."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Driver:
         self._clock = clock
         self._met = False
         self._views = {name: self._view(name, direct=options.read_with == "direct") for name in options.read_streams}
-        self._holding = Holding(self._new_progress())
+        self._holding = LazyCommit(self._new_progress())
         self._unwritten: Offset | None = None
         self._states: dict[str, StreamState] = {}
         self._verified: dict[str, float] = {}
@@ -59,8 +59,8 @@ class Driver:
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 
-    def _view(self, name: str, *, direct: bool) -> View:
-        kind = DirectView if direct else StreamView
+    def _view(self, name: str, *, direct: bool) -> StreamQuestions:
+        kind = DirectProbe if direct else StreamProbe
         return kind(self._connection, name, self.options.subjects, self._patience)
 
     def _new_progress(self) -> Progress | None:
@@ -94,7 +94,7 @@ class Driver:
         state = self._states[name] = self._views[name].state()
         self._met = True
         check_retention(state, self.options)
-        if needs_direct(state, self.options) and not isinstance(self._views[name], DirectView):
+        if needs_direct(state, self.options) and not isinstance(self._views[name], DirectProbe):
             self._views[name] = self._view(name, direct=True)
         if state.retention == "interest" and not self._holding.wanted and name not in self._warned:
             self._warned.add(name)
@@ -272,7 +272,7 @@ class Driver:
         before, waiting, after = view.pending(end.next), view.pending(first), view.pending(end.next)
         counted = max(0, waiting - (before + after) // 2)
         # Where replicas answer, each as far as it has got, messages may seem to be none. They are not: there is an end.
-        return counted or (end.next - first if isinstance(view, DirectView) else 0)
+        return counted or (end.next - first if isinstance(view, DirectProbe) else 0)
 
     def _admitted(self, available: int, limited: bool) -> bool:
         if available <= 0:
@@ -378,16 +378,16 @@ class Driver:
                 len(pieces),
                 largest,
             )
-        direct = isinstance(self._views[whole.stream], DirectView)
+        direct = isinstance(self._views[whole.stream], DirectProbe)
         # Messages that give way to newer ones on their subject are not lost: their number promises nothing. Nor does
         # one that a replica gave, which may know of messages that the leader has removed.
         keyed = state.max_msgs_per_subject > 0 or not options.streams
         uncounted = keyed or (direct and not dense)
         return [replace(piece, direct=direct, count=None if uncounted else piece.count) for piece in pieces]
 
-    def batch_ranges(self, narrowed: Narrowed | None = None) -> list[SequenceRange]:
+    def batch_ranges(self, narrowed: Pushdown | None = None) -> list[SequenceRange]:
         """The tasks of a batch read, of what `narrowed` leaves."""
-        kept = narrowed or Narrowed()
+        kept = narrowed or Pushdown()
         starts: dict[str, StreamPosition] = {}
         ends: dict[str, StreamPosition] = {}
         states = {name: self._state(name) for name in self._views if kept.reads(self.options.named(name))}
@@ -401,7 +401,7 @@ class Driver:
         return self.ranges(Offset(starts), Offset(ends), states)
 
     @staticmethod
-    def _narrowed(kept: Narrowed, view: View, first: int, end: int) -> tuple[int, int]:
+    def _narrowed(kept: Pushdown, view: StreamQuestions, first: int, end: int) -> tuple[int, int]:
         """The part of the sequences [first, end) that can hold what `kept` leaves."""
         first, last = max(first, kept.first), min(end, kept.end)
         if kept.since is not None and kept.since > 0:

@@ -10,14 +10,14 @@ from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.source.probe import View
+from spark_jetstream.source.probe import StreamQuestions
 
 log = logging.getLogger(__name__)
 
 _CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
-def starting_position(options: SourceOptions, view: View, state: StreamState) -> StreamPosition:
+def starting_position(options: SourceOptions, view: StreamQuestions, state: StreamState) -> StreamPosition:
     """Where a query without checkpoint starts, by `startingTimestamp` or `startingOffsets`; raises `OptionError`."""
     name = state.name
     if options.starting_timestamp is not None:
@@ -52,7 +52,9 @@ def starting_position(options: SourceOptions, view: View, state: StreamState) ->
     return StreamPosition(max(sequence, state.first_kept), state.created)
 
 
-def ending_position(options: SourceOptions, view: View, state: StreamState, start: StreamPosition) -> StreamPosition:
+def ending_position(
+    options: SourceOptions, view: StreamQuestions, state: StreamState, start: StreamPosition
+) -> StreamPosition:
     """Where a batch read ends, by `endingTimestamp` or `endingOffsets`; raises `OptionError`."""
     name = state.name
     if options.ending_timestamp is not None:

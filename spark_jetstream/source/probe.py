@@ -30,7 +30,7 @@ class Probe(Protocol):
         """Sequence and timestamp (ns) of the last message, or None."""
 
 
-class View(Probe, Protocol):
+class StreamQuestions(Probe, Protocol):
     """One stream, seen through the subject filters of a query: its state besides what a `Probe` answers."""
 
     def state(self) -> StreamState:

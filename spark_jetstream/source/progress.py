@@ -26,9 +26,9 @@ from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source import durable as pure
-from spark_jetstream.source.direct_probe import DirectView
-from spark_jetstream.source.durable import Requests, Seen
-from spark_jetstream.source.stream_probe import StreamView
+from spark_jetstream.source.direct_probe import DirectProbe
+from spark_jetstream.source.durable import ConsumerState, Requests
+from spark_jetstream.source.stream_probe import StreamProbe
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Progress:
         self._filters = filters
         self._patience = patience
         self._fail = fail_on_data_loss
-        self._view = DirectView if direct else StreamView
+        self._view = DirectProbe if direct else StreamProbe
         self._run = uuid.uuid4().hex
         self._ask = Requests(connect, filters, self._run)
         self._held: dict[str, _Held] = {}
@@ -176,7 +176,7 @@ class Progress:
             leftover=moving is not None,
         )
 
-    def _take_over(self, state: StreamState, since: str, found: Seen) -> Seen:
+    def _take_over(self, state: StreamState, since: str, found: ConsumerState) -> ConsumerState:
         log.info(
             "stream %s: this run goes on with consumer %s (option durable) at sequence %d%s",
             state.name,
@@ -186,12 +186,12 @@ class Progress:
         )
         return self._ask.take_over(state.name, self._durable, found, since)
 
-    def _compare(self, found: Seen, state: StreamState) -> None:
+    def _compare(self, found: ConsumerState, state: StreamState) -> None:
         differing = pure.differences(found, self._filters, in_memory=state.storage == "memory")
         if differing:
             raise pure.unfit(self._durable, state.name, differing)
 
-    def _purges_badly(self, state: StreamState, found: Seen) -> bool:
+    def _purges_badly(self, state: StreamState, found: ConsumerState) -> bool:
         several = state.retention == "workqueue" and len(self._filters) > 1
         return several and found.level < pure.SEVERAL_FILTERS_LEVEL
 
@@ -237,7 +237,7 @@ class Progress:
             held.next, held.deliveries = found.next, found.deliveries
         held.going_on = False
 
-    def _move(self, state: StreamState, held: _Held, found: Seen, to: int) -> Seen:
+    def _move(self, state: StreamState, held: _Held, found: ConsumerState, to: int) -> ConsumerState:
         if found.level < pure.RESET_LEVEL or to < found.lowest:
             return self._make_anew(state, held, to)
         try:
@@ -253,7 +253,7 @@ class Progress:
                 raise
             return self._make_anew(state, held, to)
 
-    def _make_anew(self, state: StreamState, held: _Held, to: int) -> Seen:
+    def _make_anew(self, state: StreamState, held: _Held, to: int) -> ConsumerState:
         """Move the consumer on a server that cannot: at each moment one of two consumers holds what is not committed.
 
         A crash between two steps leaves the consumer, or the stand-in, or both; `_open` and `_look` put that right.
@@ -275,7 +275,7 @@ class Progress:
 
     # Looking
 
-    def _look(self, state: StreamState, held: _Held) -> Seen | None:
+    def _look(self, state: StreamState, held: _Held) -> ConsumerState | None:
         """The consumer, if it is this run's; made again if it was missing. None: the stream was created again."""
         found = self._ask.info(state.name, self._durable)
         if found is None:
@@ -294,7 +294,7 @@ class Progress:
             self._ask.touch(state.name, self._durable)
         return found
 
-    def _notice_a_move(self, state: StreamState, held: _Held, found: Seen) -> None:
+    def _notice_a_move(self, state: StreamState, held: _Held, found: ConsumerState) -> None:
         """Raise if somebody else let go of messages that Spark has not committed."""
         if found.next < held.next:
             # A server that crashed may have forgotten the last move. What it holds too long does no harm.
@@ -311,7 +311,7 @@ class Progress:
             self._not_held(state, f"{what}, by a purge or by somebody else: the messages between are gone")
         held.next = found.next
 
-    def _missing(self, state: StreamState, held: _Held) -> Seen | None:
+    def _missing(self, state: StreamState, held: _Held) -> ConsumerState | None:
         now = self._ask.state(state.name)
         if now.created != held.created:
             self._log_other_stream(state.name)
@@ -356,7 +356,7 @@ class Progress:
 WAIT = 0.008
 
 
-class Holding:
+class LazyCommit:
     """The position of one run of a query on the server; without a `Progress` nothing happens.
 
     For one thread. A commit that takes longer than `WAIT` goes on behind the caller's back. The next call, whichever it

@@ -26,7 +26,7 @@ _NEVER_NULL = frozenset({"stream", "subject", "sequence", "timestamp", "bucket",
 
 
 @dataclass(frozen=True)
-class Narrowed:
+class Pushdown:
     """What is left of a batch read, everything at first.
 
     ``names`` are those of the streams (or of the bucket), None for all. ``filters`` are subject filters, or filters of
@@ -45,7 +45,7 @@ class Narrowed:
     until: int | None = None
 
     @classmethod
-    def of(cls, options: SourceOptions) -> Narrowed:
+    def of(cls, options: SourceOptions) -> Pushdown:
         """All that the options ask for."""
         if options.bucket is not None:
             return cls(kind="bucket", positions=not options.table, filters=options.keys or (">",))
@@ -73,11 +73,11 @@ class Narrowed:
             return options
         return options.model_copy(update={"keys" if self.kind == "bucket" else "subjects": self.filters})
 
-    def and_not_null(self, column: str) -> Narrowed | None:
+    def and_not_null(self, column: str) -> Pushdown | None:
         """With ``column IS NOT NULL``; None when that is left to Spark."""
         return self if column in _NEVER_NULL else None
 
-    def and_among(self, column: str, values: Sequence[object]) -> Narrowed | None:
+    def and_among(self, column: str, values: Sequence[object]) -> Pushdown | None:
         """With ``column IN values``, of which ``=`` is the one with one value; None when that is left to Spark."""
         if column == self.kind and all(isinstance(value, str) for value in values):
             names = frozenset(str(value) for value in values)
@@ -89,13 +89,13 @@ class Narrowed:
         low = self.and_compared(column, ">=", values[0])
         return None if low is None else low.and_compared(column, "<=", values[0])
 
-    def and_prefix(self, column: str, prefix: str) -> Narrowed | None:
+    def and_prefix(self, column: str, prefix: str) -> Pushdown | None:
         """With ``column LIKE 'prefix%'``; None when that is left to Spark, as it is unless a token ends there."""
         if column != self._filtered or not prefix.endswith(".") or not _literal(prefix[:-1]):
             return None
         return self._matching([f"{prefix}>"])
 
-    def and_compared(self, column: str, comparison: str, value: object) -> Narrowed | None:
+    def and_compared(self, column: str, comparison: str, value: object) -> Pushdown | None:
         """With ``column < value`` and the like (<, <=, >, >=); None when that is left to Spark."""
         if not self.positions:
             return None
@@ -119,7 +119,7 @@ class Narrowed:
     def _numbered(self) -> str:
         return "revision" if self.kind == "bucket" else "sequence"
 
-    def _matching(self, wanted: Sequence[str]) -> Narrowed:
+    def _matching(self, wanted: Sequence[str]) -> Pushdown:
         both = (common_subjects(mine, other) for mine in self.filters for other in wanted)
         return replace(self, filters=tuple(dict.fromkeys(found for found in both if found is not None)))
 

@@ -22,9 +22,9 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.planner import Driver
-from spark_jetstream.source.pushdown import Narrowed
-from spark_jetstream.source.tasks import Part, pull_settings, read_part, table_parts, with_subjects
+from spark_jetstream.source.planner import Planner
+from spark_jetstream.source.pushdown import Pushdown
+from spark_jetstream.source.tasks import TaskInput, pull_settings, read_part, table_parts, with_subjects
 from spark_jetstream.spark_files import find_file
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ except ImportError:  # Spark 4.0 and 4.1
 log = logging.getLogger(__name__)
 
 
-class PartPartition(InputPartition):
+class TaskPartition(InputPartition):
     """One task: what it reads. A batch without tasks still has one partition, with None."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: TaskInput) -> None:
         super().__init__(part)
         self.part = part
 
@@ -61,7 +61,7 @@ class _Source:
     """Options, columns and reading, the same for batch and stream."""
 
     streaming: bool
-    narrowed: Narrowed | None = None
+    narrowed: Pushdown | None = None
     """What predicates left of a batch."""
 
     def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
@@ -69,7 +69,7 @@ class _Source:
         self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         self._parsed: SourceOptions | None = None
         self._columns: tuple[str, ...] | None = None
-        self._planner: Driver | None = None
+        self._planner: Planner | None = None
         self._prepare: Callable[[SourceOptions], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,13 +92,13 @@ class _Source:
         return self._columns
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> Planner:
         """The plan of this query; only on the driver."""
         if self._planner is None:
             _ = self.columns
             if self._prepare is not None:
                 self._prepare(self.options)
-            self._planner = Driver(with_subjects(self._connect, self.planned), self._connect)
+            self._planner = Planner(with_subjects(self._connect, self.planned), self._connect)
         return self._planner
 
     @property
@@ -110,12 +110,12 @@ class _Source:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
     @staticmethod
-    def _partitions(parts: Sequence[Part]) -> list[InputPartition]:
-        return [PartPartition(part) for part in parts]
+    def _partitions(parts: Sequence[TaskInput]) -> list[InputPartition]:
+        return [TaskPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
-        if isinstance(partition, PartPartition):
+        if isinstance(partition, TaskPartition):
             yield from read_part(self._connect, partition.part, self.options, self.columns, task_label(), self.narrowed)
 
 
@@ -137,7 +137,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
     def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
         options = hidden(options)
         super().__init__(options, schema)
-        self.narrowed: Narrowed = Narrowed.of(self.options)
+        self.narrowed: Pushdown = Pushdown.of(self.options)
 
     @property
     def planned(self) -> SourceOptions:
@@ -265,7 +265,7 @@ class FilteredBatchReader(JetStreamBatchReader):
                 self.narrowed = narrowed
 
 
-def _pushed(so_far: Narrowed, predicate: Filter) -> Narrowed | None:
+def _pushed(so_far: Pushdown, predicate: Filter) -> Pushdown | None:
     attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
     if len(attribute) != 1:
         return None

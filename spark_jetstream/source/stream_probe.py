@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _PEEK_SECONDS = 2.0
 
 
-class StreamView:
+class StreamProbe:
     """One stream, seen through the subject filters of a query. Implements `probe.View`.
 
     `connect()` gives the connection; `patience()` says for how many seconds errors that may pass are tried again.

@@ -15,27 +15,27 @@ from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import Messages, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.bucket_lookup import Bucket, find_bucket
+from spark_jetstream.source.bucket_lookup import SourceBucket, find_bucket
 from spark_jetstream.source.kv import bucket_batch
 from spark_jetstream.source.object_reader import read_object_range, read_objects
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
-from spark_jetstream.source.pushdown import Narrowed
+from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.retention import check_retention
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.latest import TablePart, check_direct, read_table
 from spark_jetstream.streams.pull import PullSettings, read_range
 
 #: What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket.
-Part = SequenceRange | ObjectGroup | TablePart
+TaskInput = SequenceRange | ObjectGroup | TablePart
 
 
 def read_part(
     connect: Callable[[float], Connection],
-    part: Part,
+    part: TaskInput,
     options: SourceOptions,
     columns: Sequence[str],
     label: str,
-    narrowed: Narrowed | None = None,
+    narrowed: Pushdown | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task as record batches with just the named columns. Runs on an executor.
 
@@ -79,7 +79,7 @@ def pull_settings(options: SourceOptions, columns: Sequence[str]) -> PullSetting
 
 def _objects(
     connect: Callable[[float], Connection],
-    part: Part,
+    part: TaskInput,
     options: SourceOptions,
     columns: Sequence[str],
     label: str,
@@ -122,7 +122,7 @@ def with_subjects(connect: Connect, options: SourceOptions) -> SourceOptions:
 def table_parts(
     connect: Connect,
     options: SourceOptions,
-    narrowed: Narrowed,
+    narrowed: Pushdown,
     settings: PullSettings,
     label: str,
     *,
@@ -156,7 +156,7 @@ def table_parts(
     )
 
 
-def _find(connect: Connect, options: SourceOptions) -> Bucket:
+def _find(connect: Connect, options: SourceOptions) -> SourceBucket:
     # A server never met yet is more likely the wrong one than one that restarts.
     patience = min(options.connection.connect_timeout, options.connection.retry_timeout)
     return find_bucket(lambda: connect(patience), options, patience)

@@ -38,7 +38,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Messages
-from spark_jetstream.protocol.direct_get import Answered, Ending, merge, read_answers
+from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
 from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_message
@@ -166,7 +166,7 @@ class _Part:
         self.label = label
         self._known = 0  # messages stored before this time (ns) are those of the stream that was planned
 
-    def knows(self, runs: list[Answered]) -> bool:
+    def knows(self, runs: list[DirectBatch]) -> bool:
         """Whether the last look at the stream is enough to say that these messages are of the one that was planned."""
         return not runs or int(runs[-1][-1:].timestamps()[0]) < self._known
 
@@ -209,7 +209,7 @@ class _Reader:
         self.number = 0
         self.mirrored = 0
 
-    def read(self) -> Generator[Answered, None, None]:
+    def read(self) -> Generator[DirectBatch, None, None]:
         patience = self.whole.settings.retry_timeout
         outage: Deadline | None = None
         backoff = Backoff(0.01, at_once=True)
@@ -248,14 +248,14 @@ class _Reader:
         if not 0 < self.mirrored <= _MIRROR_ANSWERS:
             backoff.pause(outage)
 
-    def _batches(self, patience: Deadline) -> Iterator[Answered]:
+    def _batches(self, patience: Deadline) -> Iterator[DirectBatch]:
         """Read on over one connection, until the range is done. Raises what stands in the way."""
         connection = self.whole.connect(patience.left)
         check_server(connection)
         with connection.inbox(whole=True) as inbox:
             inbox.expect(self.max_bytes)
             request = self._ask(connection, inbox, self.next)
-            runs: list[Answered] = []
+            runs: list[DirectBatch] = []
             while True:
                 more, ending = self._take(connection, inbox, request)
                 runs += more
@@ -289,9 +289,11 @@ class _Reader:
         inbox.publish(jsapi.direct_get(connection.prefix, self.part.stream), body, self.number)
         return _Request(self.number, position)
 
-    def _take(self, connection: Connection, inbox: Inbox, request: _Request) -> tuple[list[Answered], Ending | None]:
+    def _take(
+        self, connection: Connection, inbox: Inbox, request: _Request
+    ) -> tuple[list[DirectBatch], EndOfBatch | None]:
         """Wait for more of the answer; the messages that came, and the status that ends it, if that came too."""
-        runs: list[Answered] = []
+        runs: list[DirectBatch] = []
         seconds = connection.options.request_timeout
         event = inbox.get(seconds)
         if not isinstance(event, Frames):
@@ -300,12 +302,12 @@ class _Reader:
         for answer in read_answers(event, inbox.subject):
             if answer.number != request.number or request.position >= self.part.end:
                 continue
-            if isinstance(answer, Ending):
+            if isinstance(answer, EndOfBatch):
                 return runs, answer
             runs += self._accept(request, answer)
         return runs, None
 
-    def _accept(self, request: _Request, answer: Answered) -> list[Answered]:
+    def _accept(self, request: _Request, answer: DirectBatch) -> list[DirectBatch]:
         """Check that messages follow what came before; those of them that are in the range."""
         if answer.stream != self.part.stream:
             raise not_the_stream(self.part.stream, answer.stream)
@@ -321,7 +323,7 @@ class _Reader:
         inside = int(sequences.searchsorted(end))
         return [answer[:inside]] if inside else []
 
-    def _nothing_more(self, connection: Connection, request: _Request, ending: Ending) -> None:
+    def _nothing_more(self, connection: Connection, request: _Request, ending: EndOfBatch) -> None:
         """An answer ended without going on: the range is done if the leader says so, or else raise why it is not."""
         stream, position = self.part.stream, request.position
         if ending.code == jsapi.NO_RESPONDERS:
@@ -349,6 +351,6 @@ class _Reader:
         )
 
 
-def _goes_on(request: _Request, ending: Ending) -> bool:
+def _goes_on(request: _Request, ending: EndOfBatch) -> bool:
     """Whether an answer ended because it was full, and more follows it."""
     return ending.code == jsapi.END_OF_BATCH and request.got > 0 and bool(ending.pending)

@@ -39,8 +39,8 @@ from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, Messages
-from spark_jetstream.protocol.direct_get import Merged
-from spark_jetstream.protocol.hashing import Seen, subject_hashes
+from spark_jetstream.protocol.direct_get import MergedReplies
+from spark_jetstream.protocol.hashing import HashSet, subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.direct import read_direct
@@ -52,7 +52,7 @@ _HEARTBEAT = 0.5
 LEAST_BATCH = 5000  # who asks for few messages at a time never sees the end of a stream that others write to
 
 
-class StretchReader(RangeReader):
+class BoundedReader(RangeReader):
     """Reads a range whose messages may go by design, so that its count says nothing.
 
     `replicas` are those of the stream, and `known` is its last sequence by the leader: a single replica is believed
@@ -81,7 +81,7 @@ class StretchReader(RangeReader):
             super().nothing_more()
 
 
-class LatestReader(RangeReader):
+class LatestPerSubject(RangeReader):
     """The last message of each subject in a range that begins at 1 and whose end is that of the stream.
 
     Messages that were overwritten before they came are missing. A new consumer in place of a lost one delivers all from
@@ -129,7 +129,7 @@ class _ListPulls(Pulls):
         return self.pending
 
 
-class FollowingReader(StretchReader):
+class CatchUpReader(BoundedReader):
     """All messages from a sequence on, up to a moment when the stream held nothing more.
 
     It ends as soon as a consumer has caught up once with those who write. `part` is to be made by `followed`.
@@ -242,7 +242,7 @@ class _Table:
 
     def read(self) -> Iterator[Messages]:
         begun = time.monotonic()
-        seen = Seen()
+        seen = HashSet()
         state, replicas = self._look()
         whole = self._range(state.first_kept, max(state.last_seq + 1, state.first_kept))
         last = whole.first - 1
@@ -261,7 +261,7 @@ class _Table:
                 )
             rows = seen.take_new(subject_hashes(messages.subjects()))
             if len(rows):
-                yield Merged((messages,), rows, messages.sequences[rows])
+                yield MergedReplies((messages,), rows, messages.sequences[rows])
 
     def _present(self, whole: SequenceRange, state: StreamState, replicas: int) -> Iterator[Messages]:
         """What was there, in stream order, each subject once at most."""
@@ -269,11 +269,11 @@ class _Table:
             check_direct(state)
             return read_direct(self.connect, whole, self.settings, self.label)
         if state.max_msgs_per_subject == 1:
-            return StretchReader(
+            return BoundedReader(
                 self.connect, whole, self.settings, self.label, replicas=replicas, known=state.last_seq
             ).read()
         whole = replace(whole, subjects=whole.subjects or (">",))
-        return LatestReader(self.connect, whole, self.settings, self.label).read()
+        return LatestPerSubject(self.connect, whole, self.settings, self.label).read()
 
     def _stored_since(self, first: int) -> Iterator[Messages]:
         """All messages from a sequence on, up to a moment when there were no more."""
@@ -281,7 +281,7 @@ class _Table:
             yield from self._stored_since_by_direct_get(first)
             return
         state, replicas = self._look()
-        yield from FollowingReader(
+        yield from CatchUpReader(
             self.connect,
             followed(self._range(first, first)),
             self.settings,

@@ -108,7 +108,7 @@ def streams_of(
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
 
 
-class Listeners:
+class ReplyListeners:
     """Whether any stream listens on a subject; asks no more than once a second about each.
 
     ``may_ask`` is false when the account was not allowed to ask the last time. ``prefix`` is that of `last_message`.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin.backup import Backup, backup
-from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Framing, Kind, checked, opened
+from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, EntryKind, Framing, checked, opened
 from spark_jetstream.admin.restore import Restored, restore
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
@@ -139,7 +139,7 @@ def test_every_kind_of_stream_comes_back(
         for sequence in (2, 3, 30, 60):
             api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence, "no_erase": True})
     made = backup(connection, name, tmp_path / f"b{suffix}")
-    assert made.kind is Kind.ARCHIVE
+    assert made.kind is EntryKind.ARCHIVE
     found = restored(made.path, f"{name}2", changes={"subjects": ["elsewhere.>"]})
     assert found.differences == ()
     assert bool(found.notes) == name.startswith(("KV_", "OBJ_"))
@@ -580,7 +580,7 @@ def test_any_cut_and_any_pieces_of_the_data_are_seen(saved: Path) -> None:
         for start, stop in pairwise(places):
             framing.feed(whole[start:stop])
         if end in ends:
-            assert framing.finish() is Kind.ARCHIVE
+            assert framing.finish() is EntryKind.ARCHIVE
         else:
             with pytest.raises(BackupError, match="x is cut off at byte"):
                 framing.finish()
@@ -600,7 +600,7 @@ def test_compressed_data_tells_what_it_is() -> None:
         chunk = bytes(4) + body
         framing = Framing("x")
         framing.feed(b"\xff\x06\x00\x00S2sTwO\x00" + len(chunk).to_bytes(3, "little") + chunk)
-        assert framing.finish() is Kind.ARCHIVE
+        assert framing.finish() is EntryKind.ARCHIVE
 
 
 # -- restores that fail --
@@ -721,7 +721,7 @@ def test_what_differs_afterwards_is_said(saved: Path, restored: Callable[..., Re
 
 def test_a_backup_can_be_checked_without_a_server(saved: Path) -> None:
     with opened(saved) as found:
-        assert checked(found) is Kind.ARCHIVE
+        assert checked(found) is EntryKind.ARCHIVE
         assert found.meta.config.name == "FILLED"
         assert found.meta.state.messages == TOTAL
 

@@ -31,7 +31,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Message, Publisher
@@ -321,7 +321,7 @@ def test_a_stream_that_was_made_again_is_noticed(source: Source, new: Callable[[
     assert name in names(publisher)
 
 
-def latest(driver: Driver) -> Offset:
+def latest(driver: Planner) -> Offset:
     return driver.latest(driver.initial(), limited=False)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import record_batch
-from spark_jetstream.protocol.direct_get import Answered, Ending, Merged, merge, read_answers
+from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
 from spark_jetstream.protocol.wire import Frames, Scanner
 from spark_jetstream.schema import COLUMNS
 
@@ -82,15 +82,15 @@ def scan(chunks: Iterable[bytes]) -> Iterator[Frames]:
                 yield event
 
 
-def answers(chunks: Iterable[bytes]) -> list[Answered | Ending]:
+def answers(chunks: Iterable[bytes]) -> list[DirectBatch | EndOfBatch]:
     return [answer for frames in scan(chunks) for answer in read_answers(frames, INBOX)]
 
 
-def rows(found: Iterable[Answered | Ending]) -> list[object]:
+def rows(found: Iterable[DirectBatch | EndOfBatch]) -> list[object]:
     """Messages as tuples, endings as they are."""
     out: list[object] = []
     for each in found:
-        if isinstance(each, Ending):
+        if isinstance(each, EndOfBatch):
             out.append(each)
             continue
         assert len(each) == len(each.sequences)
@@ -105,8 +105,8 @@ def rows(found: Iterable[Answered | Ending]) -> list[object]:
     return out
 
 
-def headers(found: Iterable[Answered | Ending]) -> list[dict[str, list[str]] | None]:
-    maps = [row for each in found if isinstance(each, Answered) for row in each.headers().to_pylist()]
+def headers(found: Iterable[DirectBatch | EndOfBatch]) -> list[dict[str, list[str]] | None]:
+    maps = [row for each in found if isinstance(each, DirectBatch) for row in each.headers().to_pylist()]
     return [None if row is None else dict(row) for row in maps]
 
 
@@ -120,7 +120,7 @@ def numbered(count: int, **fields: object) -> list[Message]:
 
 PLAIN = Message()
 EOB = frame(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 6\r\nNats-Last-Sequence: 4\r\n\r\n")
-END = Ending(1, 204, "EOB", 4, 6)
+END = EndOfBatch(1, 204, "EOB", 4, 6)
 BLOCK = b"NATS/1.0\r\nX: 1\r\n\r\n"
 
 CASES: dict[str, list[Message]] = {
@@ -161,18 +161,18 @@ def test_messages_come_out_as_they_went_in(messages: list[Message], trailing: by
 
 STATUSES = {
     b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 6\r\nNats-Last-Sequence: 4\r\n\r\n": END,
-    b"NATS/1.0 404 Message Not Found\r\n\r\n": Ending(1, 404, "Message Not Found", None, None),
-    b"NATS/1.0 408 Bad Request\r\n\r\n": Ending(1, 408, "Bad Request", None, None),
-    b"NATS/1.0 503\r\n\r\n": Ending(1, 503, "", None, None),
-    b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.S\r\n\r\n": Ending(1, 503, "", None, None),
-    b"NATS/1.0 204 EOB\r\nNats-Num-Pending: x\r\nNats-Last-Sequence: %d\r\n\r\n" % 10**30: Ending(
+    b"NATS/1.0 404 Message Not Found\r\n\r\n": EndOfBatch(1, 404, "Message Not Found", None, None),
+    b"NATS/1.0 408 Bad Request\r\n\r\n": EndOfBatch(1, 408, "Bad Request", None, None),
+    b"NATS/1.0 503\r\n\r\n": EndOfBatch(1, 503, "", None, None),
+    b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.S\r\n\r\n": EndOfBatch(1, 503, "", None, None),
+    b"NATS/1.0 204 EOB\r\nNats-Num-Pending: x\r\nNats-Last-Sequence: %d\r\n\r\n" % 10**30: EndOfBatch(
         1, 204, "EOB", None, None
     ),
 }
 
 
 @pytest.mark.parametrize(("block", "expected"), STATUSES.items())
-def test_statuses(block: bytes, expected: Ending) -> None:
+def test_statuses(block: bytes, expected: EndOfBatch) -> None:
     data = PLAIN.wire + frame(block) + replace(PLAIN, number=2).wire
     for chunks in ([data], by_byte(data)):
         assert rows(answers(chunks)) == [PLAIN.row, expected, replace(PLAIN, number=2).row]
@@ -281,7 +281,7 @@ def test_what_the_server_never_answers_is_a_protocol_error(data: bytes) -> None:
 def test_a_slice() -> None:
     messages = [replace(message, block=BLOCK if at % 3 else b"") for at, message in enumerate(numbered(50))]
     [whole] = answers([b"".join(message.wire for message in messages)])
-    assert isinstance(whole, Answered)
+    assert isinstance(whole, DirectBatch)
     for part in (slice(0, 10), slice(7, 8), slice(20, None)):
         assert rows([whole[part]]) == [message.row for message in messages[part]]
         assert headers([whole[part]]) == headers([whole])[part]
@@ -336,7 +336,7 @@ def test_times_are_exact_to_the_nanosecond(nanoseconds: int, digits: int) -> Non
     moment = time.strptime(whole, "%Y-%m-%dT%H:%M:%S")
     assert calendar.timegm(moment) * 10**9 + int(fraction.ljust(9, "0")) == rounded
     [found] = answers([replace(PLAIN, timestamp=rounded).wire])
-    assert isinstance(found, Answered)
+    assert isinstance(found, DirectBatch)
     assert found.timestamps().tolist() == [rounded]
 
 
@@ -366,13 +366,13 @@ def test_any_change_gives_columns_or_a_protocol_error(noise: bytes, at: int, len
 # Put together
 
 
-def runs_of(messages: list[Message], sizes: Iterable[int]) -> Iterator[Answered]:
+def runs_of(messages: list[Message], sizes: Iterable[int]) -> Iterator[DirectBatch]:
     at = 0
     for size in sizes:
         if at >= len(messages):
             return
         [run] = answers([b"".join(message.wire for message in messages[at : at + size])])
-        assert isinstance(run, Answered)
+        assert isinstance(run, DirectBatch)
         yield run
         at += size
 
@@ -401,11 +401,11 @@ def test_runs_read_apart_come_in_the_order_of_the_stream(owners: list[int], size
 def test_no_more_is_read_ahead_than_one_run_of_each() -> None:
     taken = [0, 0]
 
-    def reader(owner: int) -> Iterator[Answered]:
+    def reader(owner: int) -> Iterator[DirectBatch]:
         for number in range(20):
             taken[owner] += 1
             [run] = answers([Message(sequence=2 * number + owner + 1).wire])
-            assert isinstance(run, Answered)
+            assert isinstance(run, DirectBatch)
             yield run
 
     for number, run in enumerate(merge([reader(0), reader(1)]), start=1):
@@ -417,5 +417,5 @@ def test_no_more_is_read_ahead_than_one_run_of_each() -> None:
         runs_of([Message(sequence=2), Message(sequence=4)], [2]),
     ]
     first = next(merge(both))
-    assert isinstance(first, Merged)
+    assert isinstance(first, MergedReplies)
     assert first.sequences.tolist() == [1, 2, 3]

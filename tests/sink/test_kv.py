@@ -23,7 +23,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import OptionError, RowRefused, SchemaError, StreamNotFound
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.schema import BUCKET_COLUMNS, ddl
-from spark_jetstream.sink.kv import Bucket, BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.kv_task import Revisions, hashed
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import WriteTask
@@ -43,7 +43,7 @@ MakeStream = Callable[..., Stream]
 
 LEVELS = ["at-least-once", "deduplicated"]
 KEY, VALUE = ("key", "string"), ("value", "binary")
-HOME = Bucket.of("b", "$JS.API")
+HOME = KeyBucket.of("b", "$JS.API")
 
 
 # Columns and rows, without a server.
@@ -204,18 +204,18 @@ def test_markers_are_known_by_their_headers(headers: bytes, marker: bool) -> Non
 
 def test_where_keys_are_published_to() -> None:
     """As nats.go does it (kv.go: mapStreamToKVS)."""
-    remote = Bucket.of("b", "$JS.hub.API")
+    remote = KeyBucket.of("b", "$JS.hub.API")
     assert (remote.write_prefix, remote.api_prefix, remote.stream) == ("$JS.hub.API.$KV.b.", None, "KV_b")
-    near = Bucket.of("copy", "$JS.API", {"name": "KV_b"})
+    near = KeyBucket.of("copy", "$JS.API", {"name": "KV_b"})
     assert (near.write_prefix, near.api_prefix, near.stream) == ("$KV.b.", None, "KV_b")
-    far = Bucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
+    far = KeyBucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
     assert (far.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
     assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
     assert far.place("$JS.hub.API.$KV.b.a.b") == "under key 'a.b' of bucket copy"
     assert far.at("s.dead").place("s.dead") == "at subject 's.dead'"
     assert far.at("$JS.hub.API.$KV.b.a") is far
     with pytest.raises(OptionError, match="copy is a mirror of stream ORDERS, which is no Key-Value bucket"):
-        Bucket.of("copy", "$JS.API", {"name": "ORDERS"})
+        KeyBucket.of("copy", "$JS.API", {"name": "ORDERS"})
 
 
 REASONS = [

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from spark_jetstream.sink import message_ids
 from spark_jetstream.sink.encode import tails
-from spark_jetstream.sink.message_ids import Identifier, _Keys
+from spark_jetstream.sink.message_ids import MessageIds, _Keys
 from tests.support.sink_rows import batch_of, read
 
 PREFIX = "query.7.0"
 Row = tuple[str, list[tuple[str, list[str]]] | None, bytes, str | None]
 
 
-def ids_of(portions: Sequence[Sequence[Row]], identifier: Identifier | None = None) -> list[bytes]:
-    identifier = identifier or Identifier(PREFIX)
+def ids_of(portions: Sequence[Sequence[Row]], identifier: MessageIds | None = None) -> list[bytes]:
+    identifier = identifier or MessageIds(PREFIX)
     found: list[bytes] = []
     for portion in portions:
         columns: dict[str, list[Any]] = {
@@ -47,7 +47,7 @@ def test_an_id_names_the_write_and_what_the_row_holds() -> None:
     assert (again, third) == (first + b".1", first + b".2")
     # Ids that are stored already have to be known again by later releases: blake2b of "a \r\nx", 12 bytes.
     assert first == b"query.7.0.d23d1b1e46f07cc23f565977"
-    assert ids_of([[row(b"x")]], Identifier("query.8.0")) == [first.replace(b".7.", b".8.")]
+    assert ids_of([[row(b"x")]], MessageIds("query.8.0")) == [first.replace(b".7.", b".8.")]
 
 
 DIFFERENT: list[Row] = [
@@ -86,7 +86,7 @@ def test_what_other_columns_ask_of_the_server_belongs_to_the_row() -> None:
         {"expected_last_subject_sequence": [5]},
         {"expected_last_subject_sequence": [6]},
     ]
-    identifier = Identifier(PREFIX)
+    identifier = MessageIds(PREFIX)
     found = []
     for more in columns:
         rows = read(batch_of(subject=["a"], data=[b"x"], **more))
@@ -149,7 +149,7 @@ def test_rows_with_ids_of_their_own_are_not_counted_among_equal_ones() -> None:
 
 @pytest.mark.parametrize("portion", [2_000, 60_000])
 def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
-    identifier = Identifier(PREFIX)
+    identifier = MessageIds(PREFIX)
     numbers = np.arange(60_000) % 50_000
     found: list[bytes] = []
     for start in range(0, len(numbers), portion):
@@ -162,7 +162,7 @@ def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
 
 
 def test_many_equal_rows_are_counted_on() -> None:
-    identifier = Identifier(PREFIX)
+    identifier = MessageIds(PREFIX)
     found: list[bytes] = []
     for _ in range(3):
         rows = read(batch_of(data=[b"x"] * 2_000), "a")
@@ -172,7 +172,7 @@ def test_many_equal_rows_are_counted_on() -> None:
 
 def test_no_rows_have_no_ids() -> None:
     rows = read(batch_of(data=[]), "a")
-    assert Identifier(PREFIX).ids(rows, tails(rows)).to_pylist() == []
+    assert MessageIds(PREFIX).ids(rows, tails(rows)).to_pylist() == []
 
 
 @pytest.mark.parametrize("key", [bytes(8), b"\x01" + bytes(7), b"\xff" * 8])

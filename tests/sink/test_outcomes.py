@@ -18,7 +18,7 @@ from spark_jetstream.protocol import pub_ack
 from spark_jetstream.protocol.pub_ack import Outcome, Refusal, outcome, reason
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode, own_lines
-from spark_jetstream.sink.message_ids import Identifier
+from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import Rows
 from tests.support.sink_rows import batch_of, read, rows
@@ -105,7 +105,7 @@ def letters_of(
     refused: Sequence[Refused], max_payload: int = 1 << 20, *, with_ids: bool = True
 ) -> tuple[list[dict[str, list[str]]], list[bytes], list[bytes | None]]:
     """Headers, payloads and ids of the dead letters, which have to fit."""
-    letters, ids = dead_letters(refused, "dead.orders", max_payload, Identifier(DEAD_PREFIX) if with_ids else None)
+    letters, ids = dead_letters(refused, "dead.orders", max_payload, MessageIds(DEAD_PREFIX) if with_ids else None)
     assert letters.subject.to_pylist() == [b"dead.orders"] * len(refused)
     assert letters.number.tolist() == [int(row.rows.number[row.index]) for row in refused]
     assert letters.msg_id is None

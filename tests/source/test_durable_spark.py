@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from tests.conftest import SparkLog
 from tests.support.publish import Publisher
 from tests.support.queries import Run, available_now, batch, offsets, refusal, start, stored, streaming, wait_until
@@ -484,8 +484,8 @@ def test_a_first_batch_that_is_planned_again(kept: MakeStream, retention: str | 
     given |= {"durable": DURABLE} if retention else {}
     options = SourceOptions.from_spark(given, streaming=True)
 
-    def driver() -> Driver:
-        return Driver(options, lambda patience: connect(options.connection, patience=patience))
+    def driver() -> Planner:
+        return Planner(options, lambda patience: connect(options.connection, patience=patience))
 
     if retention == "interest":
         held(s)

@@ -18,7 +18,7 @@ from nats.js.client import JetStreamContext
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
 from tests.support.keyed import CONFIG
@@ -69,7 +69,7 @@ class Case:
         *_, (_, self.position) = run(self.running, start)
         assert self.position.streams[name].next == 11
 
-    def planner(self, **given: Any) -> Driver:
+    def planner(self, **given: Any) -> Planner:
         """A planner of the query, as it is made when the query starts."""
         return driver(self.url, self.name, **{**self.given, **given})
 
@@ -251,10 +251,10 @@ def test_what_a_gap_means_in_a_bucket(nats_server: NatsServer, publisher: Publis
         {"name": "KV_gaps", "subjects": ["$KV.gaps.>"], **CONFIG, "max_msgs_per_subject": 1},
     )
 
-    def planner() -> Driver:
+    def planner() -> Planner:
         given = {**QUICK, "servers": nats_server.url, "bucket": "gaps"}
         options = SourceOptions.from_spark(given, streaming=True)
-        return Driver(options, lambda patience: connect(options.connection, patience=patience))
+        return Planner(options, lambda patience: connect(options.connection, patience=patience))
 
     try:
         begin = planner().initial()
@@ -344,7 +344,7 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path, filtered: boo
     store, kept = tmp_path / "store", tmp_path / "kept"
     names = [f"T{number}" for number in range(len(TAILS))]
 
-    def planner(name: str, **given: Any) -> Driver:
+    def planner(name: str, **given: Any) -> Planner:
         if filtered:
             given["subjects"] = f"{name}.a"
         return driver(server.url, name, readWith=read_with, **given)

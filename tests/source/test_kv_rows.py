@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError, SchemaError
-from spark_jetstream.protocol.hashing import Seen, subject_hashes
+from spark_jetstream.protocol.hashing import HashSet, subject_hashes
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 from spark_jetstream.source.kv import bucket_batch
 from tests.support.messages import Made
@@ -164,16 +164,16 @@ def test_hashes_use_all_their_bits() -> None:
 
 
 def test_what_was_not_seen_comes_once_by_its_last_place() -> None:
-    seen = Seen()
+    seen = HashSet()
     seen.add(np.array([1, 5], np.uint64))
     assert seen.take_new(np.array([5, 7, 9, 7, 1, 9, 8], np.uint64)).tolist() == [3, 5, 6]
     assert seen.take_new(np.array([7, 9, 8, 1, 5], np.uint64)).tolist() == []
-    assert Seen().take_new(np.array([3, 3], np.uint64)).tolist() == [1]
+    assert HashSet().take_new(np.array([3, 3], np.uint64)).tolist() == [1]
 
 
 def test_memory_of_many_runs() -> None:
     chance = random.Random(5)
-    seen, known = Seen(), set[int]()
+    seen, known = HashSet(), set[int]()
     for _ in range(300):
         values = [chance.randrange(3000) for _ in range(chance.randrange(1, 60))]
         if chance.random() < 0.3:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol.stream import StreamState
-from spark_jetstream.source.progress import WAIT, Holding, Progress
+from spark_jetstream.source.progress import WAIT, LazyCommit, Progress
 from tests.support.reading import wait_until
 
 
@@ -44,8 +44,8 @@ def slow() -> Slow:
     return Slow()
 
 
-def holding(slow: Slow) -> Holding:
-    return Holding(cast(Progress, slow))
+def holding(slow: Slow) -> LazyCommit:
+    return LazyCommit(cast(Progress, slow))
 
 
 def test_a_stream_is_opened_once_and_checked_after_that(slow: Slow) -> None:
@@ -123,7 +123,7 @@ def test_commits_come_one_after_the_other(slow: Slow) -> None:
 
 
 def test_without_a_durable_nothing_happens() -> None:
-    held = Holding(None)
+    held = LazyCommit(None)
     assert not held.wanted
     assert not held.open(state(), fresh=True)
     held.hold(state())

@@ -16,8 +16,8 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.planner import Driver
-from spark_jetstream.source.stream_probe import StreamView
+from spark_jetstream.source.planner import Planner
+from spark_jetstream.source.stream_probe import StreamProbe
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver, planner_after, read, run
@@ -45,7 +45,7 @@ class Clock:
         return self.now
 
 
-def counts(url: str, planner: Driver, **ways: Any) -> list[int]:
+def counts(url: str, planner: Planner, **ways: Any) -> list[int]:
     """The number of messages of each micro-batch until nothing is left."""
     return [sum(map(len, read(url, planner.ranges(*each)).values())) for each in run(planner, **ways)]
 
@@ -300,7 +300,7 @@ def test_planning_leaves_no_consumers_behind(server: NatsServer) -> None:
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     wanted = sparse(server.url, max_consumers=1)
     given = driver(server.url).options.connection
-    view = StreamView(lambda: connect(given), "S", ("S.rare",), lambda: 30.0)
+    view = StreamProbe(lambda: connect(given), "S", ("S.rare",), lambda: 30.0)
     reading = pulls(server.url, part_of(server.url, "S"))
     next(reading)
     with ThreadPoolExecutor(1) as pool:
@@ -515,9 +515,9 @@ def test_streams_that_cannot_be_read(server: NatsServer, caplog: pytest.LogCaptu
 def test_questions_to_a_stream(server: NatsServer) -> None:
     wanted = sparse(server.url, consumer_limits={"inactive_threshold": 1_000_000_000})
 
-    def view(*filters: str) -> StreamView:
+    def view(*filters: str) -> StreamProbe:
         given = driver(server.url).options.connection
-        return StreamView(lambda: connect(given), "S", filters, lambda: 5.0)
+        return StreamProbe(lambda: connect(given), "S", filters, lambda: 5.0)
 
     every, rare, both, none = view(), view("S.rare"), view("S.rare", "S.often.1"), view("S.none")
     assert [each.pending(1) for each in (every, rare, both, none)] == [3000, 60, len(matching(3000, ",S.often.1")), 0]

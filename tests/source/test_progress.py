@@ -488,7 +488,7 @@ def test_where_nothing_is_lost_with_the_consumer_no_warning_is_needed(
 
 def test_a_reply_that_lacks_a_field() -> None:
     body: dict[str, Any] = {"config": {}, "delivered": {"consumer_seq": 0, "stream_seq": 6}}
-    assert durable.seen(body, "look") == durable.Seen({}, 7, 0, None, "", 0, 0.0)
+    assert durable.seen(body, "look") == durable.ConsumerState({}, 7, 0, None, "", 0, 0.0)
     wrong: dict[str, Any]
     for wrong in ({"config": None}, {"delivered": {}}, {"delivered": {"consumer_seq": 1, "stream_seq": 6}}):
         with pytest.raises(ProtocolError, match="cannot look"):

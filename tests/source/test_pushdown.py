@@ -14,7 +14,7 @@ from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.subjects import common_subjects
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.source.pushdown import Narrowed
+from spark_jetstream.source.pushdown import Pushdown
 
 UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
@@ -26,9 +26,9 @@ def options(**given: str) -> SourceOptions:
     return SourceOptions.from_spark({**stream, "filterPushdown": "true", **given}, streaming=False)
 
 
-def narrowed(*predicates: tuple[Any, ...], **given: str) -> tuple[Narrowed, list[tuple[Any, ...]]]:
+def narrowed(*predicates: tuple[Any, ...], **given: str) -> tuple[Pushdown, list[tuple[Any, ...]]]:
     """What is left, and the predicates that Spark has to check."""
-    found, left = Narrowed.of(options(**given)), []
+    found, left = Pushdown.of(options(**given)), []
     for predicate in predicates:
         name, *arguments = predicate
         step = getattr(found, f"and_{name}")(*arguments)
@@ -155,12 +155,12 @@ def test_subjects(subjects: str, predicates: list[tuple[Any, ...]], filters: tup
 def test_what_is_left_to_spark(predicate: tuple[Any, ...]) -> None:
     found, left = narrowed(predicate)
     assert left == [predicate]
-    assert found == Narrowed.of(options())
+    assert found == Pushdown.of(options())
 
 
 def test_columns_without_nulls() -> None:
     for name in ("stream", "subject", "sequence", "timestamp"):
-        assert narrowed(("not_null", name)) == (Narrowed.of(options()), [])
+        assert narrowed(("not_null", name)) == (Pushdown.of(options()), [])
 
 
 def test_a_bucket_has_keys_and_revisions() -> None:

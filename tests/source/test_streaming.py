@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.proxy import WireProxy
@@ -226,7 +226,7 @@ def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) ->
     now = 1000.0
     options = {"servers": s.url, "stream": s.name, "minMessagesPerTrigger": "10", "maxTriggerDelay": "60s"}
     parsed = SourceOptions.from_spark(options, streaming=True)
-    driver = Driver(parsed, lambda patience: connect(parsed.connection, patience=patience), lambda: now)
+    driver = Planner(parsed, lambda patience: connect(parsed.connection, patience=patience), lambda: now)
     begin = driver.initial()
     try:
         # Nothing there: no time runs.
@@ -637,8 +637,8 @@ def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
     options = {"servers": s.url, "stream": s.name, "subjects": f"{s.subject}.wanted"}
     parsed = SourceOptions.from_spark(options, streaming=True)
 
-    def new_driver() -> Driver:
-        return Driver(parsed, lambda patience: connect(parsed.connection, patience=patience))
+    def new_driver() -> Planner:
+        return Planner(parsed, lambda patience: connect(parsed.connection, patience=patience))
 
     try:
         s.fill(3, "wanted")

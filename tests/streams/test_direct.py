@@ -23,8 +23,8 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.direct_probe import DirectView
-from spark_jetstream.source.stream_probe import StreamView
+from spark_jetstream.source.direct_probe import DirectProbe
+from spark_jetstream.source.stream_probe import StreamProbe
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -223,7 +223,7 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     assert consumers(server.url, "S") == []
     assert found + sequences(read) == ALL
     given = options(server.url)
-    view = DirectView(lambda: connect(given), "S", ("S.a",), lambda: 5.0)
+    view = DirectProbe(lambda: connect(given), "S", ("S.a",), lambda: 5.0)
     assert (view.state().last_seq, view.pending(1), view.pending(COUNT + 1)) == (COUNT, COUNT, 0)
     assert [view.peek(5), view.last()] != [None, None]
     assert view.first_after(0) is not None
@@ -275,7 +275,7 @@ def test_without_the_parser_reading_is_slow_and_right(server: NatsServer, monkey
 def test_planning_learns_what_it_learns_from_consumers(server: NatsServer, filters: tuple[str, ...]) -> None:
     create(server.url, "G", allow_direct=True)
     given = options(server.url)
-    views = [kind(lambda: connect(given), "G", filters, lambda: 5.0) for kind in (DirectView, StreamView)]
+    views = [kind(lambda: connect(given), "G", filters, lambda: 5.0) for kind in (DirectProbe, StreamProbe)]
 
     def ask(view: Any) -> list[Any]:
         after = [0, views[1].state().last_timestamp, views[1].state().last_timestamp + 1]
@@ -403,7 +403,7 @@ def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> N
     version = re.compile(rb'"version":"[^"]*"')
     proxy.drop(lambda frame: version.sub(b'"version":"2.10.29"', frame) if frame.startswith(b"INFO") else frame)
     given = options(proxy.url)
-    view = DirectView(lambda: connect(given), "S", (), lambda: 5.0)
+    view = DirectProbe(lambda: connect(given), "S", (), lambda: 5.0)
     for ask in (lambda: sequences(direct(proxy.url, part_of(server.url, "S"))), view.state, lambda: view.pending(1)):
         with pytest.raises(
             JetStreamError, match=r"readWith=direct needs nats-server 2\.11 or newer, and this is 2\.10\.29"
@@ -466,7 +466,7 @@ def test_the_permissions_of_a_reader(lacks: str | None) -> None:
         # The last message is gone, so only the leader can say that the range is complete.
         api(admin, "STREAM.MSG.DELETE.S", {"seq": 700, "no_erase": True})
         part = part_of(admin, "S", count=699)
-        view = DirectView(lambda: connect(reader), "S", (), lambda: 5.0)
+        view = DirectProbe(lambda: connect(reader), "S", (), lambda: 5.0)
         if lacks is None:
             assert sequences(direct(reader, part)) == ALL[:699]
             assert (view.pending(1), view.pending(700), view.state().messages) == (699, 0, 699)
@@ -581,7 +581,7 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
     assert not caught.value.retriable
     assert found == ALL[: len(found)]
     # It has nothing to do with patience.
-    view = DirectView(lambda: connect(options(server.url)), "S", (), lambda: 30.0)
+    view = DirectProbe(lambda: connect(options(server.url)), "S", (), lambda: 30.0)
     for ask in (view.state, lambda: view.pending(1)):
         with pytest.raises(JetStreamError, match=said):
             ask()

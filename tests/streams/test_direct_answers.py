@@ -20,7 +20,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.direct_probe import DirectView
+from spark_jetstream.source.direct_probe import DirectProbe
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, NOT_FOUND, Answer, FakeJetStream, end_of_batch
@@ -446,18 +446,18 @@ def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
 
 
 @pytest.fixture
-def view(to_fake: Callable[[float], Connection]) -> Callable[..., DirectView]:
-    return lambda *filters: DirectView(lambda: to_fake(5), "S", filters, lambda: 0.5)
+def view(to_fake: Callable[[float], Connection]) -> Callable[..., DirectProbe]:
+    return lambda *filters: DirectProbe(lambda: to_fake(5), "S", filters, lambda: 0.5)
 
 
-def test_counting(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+def test_counting(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
     fake.messages = {sequence: f"S.{'abc'[sequence % 3]}" for sequence in ALL}
     assert [view().pending(first) for first in (1, 31, 100, 101)] == [100, 70, 1, 0]
     assert [view("S.a", "S.b").pending(first) for first in (1, 99, 101)] == [67, 2, 0]
     assert fake.count("CONSUMER") == 0
 
 
-def test_nothing_is_counted_only_when_the_leader_says_so(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+def test_nothing_is_counted_only_when_the_leader_says_so(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
     in_turn(fake, *[lambda _: [NOT_FOUND]] * 3)
     assert view().pending(41) == 60
     fake.direct = lambda _: [NOT_FOUND]
@@ -465,7 +465,7 @@ def test_nothing_is_counted_only_when_the_leader_says_so(fake: FakeJetStream, vi
         view().pending(41)
 
 
-def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
     def mirror(request: Request) -> list[Answer]:
         return fake.batch(request, stream="MIRROR", lacks=lambda sequence: sequence % 2 == 0)
 
@@ -476,7 +476,7 @@ def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[...,
         view().pending(1)
 
 
-def test_places_are_asked_of_the_leader(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+def test_places_are_asked_of_the_leader(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
     fake.direct = lambda _: [NOT_FOUND]
     found = view().peek(17)
     assert found is not None
@@ -484,7 +484,7 @@ def test_places_are_asked_of_the_leader(fake: FakeJetStream, view: Callable[...,
     assert view().peek(101) is None
 
 
-def test_counting_on_a_stream_that_does_not_allow_it(fake: FakeJetStream, view: Callable[..., DirectView]) -> None:
+def test_counting_on_a_stream_that_does_not_allow_it(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
     fake.look = lambda: fake.info(allow_direct=False)
     fake.direct = lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]
     for ask in (view().state, lambda: view().pending(1)):
@@ -496,7 +496,7 @@ def test_counting_on_a_stream_that_does_not_allow_it(fake: FakeJetStream, view: 
     ("code", "said"), [(503, "nobody answers direct gets of stream S"), (408, "stream S: 408 Huh")]
 )
 def test_counting_where_a_status_answers(
-    fake: FakeJetStream, view: Callable[..., DirectView], code: int, said: str
+    fake: FakeJetStream, view: Callable[..., DirectProbe], code: int, said: str
 ) -> None:
     def status(_: Request) -> list[Answer]:
         return [Answer(b"NATS/1.0 %d Huh\r\n\r\n" % code)]
@@ -512,4 +512,4 @@ def test_counting_where_a_status_answers(
 
 def test_counting_where_nothing_answers(fake: FakeJetStream, to_fake: Callable[[float], Connection]) -> None:
     in_turn(fake, lambda _: [])
-    assert DirectView(lambda: to_fake(5), "S", (), lambda: 5.0).pending(1) == COUNT
+    assert DirectProbe(lambda: to_fake(5), "S", (), lambda: 5.0).pending(1) == COUNT

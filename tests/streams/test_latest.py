@@ -21,7 +21,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import Messages
-from spark_jetstream.source.bucket_lookup import Bucket, find_bucket
+from spark_jetstream.source.bucket_lookup import SourceBucket, find_bucket
 from spark_jetstream.source.kv import bucket_batch
 from spark_jetstream.streams import latest
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -353,7 +353,7 @@ def has_messages(url: str, stream: str, count: int) -> bool:
     return int(api(url, f"STREAM.INFO.{stream}")["state"]["messages"]) >= count
 
 
-def found_bucket(url: str, **given: str) -> Bucket:
+def found_bucket(url: str, **given: str) -> SourceBucket:
     parsed = SourceOptions.from_spark({**QUICK, "servers": url, **given}, streaming=False)
     return find_bucket(lambda: connect(parsed.connection), parsed, 1.0)
 

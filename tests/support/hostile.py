@@ -21,7 +21,7 @@ from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import ConnectionOptions, SourceOptions
 from spark_jetstream.protocol.columns import Messages, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import read_range
 from tests.support.fake_jetstream import CREATED
@@ -39,10 +39,10 @@ def _options(url: str) -> ConnectionOptions:
     return ConnectionOptions.from_spark({**HASTE, "servers": url})
 
 
-def driver(url: str, **given: str) -> Driver:
+def driver(url: str, **given: str) -> Planner:
     """The planning of a batch read of S."""
     options = SourceOptions.from_spark({**HASTE, "servers": url, "stream": "S", **given}, streaming=False)
-    return Driver(options, lambda patience: connect(options.connection, patience=patience))
+    return Planner(options, lambda patience: connect(options.connection, patience=patience))
 
 
 def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None) -> int:

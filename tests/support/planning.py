@@ -10,11 +10,11 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.planner import Driver
+from spark_jetstream.source.planner import Planner
 from tests.support.reading import QUICK, direct, pulls, sequences
 
 
-def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Driver:
+def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Planner:
     """A driver as the reader makes it."""
     named = {name: str(value) for name, value in given.items()}
     options = SourceOptions.from_spark({**QUICK, "servers": url, "stream": stream, **named}, streaming=streaming)
@@ -22,7 +22,7 @@ def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = 
     def to_server(patience: float) -> Connection:
         return connect(options.connection, patience=patience)
 
-    return Driver(options, to_server) if clock is None else Driver(options, to_server, clock)
+    return Planner(options, to_server) if clock is None else Planner(options, to_server, clock)
 
 
 def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
@@ -36,7 +36,7 @@ def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
     return found
 
 
-def run(planner: Driver, start: Offset | None = None, batches: int = 1000) -> Iterator[tuple[Offset, Offset]]:
+def run(planner: Planner, start: Offset | None = None, batches: int = 1000) -> Iterator[tuple[Offset, Offset]]:
     """The micro-batches that Spark would make until nothing is left: start and end of each."""
     at = planner.initial() if start is None else start
     for _ in range(batches):
@@ -47,7 +47,7 @@ def run(planner: Driver, start: Offset | None = None, batches: int = 1000) -> It
         at = end
 
 
-def planner_after(planner: Driver, start: Offset) -> list[int]:
+def planner_after(planner: Planner, start: Offset) -> list[int]:
     """The sequences of all that is read from an offset on, of one stream."""
     url = planner.options.connection.servers[0]
     batches = [read(url, planner.ranges(*each)) for each in run(planner, start)]

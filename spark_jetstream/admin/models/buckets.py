@@ -24,7 +24,7 @@ _OTHER_NAMES = {"history": "max_msgs_per_subject", "max_value_size": "max_msg_si
 
 
 @dataclass(frozen=True)
-class Kind:
+class BucketLayout:
     """A kind of buckets: what it is called, and what the names of its streams begin with."""
 
     title: str
@@ -89,7 +89,7 @@ def stream_field(name: str, value: Any) -> dict[str, Any]:
 class AnyBucketInfo:
     """A bucket of either kind: how it is set up, and what it holds. ``stream`` is all that the server says."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[BucketLayout]
 
     stream: StreamInfo
 

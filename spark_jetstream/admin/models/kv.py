@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import UNLIMITED, ZERO, AnyBucketConfig, AnyBucketInfo, Kind, stream_field
+from spark_jetstream.admin.models.buckets import (
+    UNLIMITED,
+    ZERO,
+    AnyBucketConfig,
+    AnyBucketInfo,
+    BucketLayout,
+    stream_field,
+)
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.admin.models.fields import Size, Span, Whole
 from spark_jetstream.admin.models.messages import StoredMessage
@@ -21,7 +28,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
-KEY_VALUE = Kind("Key-Value", STREAM_PREFIX)
+KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
 MOST_HISTORY = 64
 
 
@@ -119,7 +126,7 @@ def _source(bucket: str, source: StreamSource) -> StreamSource:
 class BucketInfo(AnyBucketInfo):
     """A Key-Value bucket: how it is set up, and what it holds. ``stream`` is all that the server says."""
 
-    kind: ClassVar[Kind] = KEY_VALUE
+    kind: ClassVar[BucketLayout] = KEY_VALUE
 
     @property
     def values(self) -> int:

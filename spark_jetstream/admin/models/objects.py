@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, Kind, stream_field
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, stream_field
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import NEVER, Bytes, Timestamp, shown
 
-OBJECT_STORE = Kind("Object Store", stream_name(""))
+OBJECT_STORE = BucketLayout("Object Store", stream_name(""))
 
 
 class ObjectBucketConfig(AnyBucketConfig):
@@ -65,7 +65,7 @@ class ObjectBucketInfo(AnyBucketInfo):
     How many objects it has only a list of them says.
     """
 
-    kind: ClassVar[Kind] = OBJECT_STORE
+    kind: ClassVar[BucketLayout] = OBJECT_STORE
 
     @property
     def size(self) -> Bytes:
