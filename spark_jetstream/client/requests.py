@@ -1,0 +1,74 @@
+"""Requests whose connection is opened when it is needed, and which are sent again while their failure may pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import retrying
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.stream import StreamState, stream_state
+
+T = TypeVar("T")
+
+Connect = Callable[[float], Connection]
+"""Returns the connection of the process, and waits at most so many seconds for it. Raises `ConnectionFailed`."""
+
+
+class Requests:
+    """Requests to one server, each retried for `retry_timeout` seconds.
+
+    An error that may pass (a connection that was cut, no reply, an election) is retried with pauses; any other error is
+    raised at once. `retry_timeout` may be changed between two requests.
+    """
+
+    def __init__(self, connect: Connect, retry_timeout: float) -> None:
+        self._connect = connect
+        self.retry_timeout = retry_timeout
+
+    @property
+    def connect(self) -> Connect:
+        """The function that returns the connection."""
+        return self._connect
+
+    def call(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns. `work` is called again after an error that may pass.
+
+        Raises:
+            JetStreamError: What `work` raised last, or what opening the connection raised.
+        """
+        return retrying(lambda: work(self._connect(self.retry_timeout)), self.retry_timeout)
+
+    def ask(self, subject: Callable[[str], str], *, context: str, body: bytes = b"") -> dict[str, Any]:
+        """Return the reply to a request of the JetStream API that changes nothing on the server.
+
+        Args:
+            subject: Makes the subject of the request from the prefix of the API, such as `jsapi.stream_names`.
+            context: What is asked, as an infinitive without "to"; errors repeat it.
+            body: The JSON of the request.
+
+        Raises:
+            ApiError: The server answered with an error.
+            JetStreamError: What `Connection.ask` raises, after `retry_timeout`.
+        """
+        return self.call(lambda connection: connection.ask(subject(connection.prefix), body, context=context))
+
+    def stream(self, name: str, context: str = "") -> StreamState:
+        """Return the state of a stream (STREAM.INFO).
+
+        Args:
+            name: The name of the stream.
+            context: What is asked, as an infinitive without "to"; by default, to read the state of the stream.
+
+        Raises:
+            StreamNotFound: There is no such stream.
+            JetStreamError: What `ask` raises.
+        """
+        return self.call(lambda connection: stream_info(connection, name, context))
+
+
+def stream_info(connection: Connection, name: str, context: str = "") -> StreamState:
+    """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
+    context = context or f"read the state of stream {name}"
+    return stream_state(connection.ask(jsapi.stream_info(connection.prefix, name), b"", context=context), context)
