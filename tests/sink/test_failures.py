@@ -1,26 +1,35 @@
 """What cannot be written: one clear sentence, before any task starts where that is possible, and dead letters.
 
-A case gives the columns of three rows as SQL over `id` (1, 2, 3), of which the second is the bad one. In columns,
-options and sentences `<N>` stands for the test's stream and `<s>` for what its subjects begin with.
+The writer is called in this process as Spark calls it; a few queries show that Spark hands on what it says. A case
+gives columns of three rows, of which the second is the bad one. In columns, options and sentences `<N>` stands for the
+test's stream and `<s>` for what its subjects begin with.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
+from tests.support.calls import refusal_of, store, writer_of
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal, wait_until
 from tests.support.streams import Stream
@@ -53,10 +62,33 @@ QUICK = {
     "ackTimeout": "2s",
     "maxRetries": "1",
 }
-SUBJECT = "concat('<s>.', id) as subject"
-DATA = "concat('row ', id) as data"
-PLAIN = (SUBJECT, DATA)
+Refusal = tuple[str, str]
+Make = Callable[..., Stream]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
+#: Words of the sentences, and options.
+HERE, ONCE = {"stream": "<N>"}, {"delivery": "exactly-once"}
+UNFIT, INSTEAD = "delivery exactly-once is not possible with stream <N>: it", ".*; use deduplicated"
+CREDENTIALS = r"the NATS server at nats://127.0.0.1:\d+ refused the credentials"
+ROW, AT, STORED = "row", "of partition 0 cannot be stored at subject", "of it are stored already"
+DENIED = "the account may not publish to this subject"
+MAY_NOT = "the account may not publish to"
+NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
+TRIED = r"also after 1 retries \(option maxRetries\)"
+TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
+NO_ACK = rf"no acknowledgement within 0.5 s \(option ackTimeout\), {TRIED}: a stream with no_ack gives none"
+TYPES = {
+    **dict.fromkeys(("data", "subject", "msg_id", "ttl"), pa.string()),
+    "headers": pa.map_(pa.string(), pa.string()),
+    "expected_last_subject_sequence": pa.int64(),
+}
+GOOD: dict[str, list[Any]] = {
+    "data": ["row 1", "row 2", "row 3"],
+    "subject": ["<s>.1", "<s>.2", "<s>.3"],
+    "headers": [{"A": "x"}] * 3,
+    "msg_id": ["<s>-1", "<s>-2", "<s>-3"],
+    "expected_last_subject_sequence": [0, 0, 0],
+}
 
 
 class Server(NamedTuple):
@@ -77,13 +109,14 @@ def server() -> Iterator[Server]:
     ):
         Stream(running.url, "ROWS", ann).fill(3)
         yield Server(running.url, ann, bob)
+        close_all()
 
 
 _used = iter(range(1, 1000))
 
 
 @pytest.fixture
-def make(server: Server) -> Iterator[Callable[..., Stream]]:
+def make(server: Server) -> Iterator[Make]:
     """A function that makes a stream of the test's own, in account A unless told; gone after the test."""
     made: list[Stream] = []
 
@@ -102,9 +135,26 @@ def filled_in(text: str, s: Stream) -> str:
     return text.replace("<N>", s.name).replace("<s>", s.subject)
 
 
-def rows(spark: SparkSession, s: Stream, select: tuple[str, ...]) -> DataFrame:
-    """Three rows in one partition."""
-    return spark.range(1, 4, 1, 1).selectExpr(*(filled_in(each, s) for each in select))
+@pytest.fixture(autouse=True)
+def no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No line that this process logs has a secret."""
+    caplog.set_level(logging.INFO)
+    yield
+    assert PASSWORD not in caplog.text
+    assert WRONG not in caplog.text
+
+
+def rows(s: Stream, columns: Mapping[str, Any] = NOTHING) -> pa.RecordBatch:
+    """Three good rows of data and subject, with other columns, or without one that is None."""
+    found = {name: GOOD[name] for name in ("data", "subject")} | dict(columns)
+    arrays = {}
+    for name, values in found.items():
+        if isinstance(values, list):
+            texts = [filled_in(value, s) if isinstance(value, str) else value for value in values]
+            arrays[name] = pa.array(texts, TYPES.get(name))
+        elif values is not None:
+            arrays[name] = values
+    return pa.record_batch(arrays)
 
 
 def settings(s: Stream, options: Mapping[str, str]) -> dict[str, str]:
@@ -114,268 +164,150 @@ def settings(s: Stream, options: Mapping[str, str]) -> dict[str, str]:
     return {name: filled_in(value, s) for name, value in given.items()}
 
 
-def write(frame: DataFrame, s: Stream, options: Mapping[str, str], mode: str = "append") -> None:
+def second(name: str, bad: object) -> dict[str, list[Any]]:
+    """A column that is bad in the second row."""
+    first, _, third = GOOD[name]
+    return {name: [first, bad, third]}
+
+
+def at(bad: str | None) -> dict[str, list[Any]]:
+    """Another subject in the second row."""
+    return second("subject", bad)
+
+
+def write(s: Stream, options: Mapping[str, str], columns: Mapping[str, Any] = NOTHING) -> None:
     """A batch write."""
-    frame.write.format("jetstream").options(**settings(s, options)).mode(mode).save()
+    frame = rows(s, columns)
+    store(writer_of("b", settings(s, options), frame.schema), [frame])
 
 
-def fail_as_batch(
-    spark: SparkSession, s: Stream, select: tuple[str, ...], options: Mapping[str, str], *, early: bool
-) -> BaseException:
-    """What a batch write raises; `early`: nothing of it has reached a task."""
-    group = f"write-{uuid.uuid4()}"
-    spark.sparkContext.setJobGroup(group, "")
-    with pytest.raises(AnalysisException if early else PythonException) as caught:
-        write(rows(spark, s, select), s, options)
-    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(group)
-    assert len(jobs) == (0 if early else 1)
-    return caught.value
+def refuse(mode: str, s: Stream, columns: Mapping[str, Any], options: Mapping[str, str], *, early: bool) -> Refusal:
+    """Class and sentence of what the writer of a batch (mode b) or of a micro-batch (mode s) raises.
 
-
-def fail_as_stream(
-    spark: SparkSession, folder: Path, s: Stream, select: tuple[str, ...], options: Mapping[str, str], *, early: bool
-) -> BaseException:
-    """What a streaming query that gets the same three rows raises; `early` as for a batch."""
-    login = {"user": "ann", "password": PASSWORD}
-    source = spark.readStream.format("jetstream").options(servers=s.url, stream="ROWS", **login).load()
-    frame = source.selectExpr("sequence as id").selectExpr(*(filled_in(each, s) for each in select))
-    writer = frame.writeStream.format("jetstream").options(**settings(s, options))
-    query = writer.option("checkpointLocation", str(folder / uuid.uuid4().hex)).trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(60)
-    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))
-    assert len(jobs) == (0 if early else 1)
-    return caught.value
-
-
-def fail(
-    spark: SparkSession,
-    folder: Path,
-    mode: str,
-    s: Stream,
-    select: tuple[str, ...],
-    options: Mapping[str, str],
-    *,
-    early: bool,
-) -> tuple[str, str]:
-    """Class and sentence of the failure, as a batch (mode b) or a streaming query (mode s). No secret shows."""
-    failure = (
-        fail_as_batch(spark, s, select, options, early=early)
-        if mode == "b"
-        else fail_as_stream(spark, folder, s, select, options, early=early)
-    )
-    assert PASSWORD not in str(failure)
-    assert WRONG not in str(failure)
-    return refusal(failure)
+    `early`: before any task starts. No secret shows.
+    """
+    frame = rows(s, columns)
+    new = partial(writer_of, mode, settings(s, options), frame.schema)
+    call = new if early else partial(store, new(), [frame])
+    with pytest.raises(JetStreamError) as caught:
+        call()
+    assert PASSWORD not in str(caught.value)
+    assert WRONG not in str(caught.value)
+    return refusal_of(caught.value, in_task=not early)
 
 
 class Case(NamedTuple):
     """`sentence` is a pattern for all of it; `modes` holds b for batch, s for stream; `config` is the stream's."""
 
+    modes: str
     kind: str
     sentence: str
-    select: tuple[str, ...] = PLAIN
     options: Mapping[str, str] = NOTHING
     config: Mapping[str, Any] = NOTHING
-    modes: str = "b"
+    columns: Mapping[str, Any] = NOTHING
+
+    def stream(self, make: Make) -> Stream:
+        """A stream as the case has it."""
+        s = make(**{name: value for name, value in self.config.items() if name != "sealed"})
+        if self.config.get("sealed"):
+            s.update(sealed=True)
+        return s
+
+
+def name_of(case: Case | BadRow) -> str:
+    """The name of its tests."""
+    return f"{case.sentence if isinstance(case, Case) else case.reason} {dict(case.config) or ''}"
 
 
 # What is known before any task starts.
 
-EARLY = {
-    "unknown column": Case(
-        "SchemaError",
-        r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
-        (*PLAIN, "1 as dta"),
-        modes="bs",
-    ),
-    "a column of another type": Case(
-        "SchemaError", 'column "data" is of type bigint, but must be binary or string', (SUBJECT, "id as data")
-    ),
-    "headers of another type": Case(
-        "SchemaError",
+UNKNOWN_COLUMN = Case(
+    "bs",
+    "SchemaError",
+    r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
+    columns={"dta": [1, 2, 3]},
+)
+SOURCE_OPTION = Case(
+    "bs",
+    "OptionError",
+    "option startingOffsets belongs to the source and has no meaning for a sink",
+    {"startingOffsets": "earliest"},
+)
+WRONG_PASSWORD = Case(
+    "bs", "AuthenticationFailed", rf"{CREDENTIALS} \(options user and password\)", {"password": WRONG}
+)
+EARLY = [
+    UNKNOWN_COLUMN, SOURCE_OPTION, WRONG_PASSWORD,
+    Case("b", "SchemaError", 'column "data" is of type bigint, but must be binary or string',
+        columns={"data": pa.array([1, 2, 3])}),
+    Case("b", "SchemaError",
         r'column "headers" is of type map<string,int>, but must be map<string,array<string>> or map<string,string>',
-        (*PLAIN, "map('A', 1) as headers"),
-    ),
-    "an expected sequence that is an int": Case(
-        "SchemaError",
-        'column "expected_last_subject_sequence" is of type int, but must be bigint',
-        (*PLAIN, "0 as expected_last_subject_sequence"),
-    ),
-    "no data": Case("SchemaError", r'the DataFrame has no column "data", which holds the payload .*', (SUBJECT,)),
-    "no subject": Case(
-        "SchemaError", 'the DataFrame has no column "subject": add it, or set option subject', (DATA,), modes="bs"
-    ),
-    "unknown option": Case(
-        "OptionError", "there is no option maxinflght; did you mean maxInFlight", options={"maxInFlght": "5"}
-    ),
-    "an option of the source": Case(
-        "OptionError",
-        "option startingOffsets belongs to the source and has no meaning for a sink",
-        options={"startingOffsets": "earliest"},
-        modes="bs",
-    ),
-    "filters of the source": Case(
-        "OptionError", "option subjects belongs to the source .*; did you mean subject", options={"subjects": "a.>"}
-    ),
-    "a write id of a stream": Case(
-        "OptionError",
-        "option writeId has no meaning when writing a stream: .*",
-        options={"writeId": "w"},
-        modes="s",
-    ),
-    "a level that does not exist": Case(
-        "OptionError",
-        "option delivery must be .* or exactly-once; did you mean exactly-once",
-        options={"delivery": "exactly_once"},
-    ),
-    "a subject with a wildcard": Case("OptionError", "option subject .*", options={"subject": "a.*"}),
-    "no such stream": Case(
-        "StreamNotFound", r"there is no stream NONE \(option stream\)", options={"stream": "NONE"}, modes="bs"
-    ),
-    "a mirror": Case(
-        "OptionError",
-        "option stream: <N> is a mirror, which nobody can publish to",
-        options={"stream": "<N>"},
-        config={"subjects": [], "mirror": {"name": "ROWS"}},
-    ),
-    "a sealed stream": Case(
-        "OptionError",
-        "option stream: <N> is sealed and takes no more messages",
-        options={"stream": "<N>"},
-        config={"sealed": True},
-        modes="bs",
-    ),
-    "a stream that acknowledges nothing": Case(
-        "OptionError",
-        "option stream: <N> has no_ack set, so nothing says whether a row is stored",
-        options={"stream": "<N>"},
-        config={"no_ack": True},
-    ),
-    "a subject that no stream captures": Case(
-        "OptionError",
-        "option subject: no stream captures nowhere.a, so nothing would be stored",
-        options={"subject": "nowhere.a"},
-        modes="bs",
-    ),
-    "a subject that the stream does not capture": Case(
-        "OptionError",
-        r"option subject: stream <N> does not capture rows.a \(its subjects: <s>\.>\)",
-        options={"subject": "rows.a", "stream": "<N>"},
-    ),
-    "dead letters that no stream captures": Case(
-        "OptionError",
-        "option deadLetterSubject: no stream captures nowhere.b, so nothing would be stored",
-        options={"deadLetterSubject": "nowhere.b"},
-        modes="bs",
-    ),
-    "exactly once into a work queue": Case(
-        "DeliveryError",
-        "delivery exactly-once is not possible with stream <N>: it has workqueue retention, .*; use deduplicated",
-        options={"delivery": "exactly-once", "stream": "<N>"},
-        config={"retention": "workqueue"},
-        modes="bs",
-    ),
-    "exactly once into a stream with interest": Case(
-        "DeliveryError",
-        "delivery exactly-once is not possible with stream <N>: it has interest retention, .*; use deduplicated",
-        options={"delivery": "exactly-once", "subject": "<s>.a"},
-        config={"retention": "interest"},
-    ),
-    "exactly once into a stream that keeps the latest": Case(
-        "DeliveryError",
-        "delivery exactly-once is not possible with stream <N>: it keeps few messages of each subject "
-        r"\(max_msgs_per_subject\), .*; use deduplicated",
-        options={"delivery": "exactly-once", "stream": "<N>"},
-        config={"max_msgs_per_subject": 1},
-    ),
-    "nobody listens": Case(
-        "ConnectionFailed",
+        columns={"headers": pa.array([{"A": 1}] * 3, pa.map_(pa.string(), pa.int32()))}),
+    Case("b", "SchemaError", 'column "expected_last_subject_sequence" is of type int, but must be bigint',
+        columns={"expected_last_subject_sequence": pa.array([0, 0, 0], pa.int32())}),
+    Case("b", "SchemaError", r'the DataFrame has no column "data", which holds the payload .*', columns={"data": None}),
+    Case("bs", "SchemaError", 'the DataFrame has no column "subject": add it, or set option subject',
+        columns={"subject": None}),
+    Case("b", "OptionError", "there is no option maxinflght; did you mean maxInFlight", {"maxInFlght": "5"}),
+    Case("b", "OptionError", "option subjects belongs to the source .*; did you mean subject", {"subjects": "a.>"}),
+    Case("s", "OptionError", "option writeId has no meaning when writing a stream: .*", {"writeId": "w"}),
+    Case("b", "OptionError", "option delivery must be .* or exactly-once; did you mean exactly-once",
+        {"delivery": "exactly_once"}),
+    Case("b", "OptionError", "option subject .*", {"subject": "a.*"}),
+    Case("bs", "StreamNotFound", r"there is no stream NONE \(option stream\)", {"stream": "NONE"}),
+    Case("b", "OptionError", "option stream: <N> is a mirror, which nobody can publish to", HERE,
+        {"subjects": [], "mirror": {"name": "ROWS"}}),
+    Case("bs", "OptionError", "option stream: <N> is sealed and takes no more messages", HERE, {"sealed": True}),
+    Case("b", "OptionError", "option stream: <N> has no_ack set, so nothing says whether a row is stored", HERE,
+        {"no_ack": True}),
+    Case("bs", "OptionError", "option subject: no stream captures nowhere.a, so nothing would be stored",
+        {"subject": "nowhere.a"}),
+    Case("b", "OptionError", r"option subject: stream <N> does not capture rows.a \(its subjects: <s>\.>\)",
+        {"subject": "rows.a", "stream": "<N>"}),
+    Case("bs", "OptionError", "option deadLetterSubject: no stream captures nowhere.b, so nothing would be stored",
+        {"deadLetterSubject": "nowhere.b"}),
+    Case("bs", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", {**ONCE, **HERE},
+        {"retention": "workqueue"}),
+    Case("b", "DeliveryError", f"{UNFIT} has interest retention, {INSTEAD}",
+        {"delivery": "exactly-once", "subject": "<s>.a"}, {"retention": "interest"}),
+    Case("b", "DeliveryError", rf"{UNFIT} keeps few messages of each subject \(max_msgs_per_subject\), {INSTEAD}",
+        {**ONCE, **HERE}, {"max_msgs_per_subject": 1}),
+    Case("bs", "ConnectionFailed",
         r"no NATS server could be reached at nats://127.0.0.1:1 within 0.5 s \(option servers\): .*",
-        options={"servers": "nats://127.0.0.1:1", "connectTimeout": "500ms", "retryTimeout": "500ms"},
-        modes="bs",
-    ),
-    "wrong password": Case(
-        "AuthenticationFailed",
-        r"the NATS server at nats://127.0.0.1:\d+ refused the credentials \(options user and password\)",
-        options={"password": WRONG},
-        modes="bs",
-    ),
-    "wrong token": Case(
-        "AuthenticationFailed",
-        r"the NATS server at nats://127.0.0.1:\d+ refused the credentials \(option token\)",
-        options={"token": WRONG},
-    ),
-    "may not have an inbox": Case(
-        "PermissionDenied",
-        r".*the account may not subscribe to _INBOX\.> \(option inboxPrefix\)",
-        options={"user": "deaf", "stream": "<N>"},
-    ),
-    "exactly once without a look at the stream": Case(
-        "DeliveryError",
-        r"delivery exactly-once has to see the state of stream <N>: cannot read stream <N> \(option stream\): the "
-        r"account may not publish to \$JS\.API\.STREAM\.INFO\.<N>",
-        options={"user": "blind", "stream": "<N>", "delivery": "exactly-once"},
-    ),
-}
+        {"servers": "nats://127.0.0.1:1", "connectTimeout": "500ms", "retryTimeout": "500ms"}),
+    Case("b", "AuthenticationFailed", rf"{CREDENTIALS} \(option token\)", {"token": WRONG}),
+    Case("b", "PermissionDenied", r".*the account may not subscribe to _INBOX\.> \(option inboxPrefix\)",
+        {"user": "deaf", "stream": "<N>"}),
+    Case("b", "DeliveryError",
+        rf"{NOT_SEEN} cannot read stream <N> \(option stream\): {MAY_NOT} \$JS\.API\.STREAM\.INFO\.<N>",
+        {"user": "blind", "stream": "<N>", "delivery": "exactly-once"}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in EARLY.items()])
-def test_known_before_any_task_starts(
-    spark: SparkSession, make: Callable[..., Stream], tmp_path: Path, spark_log: SparkLog, case: Case
-) -> None:
-    s = make(**{name: value for name, value in case.config.items() if name != "sealed"})
-    if case.config.get("sealed"):
-        s.update(sealed=True)
+@pytest.mark.parametrize("case", EARLY, ids=name_of)
+def test_known_before_any_task_starts(make: Make, case: Case) -> None:
+    s = case.stream(make)
     for mode in case.modes:
-        kind, said = fail(spark, tmp_path, mode, s, case.select, case.options, early=True)
+        kind, said = refuse(mode, s, case.columns, case.options, early=True)
         assert kind == case.kind, said
         assert re.fullmatch(filled_in(case.sentence, s), said), said
-    assert s.state()["messages"] == (3 if "mirror" in case.config else 0)
-    for secret in (PASSWORD, WRONG):
-        assert secret not in spark_log.text
+    s.wait_for(3 if "mirror" in case.config else 0)
 
 
-def test_exactly_once_without_permission_to_make_the_ledger(
-    spark: SparkSession, server: Server, make: Callable[..., Stream], tmp_path: Path
-) -> None:
+def test_exactly_once_without_permission_to_make_the_ledger(server: Server, make: Make) -> None:
     s = make(server.bob)
     options = {"user": "noledger", "delivery": "exactly-once", "stream": "<N>"}
     for mode in "bs":
-        kind, said = fail(spark, tmp_path, mode, s, PLAIN, options, early=True)
+        kind, said = refuse(mode, s, NOTHING, options, early=True)
         assert kind == "DeliveryError"
         assert said == (
             "cannot make the ledger of delivery exactly-once, the Key-Value bucket spark_jetstream_ledger: the account "
             f"may not publish to $JS.API.STREAM.CREATE.{LEDGER}; make it beforehand, or set delivery to deduplicated"
         )
     # Made beforehand, by somebody who may.
-    write(rows(spark, s, PLAIN), s, {**options, "user": "bob"})
-    write(rows(spark, s, PLAIN), s, options)
+    write(s, {**options, "user": "bob"})
+    write(s, options)
     assert s.state()["messages"] == 6
-
-
-def test_overwriting_is_refused(spark: SparkSession, make: Callable[..., Stream]) -> None:
-    s = make()
-    with pytest.raises(AnalysisException) as caught:
-        write(rows(spark, s, PLAIN), s, {}, "overwrite")
-    assert refusal(caught.value) == (
-        "OptionError",
-        'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
-        "yourself if its messages shall go",
-    )
-
-
-@pytest.mark.parametrize("mode", ["errorifexists", "error", "default", "ignore"])
-def test_spark_refuses_the_other_modes_and_names_the_one_to_take(
-    spark: SparkSession, make: Callable[..., Stream], mode: str
-) -> None:
-    s = make()
-    with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""):
-        write(rows(spark, s, PLAIN), s, {}, mode)
-    writer = rows(spark, s, PLAIN).write.format("jetstream").options(**settings(s, {}))
-    with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""):
-        writer.save()
-    assert s.state()["messages"] == 0
 
 
 # Rows that can never be stored, whatever is tried: the second of three.
@@ -384,7 +316,7 @@ def test_spark_refuses_the_other_modes_and_names_the_one_to_take(
 class BadRow(NamedTuple):
     """`code`, `subject`, `data`, `size`: what a dead letter says and holds. `before`: subjects that have a message."""
 
-    select: tuple[str, ...]
+    columns: Mapping[str, Any]
     reason: str
     code: int = 0
     config: Mapping[str, Any] = NOTHING
@@ -395,130 +327,51 @@ class BadRow(NamedTuple):
     before: tuple[str, ...] = ()
 
 
-def second(bad: str, good: str) -> str:
-    """The SQL of a column that is bad in the second row."""
-    return f"if(id = 2, {bad}, {good})"
-
-
-def in_column(name: str, bad: str, good: str) -> tuple[str, ...]:
-    """Subject and data, and one more column."""
-    return (*PLAIN, f"{second(bad, good)} as {name}")
-
-
-def at_subject(bad: str) -> tuple[str, ...]:
-    """Another subject in the second row."""
-    good = "concat('<s>.', id)"
-    return (f"{second(bad, good)} as subject", DATA)
-
-
-def with_data(bad: str) -> tuple[str, ...]:
-    """Other data in the second row."""
-    good = "concat('row ', id)"
-    return (SUBJECT, f"{second(bad, good)} as data")
-
-
-BAD_ROWS = {
-    "null data": BadRow(with_data("null"), "column data is null", data=b""),
-    "null subject": BadRow(at_subject("null"), "column subject is null", subject=""),
-    "empty subject": BadRow(at_subject("''"), "its subject is empty", subject=""),
-    "a blank in the subject": BadRow(
-        at_subject("'<s>.a b'"), "its subject '<s>.a b' holds a blank or a control character", subject="<s>.a b"
-    ),
-    "a line end in the subject": BadRow(
-        at_subject(r"'<s>.a\r\nPUB <s>.b 1\r\nx'"),
+BAD_ROWS = [
+    BadRow(second("data", None), "column data is null", data=b""),
+    BadRow(at(None), "column subject is null", subject=""),
+    BadRow(at(""), "its subject is empty", subject=""),
+    BadRow(at("<s>.a b"), "its subject '<s>.a b' holds a blank or a control character", subject="<s>.a b"),
+    BadRow(at("<s>.a\r\nPUB <s>.b 1\r\nx"),
         r"its subject '<s>.a\\r\\nPUB <s>.b 1\\r\\nx' holds a blank or a control character",
-        subject="<s>.a  PUB <s>.b 1  x",
-    ),
-    "a wildcard": BadRow(at_subject("'<s>.*'"), r"its subject '<s>\.\*' has a wildcard", subject="<s>.*"),
-    "an empty token": BadRow(at_subject("'<s>..a'"), "its subject '<s>..a' has an empty token", subject="<s>..a"),
-    "a subject of the server": BadRow(
-        at_subject("'$JS.API.INFO'"),
-        r"its subject '\$JS.API.INFO' is one of the server's own",
-        subject="$JS.API.INFO",
-    ),
-    "a header without a name": BadRow(
-        in_column("headers", "map('', 'x')", "map('A', 'x')"),
-        "column headers holds the name '', which is not possible",
-    ),
-    "a header with a colon in its name": BadRow(
-        in_column("headers", "map('A: b', 'x')", "map('A', 'x')"),
-        "column headers holds the name 'A: b', which is not possible",
-    ),
-    "a line end in a header": BadRow(
-        in_column("headers", r"map('A', array('x\r\nB: y'))", "map('A', array('x'))"),
-        "a value in column headers holds a line end",
-    ),
-    "a header that is null": BadRow(
-        in_column("headers", "map('A', cast(null as string))", "map('A', 'x')"), "column headers holds a null value"
-    ),
-    "a blank in a message id": BadRow(
-        in_column("msg_id", "'a b'", "concat('<s>-', id)"),
-        "column msg_id is empty or holds a blank or a control character",
-    ),
-    "a negative sequence": BadRow(
-        in_column("expected_last_subject_sequence", "-1L", "0L"),
-        "column expected_last_subject_sequence is negative",
-    ),
-    "a subject that no stream captures": BadRow(
-        at_subject("'nowhere.x'"), "no stream captures this subject", 503, subject="nowhere.x"
-    ),
-    "a subject of another stream": BadRow(
-        at_subject("'rows.x'"),
-        r"expected stream does not match \(error 10060\): another stream than the one in option stream captures this "
-        "subject",
-        10060,
-        options={"stream": "<N>"},
-        subject="rows.x",
-    ),
-    "above max_payload": BadRow(
-        with_data("repeat('x', 1048576)"),
-        r"header and payload have 10\d{5} bytes, and the server takes 1048576 \(max_payload\)",
-        data=b"x" * 1048576,
-        size=1048576,
-    ),
-    "above max_msg_size": BadRow(
-        with_data("repeat('x', 2000)"),
-        r"message size exceeds maximum allowed \(error 10054\): raise the stream's max_msg_size",
-        10054,
-        {"max_msg_size": 1000},
-        data=b"x" * 2000,
-    ),
-    "headers above 64 KiB": BadRow(
-        in_column("headers", "map('A', repeat('x', 65536))", "map('A', 'x')"),
-        r"header size exceeds maximum allowed of 64k \(error 10097\): make column headers smaller: .*",
-        10097,
-    ),
-    "wrong expected sequence": BadRow(
-        in_column("expected_last_subject_sequence", "7L", "0L"),
+        subject="<s>.a  PUB <s>.b 1  x"),
+    BadRow(at("<s>.*"), r"its subject '<s>\.\*' has a wildcard", subject="<s>.*"),
+    BadRow(at("<s>..a"), "its subject '<s>..a' has an empty token", subject="<s>..a"),
+    BadRow(at("$JS.API.INFO"), r"its subject '\$JS.API.INFO' is one of the server's own", subject="$JS.API.INFO"),
+    BadRow(second("headers", {"": "x"}), "column headers holds the name '', which is not possible"),
+    BadRow(second("headers", {"A: b": "x"}), "column headers holds the name 'A: b', which is not possible"),
+    BadRow({"headers": pa.array([{"A": ["x"]}, {"A": ["x\r\nB: y"]}, {"A": ["x"]}], LISTS)},
+        "a value in column headers holds a line end"),
+    BadRow(second("headers", {"A": None}), "column headers holds a null value"),
+    BadRow(second("msg_id", "a b"), "column msg_id is empty or holds a blank or a control character"),
+    BadRow(second("expected_last_subject_sequence", -1), "column expected_last_subject_sequence is negative"),
+    BadRow(at("nowhere.x"), "no stream captures this subject", 503, subject="nowhere.x"),
+    BadRow(at("rows.x"),
+        r"expected stream does not match \(error 10060\): another stream than the one in option stream captures .*",
+        10060, options=HERE, subject="rows.x"),
+    BadRow(second("data", "x" * 1048576),
+        r"header and payload have 10\d{5} bytes, and the server takes 1048576 \(max_payload\)", data=b"x" * 1048576,
+        size=1048576),
+    BadRow(second("data", "x" * 2000),
+        r"message size exceeds maximum allowed \(error 10054\): raise the stream's max_msg_size", 10054,
+        config={"max_msg_size": 1000}, data=b"x" * 2000),
+    BadRow(second("headers", {"A": "x" * 65536}),
+        r"header size exceeds maximum allowed of 64k \(error 10097\): make column headers smaller: .*", 10097),
+    BadRow(second("expected_last_subject_sequence", 7),
         r"wrong last sequence: 0 \(error 10071\): column expected_last_subject_sequence names another message .*",
-        10071,
-    ),
-    "a sequence that was right before": BadRow(
-        in_column("expected_last_subject_sequence", "0L", "0L"),
+        10071),
+    BadRow(second("expected_last_subject_sequence", 0),
         r"wrong last sequence: 1 \(error 10071\): column expected_last_subject_sequence names another message .*",
-        10071,
-        before=("<s>.2",),
-    ),
-    "a ttl where there is none": BadRow(
-        in_column("ttl", "'1h'", "null"),
-        r"per-message TTL is disabled \(error 10166\): set allow_msg_ttl on the stream, or drop column ttl",
-        10166,
-    ),
-    "a ttl that is none": BadRow(
-        in_column("ttl", "'soon'", "'1h'"),
-        r"invalid per-message TTL \(error 10165\): column ttl takes a duration of at least one second, .*",
-        10165,
-        {"allow_msg_ttl": True},
-    ),
-    "a subject that is full": BadRow(
-        PLAIN,
-        r"maximum messages per subject exceeded \(error 10077\): raise the stream's max_msgs_per_subject",
-        10077,
-        {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True},
-        before=("<s>.2",),
-    ),
-}
-BAD = [pytest.param(row, id=name) for name, row in BAD_ROWS.items()]
+        10071, before=("<s>.2",)),
+    BadRow({"ttl": [None, "1h", None]},
+        r"per-message TTL is disabled \(error 10166\): set allow_msg_ttl on the stream, or drop column ttl", 10166),
+    BadRow({"ttl": ["1h", "soon", "1h"]},
+        r"invalid per-message TTL \(error 10165\): column ttl takes a duration of at least one second, .*", 10165,
+        config={"allow_msg_ttl": True}),
+    BadRow(NOTHING, r"maximum messages per subject exceeded \(error 10077\): raise the stream's max_msgs_per_subject",
+        10077, config={"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True},
+        before=("<s>.2",)),
+]  # fmt: skip
 
 
 def prepare(s: Stream, bad: BadRow) -> None:
@@ -551,13 +404,11 @@ def wait_for_line(spark_log: SparkLog, pattern: str) -> None:
     wait_until(lambda: re.search(pattern, spark_log.text) is not None, pattern)
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_a_row_that_cannot_be_stored_is_named(
-    spark: SparkSession, make: Callable[..., Stream], tmp_path: Path, bad: BadRow
-) -> None:
+@pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
+def test_a_row_that_cannot_be_stored_is_named(make: Make, bad: BadRow) -> None:
     s = make(**bad.config)
     prepare(s, bad)
-    kind, said = fail(spark, tmp_path, "b", s, bad.select, bad.options, early=False)
+    kind, said = refuse("b", s, bad.columns, bad.options, early=False)
     assert kind == "RowRefused"
     before = re.escape("row 2 of partition 0 cannot be stored at subject ")
     found = re.fullmatch(rf"{before}('.*'|\".*\"): (.+); (\d+) rows? of it (?:is|are) stored already", said)
@@ -571,14 +422,14 @@ def test_a_row_that_cannot_be_stored_is_named(
     assert int(stored) <= 2
 
 
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
 def test_dead_letters_tell_what_happened_and_all_else_is_stored(
-    spark: SparkSession, make: Callable[..., Stream], spark_log: SparkLog, bad: BadRow
+    make: Make, caplog: pytest.LogCaptureFixture, bad: BadRow
 ) -> None:
     s, dead = make(**bad.config), make()
     prepare(s, bad)
     options = {**bad.options, "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}
-    write(rows(spark, s, bad.select), s, options)
+    write(s, options, bad.columns)
     stored = messages_of(s)[len(bad.before) :]
     assert [(subject, data) for subject, _, data in stored] == [
         (f"{s.subject}.1", b"row 1"),
@@ -596,49 +447,23 @@ def test_dead_letters_tell_what_happened_and_all_else_is_stored(
         assert bad.data.startswith(data)
         assert bad.size - 8192 < len(data) < bad.size
         assert headers["Dead-Letter-Size"] == [str(bad.size)]
-    wait_for_line(spark_log, rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
+    assert re.search(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;", caplog.text)
 
-    write(rows(spark, s, bad.select), s, options)
+    write(s, options, bad.columns)
     assert len(messages_of(dead)) == 1
     assert len(messages_of(s)) == len(bad.before) + 2
 
 
-def test_a_row_of_a_stream_that_cannot_be_stored_is_named(
-    spark: SparkSession, make: Callable[..., Stream], tmp_path: Path, spark_log: SparkLog
-) -> None:
-    s, dead = make(), make()
-    select = at_subject("'nowhere.x'")
-    kind, said = fail(spark, tmp_path, "s", s, select, {}, early=False)
-    assert kind == "RowRefused"
-    found = re.fullmatch(
-        r"row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this subject; (\d) rows? of "
-        r"it (?:is|are) stored already",
-        said,
-    )
-    assert found is not None, said
-    assert int(found[1]) == s.state()["messages"]
-    wait_for_line(spark_log, r"jetstream sink, batch 0 of query .* failed; tasks that ended before it did have")
-
-    login = {"user": "ann", "password": PASSWORD}
-    source = spark.readStream.format("jetstream").options(servers=s.url, stream="ROWS", **login).load()
-    frame = source.selectExpr("sequence as id").selectExpr(*(filled_in(each, s) for each in select))
-    writer = frame.writeStream.format("jetstream").options(**settings(s, {"deadLetterSubject": f"{dead.subject}.row"}))
-    query = writer.option("checkpointLocation", str(tmp_path / "dead")).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
-    ((_, headers, data),) = messages_of(dead)
-    assert (headers["Dead-Letter-Subject"], data) == (["nowhere.x"], b"row 2")
-
-
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-def test_dead_letters_of_the_other_levels(spark: SparkSession, make: Callable[..., Stream], delivery: str) -> None:
+def test_dead_letters_of_the_other_levels(make: Make, delivery: str) -> None:
     s, dead = make(), make()
     once = delivery == "exactly-once"
     options = {"delivery": delivery, "deadLetterSubject": f"{dead.subject}.row"}
     if once:
         options["writeId"] = s.subject
-    select = (*with_data("null"), "map('A', 'b', 'Nats-Rollup', 'sub') as headers")
-    write(rows(spark, s, select), s, options)
-    write(rows(spark, s, select), s, options)
+    columns = {**second("data", None), "headers": [{"A": "b", "Nats-Rollup": "sub"}] * 3}
+    write(s, options, columns)
+    write(s, options, columns)
     assert [data for _, _, data in messages_of(s)] == [b"row 1", b"row 3"] * (1 if once else 2)
     letters = messages_of(dead)
     assert len(letters) == (1 if once else 2)
@@ -652,13 +477,9 @@ def test_dead_letters_of_the_other_levels(spark: SparkSession, make: Callable[..
         }
 
 
-def test_a_dead_letter_that_is_refused_fails_the_task(
-    spark: SparkSession, make: Callable[..., Stream], tmp_path: Path
-) -> None:
+def test_a_dead_letter_that_is_refused_fails_the_task(make: Make) -> None:
     s, dead = make(), make(max_msg_size=10)
-    kind, said = fail(
-        spark, tmp_path, "b", s, with_data("null"), {"deadLetterSubject": f"{dead.subject}.row"}, early=False
-    )
+    kind, said = refuse("b", s, second("data", None), {"deadLetterSubject": f"{dead.subject}.row"}, early=False)
     assert kind == "RowRefused"
     assert re.fullmatch(
         rf"row 2 of partition 0 cannot be stored at subject '{dead.subject}.row': message size exceeds maximum allowed "
@@ -670,77 +491,34 @@ def test_a_dead_letter_that_is_refused_fails_the_task(
 
 # What fails the task whether there are dead letters or not: no row is to blame.
 
-WHOLE = {
-    "a full stream": Case(
-        "RowRefused",
-        r"row 3 of partition 0 cannot be stored at subject '<s>.3': maximum messages exceeded \(error 10077\): the "
-        r"stream is full and discards what is new: raise its limits or set discard to old, also after 1 retries "
-        r"\(option maxRetries\); 2 rows of it are stored already",
-        config={"max_msgs": 2, "discard": "new"},
-        modes="bs",
-    ),
-    "a stream that is full of bytes": Case(
-        "RowRefused",
-        r"row 1 of partition 0 cannot be stored at subject '<s>.1': maximum bytes exceeded \(error 10077\): .*; "
-        "0 rows of it are stored already",
-        config={"max_bytes": 10, "discard": "new"},
-    ),
-    "a user that may not publish there": Case(
-        "RowRefused",
-        "row 2 of partition 0 cannot be stored at subject '<s>.secret': the account may not publish to this subject; "
-        r"[12] rows? of it (is|are) stored already",
-        at_subject("'<s>.secret'"),
-        {"user": "writer"},
-    ),
-    "a user that may not publish there, with a stream": Case(
-        "RowRefused",
-        "row 1 of partition 0 cannot be stored at subject '<s>.secret': the account may not publish to this subject; "
-        "0 rows of it are stored already",
-        PLAIN,
-        {"user": "writer", "stream": "<N>", "subject": "<s>.secret"},
-        modes="bs",
-    ),
-    "a stream that acknowledges nothing": Case(
-        "RowRefused",
-        r"row 1 of partition 0 cannot be stored at subject '<s>.1': no acknowledgement within 0.5 s \(option "
-        r"ackTimeout\), also after 1 retries \(option maxRetries\): a stream with no_ack gives none; 0 rows of it are "
-        "stored already",
-        options={"ackTimeout": "500ms"},
-        config={"no_ack": True},
-    ),
-    "a sealed stream": Case(
-        "RowRefused",
-        r"row 1 of partition 0 cannot be stored at subject '<s>.1': invalid operation on sealed stream \(error 10109\)"
-        r".*; 0 rows of it are stored already",
-        config={"sealed": True},
-    ),
-    "exactly once into a work queue": Case(
-        "DeliveryError",
-        "delivery exactly-once is not possible with stream <N>: it has workqueue retention, .*; use deduplicated",
-        options={"delivery": "exactly-once"},
-        config={"retention": "workqueue"},
-    ),
-    "exactly once without a look at the stream": Case(
-        "DeliveryError",
-        r".*spark_jetstream_ledger.*|.*the account may not publish to \$JS\.API\..*",
-        options={"delivery": "exactly-once", "user": "blind"},
-    ),
-}
+WHOLE = [
+    Case("bs", "RowRefused",
+        rf"{ROW} 3 {AT} '<s>.3': maximum messages exceeded \(error 10077\): {TOO_MANY}; 2 rows {STORED}",
+        config={"max_msgs": 2, "discard": "new"}),
+    Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': maximum bytes exceeded \(error 10077\): .*; 0 rows {STORED}",
+        config={"max_bytes": 10, "discard": "new"}),
+    Case("b", "RowRefused", f"{ROW} 2 {AT} '<s>.secret': {DENIED}; [12] rows? of it (is|are) stored already",
+        {"user": "writer"}, columns=at("<s>.secret")),
+    Case("bs", "RowRefused", f"{ROW} 1 {AT} '<s>.secret': {DENIED}; 0 rows {STORED}",
+        {"user": "writer", "stream": "<N>", "subject": "<s>.secret"}),
+    Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': {NO_ACK}; 0 rows {STORED}", {"ackTimeout": "500ms"},
+        {"no_ack": True}),
+    Case("b", "RowRefused",
+        rf"{ROW} 1 {AT} '<s>.1': invalid operation on sealed stream \(error 10109\).*; 0 rows {STORED}",
+        config={"sealed": True}),
+    Case("b", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", ONCE, {"retention": "workqueue"}),
+    Case("b", "DeliveryError", r".*spark_jetstream_ledger.*|.*the account may not publish to \$JS\.API\..*",
+        {"delivery": "exactly-once", "user": "blind"}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dead_letters", [False, True], ids=["without dead letters", "with dead letters"])
-@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in WHOLE.items()])
-def test_what_fails_the_whole_task(
-    spark: SparkSession, make: Callable[..., Stream], tmp_path: Path, case: Case, dead_letters: bool
-) -> None:
-    s = make(**{name: value for name, value in case.config.items() if name != "sealed"})
-    dead = make()
-    if case.config.get("sealed"):
-        s.update(sealed=True)
+@pytest.mark.parametrize("case", WHOLE, ids=name_of)
+def test_what_fails_the_whole_task(make: Make, case: Case, dead_letters: bool) -> None:
+    s, dead = case.stream(make), make()
     options = {**case.options, **({"deadLetterSubject": f"{dead.subject}.row"} if dead_letters else {})}
     for mode in case.modes:
-        early = case.kind == "DeliveryError" and options.get("user") == "blind"
-        kind, said = fail(spark, tmp_path, mode, s, case.select, options, early=early)
+        kind, said = refuse(mode, s, case.columns, options, early=options.get("user") == "blind")
         assert kind == case.kind, said
         assert re.fullmatch(filled_in(case.sentence, s), said), said
         if s.state()["messages"]:
@@ -748,9 +526,10 @@ def test_what_fails_the_whole_task(
     assert messages_of(dead) == []
 
 
-def test_a_stream_that_is_deleted_while_rows_are_written(spark: SparkSession, make: Callable[..., Stream]) -> None:
+def test_a_stream_that_is_deleted_while_rows_are_written(make: Make) -> None:
     s = make()
-    frame = spark.range(0, 400_000, 1, 1).selectExpr(f"concat('{s.subject}.', id % 7) as subject", DATA)
+    data = [f"row {number}" for number in range(4000)]
+    some = pa.record_batch({"data": data, "subject": [f"{s.subject}.{number % 7}" for number in range(4000)]})
     seen: list[int] = []
 
     def delete() -> None:
@@ -760,10 +539,10 @@ def test_a_stream_that_is_deleted_while_rows_are_written(spark: SparkSession, ma
 
     deleting = threading.Thread(target=delete)
     deleting.start()
-    with pytest.raises(PythonException) as caught:
-        write(frame, s, {"maxInFlight": "200"})
+    with pytest.raises(JetStreamError) as caught:
+        store(writer_of("b", settings(s, {"maxInFlight": "200"}), some.schema), (some for _ in range(1000)))
     deleting.join(60)
-    kind, said = refusal(caught.value)
+    kind, said = refusal_of(caught.value, in_task=True)
     assert kind == "RowRefused"
     found = re.fullmatch(
         rf"row (\d+) of partition 0 cannot be stored at subject '{s.subject}\.\d': no stream captures this subject; "
@@ -771,60 +550,183 @@ def test_a_stream_that_is_deleted_while_rows_are_written(spark: SparkSession, ma
         said,
     )
     assert found is not None, said
-    assert seen[0] <= int(found[2]) < 400_000
+    assert seen[0] <= int(found[2]) < 4_000_000
     # A window of rows is under way, and the first of them without an answer is named.
     assert int(found[1]) <= int(found[2]) + 200
 
 
-def test_a_user_who_may_only_publish(spark: SparkSession, make: Callable[..., Stream], tmp_path: Path) -> None:
+def test_a_user_who_may_only_publish(make: Make) -> None:
     """What cannot be looked at is not checked: the rows themselves tell."""
     s = make()
-    for options in ({}, {"stream": "<N>"}, {"subject": "<s>.x", "stream": "<N>"}, {"subject": "<s>.x"}):
-        write(rows(spark, s, PLAIN), s, {"user": "blind", **options})
+    for options in ({}, HERE, {"subject": "<s>.x", "stream": "<N>"}, {"subject": "<s>.x"}):
+        write(s, {"user": "blind", **options})
     assert s.state()["messages"] == 12
-    kind, said = fail(spark, tmp_path, "b", s, at_subject("'nowhere.x'"), {"user": "blind"}, early=False)
+    kind, said = refuse("b", s, at("nowhere.x"), {"user": "blind"}, early=False)
     assert kind == "RowRefused"
     assert said.startswith("row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this subj")
 
 
 # Warnings.
 
+SHORT = (
+    "remembers message ids for 1 s (duplicate_window), less than the 2 s for which a row may be sent again (options "
+    "retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window longer or set delivery to "
+    "exactly-once"
+)
 
-def test_a_short_duplicate_window_is_warned_of(
-    spark: SparkSession, make: Callable[..., Stream], spark_log: SparkLog
-) -> None:
+
+def test_a_short_duplicate_window_is_warned_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     s = make(duplicate_window=1_000_000_000)
-    for options in ({"stream": "<N>"}, {"subject": "<s>.x"}):
-        write(rows(spark, s, PLAIN), s, {**options, "ackTimeout": "1500ms"})
-    warning = (
-        f"stream {s.name} remembers message ids for 1 s (duplicate_window), less than the 2 s for which a row may be "
-        "sent again (options retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window "
-        "longer or set delivery to exactly-once"
-    )
-    wait_until(lambda: spark_log.text.count(warning) == 2, warning)
-    long = make()
-    write(rows(spark, long, PLAIN), long, {"stream": "<N>"})
-    write(rows(spark, s, PLAIN), s, {"stream": "<N>", "delivery": "at-least-once"})
-    assert spark_log.text.count("remembers message ids") == 2
+    for options in (HERE, {"subject": "<s>.x"}):
+        write(s, {**options, "ackTimeout": "1500ms"})
+    assert caplog.text.count(f"stream {s.name} {SHORT}") == 2
+    write(make(), HERE)
+    write(s, {"stream": "<N>", "delivery": "at-least-once"})
+    assert caplog.text.count("remembers message ids") == 2
 
 
 def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
-    spark: SparkSession, server: Server, make: Callable[..., Stream], tmp_path: Path, spark_log: SparkLog
+    make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source, s = make(), make(duplicate_window=100_000_000)
-    login = {"user": "ann", "password": PASSWORD}
-    frame = spark.readStream.format("jetstream").options(servers=server.url, stream=source.name, **login).load()
-    frame = frame.selectExpr("data", f"'{s.subject}.x' as subject")
-    writer = frame.writeStream.format("jetstream").options(**settings(s, {}))
-    query = writer.option("checkpointLocation", str(tmp_path)).start()
-    try:
-        for count in range(1, 5):
-            source.fill(1)
-            wait_until(lambda count=count: s.state()["messages"] == count, f"{count} rows are stored")  # type: ignore[misc]
-            query.processAllAvailable()
-    finally:
-        query.stop()
-    wait_for_line(
-        spark_log,
-        rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)",
+    s = make(duplicate_window=100_000_000)
+    frame = rows(s)
+    for batch in range(3):
+        store(writer_of("s", settings(s, {}), frame.schema), [frame], batch)
+        time.sleep(0.15)
+    window = (
+        rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
     )
+    assert len(re.findall(window, caplog.text)) == 1
+
+
+# What Spark alone shows.
+
+
+def frame_of(spark: SparkSession, s: Stream, bad: str = "") -> DataFrame:
+    """The good rows in one partition, with the SQL of one more column, or of other data in the second row."""
+    frame = spark.range(1, 4, 1, 1)
+    return selected(frame, s, bad)
+
+
+def selected(frame: DataFrame, s: Stream, bad: str) -> DataFrame:
+    data = "if(id = 2, null, concat('row ', id)) as data" if bad == "null" else "concat('row ', id) as data"
+    more = [bad] if bad not in {"", "null"} else []
+    return frame.selectExpr(f"concat('{s.subject}.', id) as subject", data, *more)
+
+
+def save(frame: DataFrame, s: Stream, options: Mapping[str, str], mode: str = "append") -> None:
+    """A batch write through Spark."""
+    frame.write.format("jetstream").options(**settings(s, options)).mode(mode).save()
+
+
+def fail_as_batch(
+    spark: SparkSession, s: Stream, bad: str, options: Mapping[str, str], *, early: bool
+) -> BaseException:
+    """What a batch write raises; `early`: nothing of it has reached a task."""
+    group = f"write-{uuid.uuid4()}"
+    spark.sparkContext.setJobGroup(group, "")
+    with pytest.raises(AnalysisException if early else PythonException) as caught:
+        save(frame_of(spark, s, bad), s, options)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == (0 if early else 1)
+    return caught.value
+
+
+def query_of(spark: SparkSession, folder: Path, s: Stream, bad: str, options: Mapping[str, str]) -> StreamingQuery:
+    """A query that writes three rows of stream ROWS and ends."""
+    login = {"user": "ann", "password": PASSWORD}
+    source = spark.readStream.format("jetstream").options(servers=s.url, stream="ROWS", **login).load()
+    writer = selected(source.selectExpr("sequence as id"), s, bad).writeStream.format("jetstream")
+    writer = writer.options(**settings(s, options)).option("checkpointLocation", str(folder))
+    return writer.trigger(availableNow=True).start()
+
+
+def fail_as_stream(
+    spark: SparkSession, folder: Path, s: Stream, bad: str, options: Mapping[str, str], *, early: bool
+) -> BaseException:
+    """What a streaming query that gets the same three rows raises; `early` as for a batch."""
+    query = query_of(spark, folder, s, bad, options)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert not query.isActive
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == (0 if early else 1)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("case", "bad"),
+    [(UNKNOWN_COLUMN, "1 as dta"), (SOURCE_OPTION, ""), (WRONG_PASSWORD, "")],
+    ids=["column", "option", "login"],
+)
+def test_spark_shows_the_error_of_the_driver(
+    spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog, case: Case, bad: str
+) -> None:
+    s = make()
+    for failure in (
+        fail_as_batch(spark, s, bad, case.options, early=True),
+        fail_as_stream(spark, tmp_path, s, bad, case.options, early=True),
+    ):
+        kind, said = refusal(failure)
+        assert kind == case.kind, said
+        assert re.fullmatch(case.sentence, said), said
+        for secret in (PASSWORD, WRONG):
+            assert secret not in str(failure)
+            assert secret not in spark_log.text
+    assert s.state()["messages"] == 0
+
+
+def test_spark_shows_the_error_of_a_task_of_a_batch_and_what_the_driver_logs(
+    spark: SparkSession, make: Make, spark_log: SparkLog
+) -> None:
+    s, dead = make(duplicate_window=1_000_000_000), make()
+    failure = fail_as_batch(spark, s, "null", HERE, early=False)
+    stored = s.state()["messages"]
+    check_refused_row(failure, s, stored)
+    options = {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}
+    save(frame_of(spark, s, "null"), s, options)
+    assert len(messages_of(s)) == stored + 2
+    assert messages_of(dead)[0][1]["Dead-Letter-Subject"] == [f"{s.subject}.2"]
+    wait_for_line(spark_log, rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
+    wait_for_line(spark_log, re.escape(f"stream {s.name} {SHORT}"))
+
+
+def test_spark_shows_the_error_of_a_task_of_a_stream(
+    spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog
+) -> None:
+    s, dead = make(), make()
+    failure = fail_as_stream(spark, tmp_path / "failing", s, "null", {}, early=False)
+    check_refused_row(failure, s, s.state()["messages"])
+    wait_for_line(spark_log, r"jetstream sink, batch 0 of query .* failed; tasks that ended before it did have")
+
+    query = query_of(spark, tmp_path / "dead", s, "null", {"deadLetterSubject": f"{dead.subject}.row"})
+    assert query.awaitTermination(60)
+    ((_, headers, data),) = messages_of(dead)
+    assert (headers["Dead-Letter-Subject"], data) == ([f"{s.subject}.2"], b"")
+
+
+def check_refused_row(failure: BaseException, s: Stream, stored: int) -> None:
+    """The second row is named, and how many are stored; no secret shows."""
+    assert PASSWORD not in str(failure)
+    kind, said = refusal(failure)
+    assert kind == "RowRefused"
+    assert re.fullmatch(
+        rf"row 2 of partition 0 cannot be stored at subject '{s.subject}.2': column data is null; {stored} rows? of it "
+        "(?:is|are) stored already",
+        said,
+    ), said
+
+
+def test_the_only_mode_is_append(spark: SparkSession, make: Make) -> None:
+    s = make()
+    with pytest.raises(AnalysisException) as caught:
+        save(frame_of(spark, s), s, {}, "overwrite")
+    assert refusal(caught.value) == (
+        "OptionError",
+        'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
+        "yourself if its messages shall go",
+    )
+    # Spark refuses the others by itself, and the one that it takes when none is named.
+    for mode in ("errorifexists", "error", "default", "ignore", None):
+        writer = frame_of(spark, s).write.format("jetstream").options(**settings(s, {}))
+        with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""):
+            (writer if mode is None else writer.mode(mode)).save()
+    assert s.state()["messages"] == 0

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.source.planner import Planner
-from tests.conftest import SparkLog
+from tests.support.calls import Query, refusal_of
 from tests.support.publish import Publisher
 from tests.support.queries import Run, available_now, batch, offsets, refusal, start, stored, streaming, wait_until
 from tests.support.reading import consumers
@@ -80,11 +81,11 @@ def run(spark: SparkSession, s: Stream, folder: Path, **options: object) -> Run:
     return available_now(streaming(spark, s.url, s.name, **{"durable": DURABLE, **options}), folder)
 
 
-def fails(spark: SparkSession, s: Stream, folder: Path, **options: object) -> tuple[str, str]:
-    """What the user is told of a query that cannot run."""
-    with pytest.raises(StreamingQueryException) as caught:
-        available_now(streaming(spark, s.url, s.name, **options), folder)
-    return refusal(caught.value)
+def fails(query: Query, **options: object) -> tuple[str, str]:
+    """Class and sentence of what stops a query that cannot run."""
+    with pytest.raises(JetStreamError) as caught:
+        query.run(**options)
+    return refusal_of(caught.value)
 
 
 # Rows, positions, lag
@@ -170,38 +171,38 @@ def test_a_batch_that_fails_is_read_again(
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_other_subjects_stay(spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str) -> None:
+def test_other_subjects_stay(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
+    query = Query(s.url, s.name, durable=DURABLE)
     if retention == "interest":
         held(s, f"{s.subject}.c")
     options = {"subjects": f"{s.subject}.a,{s.subject}.b.*", "maxMessagesPerTrigger": 8}
-    run(spark, s, tmp_path, **options)
+    query.run(**options)
     s.fill_in_turn(40, ["a", "c", "b.x", "c"])
-    second = run(spark, s, tmp_path, **options)
+    second = query.run(**options)
     assert second.sequences == list(range(1, 41, 2))
     assert second.counts == [8, 8, 4]
     assert position(s)[1] == 0
     assert left(s) == list(range(1, 41) if retention == "limits" else range(2, 41, 2))
 
 
-def test_several_streams(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+def test_several_streams(kept: MakeStream) -> None:
     made = [kept(retention) for retention in RETENTIONS]
     names = ",".join(s.name for s in made)
-    frame = streaming(spark, made[0].url, names, durable=DURABLE, maxMessagesPerTrigger=30)
-    available_now(frame, tmp_path)
+    query = Query(made[0].url, names, durable=DURABLE)
+    query.run()
     for s in made:
         s.fill(40)
-    done = available_now(frame, tmp_path)
+    done = query.run(maxMessagesPerTrigger=30)
     assert done.counts == [30, 30, 30, 30]
     assert sorted(row["sequence"] for row in done.rows) == sorted(list(range(1, 41)) * 3)
     assert [position(s) for s in made] == [(40, 0)] * 3
     assert [len(left(s)) for s in made] == [40, 0, 0]
     added = kept("interest")
     names += f",{added.name}"
-    grown = streaming(spark, made[0].url, names, durable=DURABLE)
-    available_now(grown, tmp_path)
+    query.run(stream=names)
     added.fill(5)
-    assert sorted(row["stream"] for row in available_now(grown, tmp_path).rows) == [added.name] * 5
+    assert sorted(row["stream"] for row in query.run(stream=names).rows) == [added.name] * 5
     wait_until(lambda: left(added) == [], "what is left of the stream", 60)
 
 
@@ -236,10 +237,11 @@ def test_publishers_at_work(spark: SparkSession, kept: MakeStream, tmp_path: Pat
     wait_until(lambda: left(s) == [], "what is left of the stream", 60)
 
 
-def test_a_limits_stream_read_by_direct_gets(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+def test_a_limits_stream_read_by_direct_gets(kept: MakeStream) -> None:
     s = kept("limits")
+    query = Query(s.url, s.name, durable=DURABLE)
     s.fill(50)
-    done = run(spark, s, tmp_path, readWith="direct", maxMessagesPerTrigger=20)
+    done = query.run(readWith="direct", maxMessagesPerTrigger=20)
     assert done.stored == s.rows()
     assert done.counts == [20, 20, 10]
     reaches((50, 0), s)
@@ -251,26 +253,24 @@ def test_a_limits_stream_read_by_direct_gets(spark: SparkSession, kept: MakeStre
 
 @pytest.mark.parametrize("retention", ["limits", "interest"])
 @pytest.mark.parametrize("latest", [True, False])
-def test_a_beginning_within_the_stream(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str, latest: bool
-) -> None:
+def test_a_beginning_within_the_stream(kept: MakeStream, retention: str, latest: bool) -> None:
     s = kept(retention)
+    query = Query(s.url, s.name, durable=DURABLE)
     held(s)
     s.fill(10)
     given = "latest" if latest else json.dumps({s.name: 5})
-    first = run(spark, s, tmp_path, startingOffsets=given)
+    first = query.run(startingOffsets=given)
     s.fill(2)
-    second = run(spark, s, tmp_path, startingOffsets=given)
+    second = query.run(startingOffsets=given)
     begin = 11 if latest else 5
     assert first.sequences + second.sequences == list(range(begin, 13))
     reaches((12, 0), s)
 
 
 @pytest.mark.parametrize("given", ["latest", "json", "timestamp"])
-def test_a_work_queue_is_read_from_its_first_message(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, given: str
-) -> None:
+def test_a_work_queue_is_read_from_its_first_message(kept: MakeStream, given: str) -> None:
     s = kept("workqueue")
+    query = Query(s.url, s.name, durable=DURABLE)
     s.fill(4)
     last = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": 4})["message"]["time"]
     options = {
@@ -278,7 +278,7 @@ def test_a_work_queue_is_read_from_its_first_message(
         "json": {"startingOffsets": json.dumps({s.name: 3})},
         "timestamp": {"startingTimestamp": last},
     }[given]
-    kind, said = fails(spark, s, tmp_path, durable=DURABLE, **options)
+    kind, said = fails(query, **options)
     assert kind == "OptionError"
     assert f"stream {s.name}, a work queue: what a query passes over would be removed from it unread" in said
     assert left(s) == [1, 2, 3, 4]
@@ -286,74 +286,72 @@ def test_a_work_queue_is_read_from_its_first_message(
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_a_new_checkpoint_with_an_old_consumer(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str
-) -> None:
+def test_a_new_checkpoint_with_an_old_consumer(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    run(spark, s, tmp_path / "one")
+    query = Query(s.url, s.name, durable=DURABLE)
+    query.run()
     s.fill(10)
-    run(spark, s, tmp_path / "one")
+    query.run()
     s.fill(5)
     reaches((10, 5), s)
-    again = run(spark, s, tmp_path / "two")
+    again = Query(s.url, s.name, durable=DURABLE).run()
     assert again.sequences == list(range(1 if retention == "limits" else 11, 16))
     reaches((15, 0), s)
 
 
-def test_the_option_is_new_for_a_query(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, spark_log: SparkLog
-) -> None:
+def test_the_option_is_new_for_a_query(kept: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
     s = kept("limits")
+    query = Query(s.url, s.name)
     s.fill(10)
-    available_now(streaming(spark, s.url, s.name), tmp_path)
+    query.run()
     s.fill(5)
-    assert run(spark, s, tmp_path).sequences == list(range(11, 16))
+    query.options["durable"] = DURABLE
+    assert query.run().sequences == list(range(11, 16))
     reaches((15, 0), s)
-    assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in spark_log.text
+    assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in caplog.text
 
 
-def test_the_option_is_new_for_a_query_of_an_interest_stream(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path
-) -> None:
+def test_the_option_is_new_for_a_query_of_an_interest_stream(kept: MakeStream) -> None:
     s = kept("interest")
+    query = Query(s.url, s.name)
     held(s)
     s.fill(10)
-    available_now(streaming(spark, s.url, s.name), tmp_path)
+    query.run()
     s.fill(5)
-    kind, said = fails(spark, s, tmp_path, durable=DURABLE)
+    query.options["durable"] = DURABLE
+    kind, said = fails(query)
     assert kind == "DataLossError"
     assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in said
     assert "set failOnDataLoss=false" in said
-    assert run(spark, s, tmp_path, failOnDataLoss="false").sequences == list(range(11, 16))
+    assert query.run(failOnDataLoss="false").sequences == list(range(11, 16))
     reaches((15, 0), s)
     s.fill(1)
-    assert run(spark, s, tmp_path).sequences == [16]
+    assert query.run().sequences == [16]
 
 
 # What is wrong
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_the_consumer_is_deleted_while_the_query_is_down(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str
-) -> None:
+def test_the_consumer_is_deleted_while_the_query_is_down(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    run(spark, s, tmp_path)
+    query = Query(s.url, s.name, durable=DURABLE)
+    query.run()
     s.fill(10)
-    run(spark, s, tmp_path)
+    query.run()
     s.publisher.api(f"CONSUMER.DELETE.{s.name}.{DURABLE}")
     s.fill(5)
     if retention == "interest":
-        kind, said = fails(spark, s, tmp_path, durable=DURABLE)
+        kind, said = fails(query)
         assert kind == "DataLossError"
         assert f"consumer {DURABLE} of stream {s.name}" in said
         # The server counts what nobody was interested in, and keeps none of it.
-        done = run(spark, s, tmp_path, failOnDataLoss="false")
+        done = query.run(failOnDataLoss="false")
         assert done.sequences == []
     else:
-        assert run(spark, s, tmp_path).sequences == list(range(11, 16))
+        assert query.run().sequences == list(range(11, 16))
     s.fill(2)
-    assert run(spark, s, tmp_path).sequences == [16, 17]
+    assert query.run().sequences == [16, 17]
     reaches((17, 0), s)
 
 
@@ -381,21 +379,21 @@ def test_the_consumer_is_deleted_while_the_query_runs(
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_a_consumer_with_another_configuration(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str
-) -> None:
+def test_a_consumer_with_another_configuration(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
+    query = Query(s.url, s.name, durable=DURABLE)
     held(s, f"{s.subject}.b", durable=DURABLE)
-    kind, said = fails(spark, s, tmp_path, durable=DURABLE, subjects=f"{s.subject}.a,{s.subject}.c")
+    kind, said = fails(query, subjects=f"{s.subject}.a,{s.subject}.c")
     assert kind == "OptionError"
     assert f"consumer {DURABLE} of stream {s.name} (option durable) has another configuration" in said
     assert f"filter_subjects: wanted {s.subject}.a, {s.subject}.c, is {s.subject}.b" in said
 
 
-def test_another_consumer_has_the_work(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+def test_another_consumer_has_the_work(kept: MakeStream) -> None:
     s = kept("workqueue")
+    query = Query(s.url, s.name, durable=DURABLE)
     held(s)
-    kind, said = fails(spark, s, tmp_path, durable=DURABLE)
+    kind, said = fails(query)
     assert kind == "OptionError"
     assert "other (all subjects) already has what this query reads" in said
 
@@ -447,17 +445,19 @@ def test_two_frames_in_a_query(spark: SparkSession, kept: MakeStream, tmp_path: 
     assert left(s) == [1, 2, 3, 4, 5]
 
 
-def test_a_work_queue_needs_a_name(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+def test_a_work_queue_needs_a_name(kept: MakeStream) -> None:
     s = kept("workqueue")
-    kind, said = fails(spark, s, tmp_path)
+    query = Query(s.url, s.name)
+    kind, said = fails(query)
     assert kind == "OptionError"
     assert f"stream {s.name} has work-queue retention: reading it needs the option durable" in said
 
 
-def test_a_work_queue_without_direct_gets(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+def test_a_work_queue_without_direct_gets(kept: MakeStream) -> None:
     s = kept("workqueue", allow_direct=False)
+    query = Query(s.url, s.name, durable=DURABLE)
     s.fill(2)
-    kind, said = fails(spark, s, tmp_path, durable=DURABLE)
+    kind, said = fails(query)
     assert kind == "OptionError"
     assert f"set allow_direct on the stream (nats stream edit {s.name} --allow-direct" in said
     assert consumers(s.url, s.name) == []

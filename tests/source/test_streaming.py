@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.errors import DataLossError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
+from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import Run, available_now, offsets, start, streaming, wait_until
@@ -81,41 +84,32 @@ def test_available_now_reads_everything_in_limited_batches(
     run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=30), tmp_path)
     assert run.counts == [30, 30, 30, 10]
     assert run.stored == s.rows()
+    # The progress tells where the query is. Spark leaves the start of a query's first batch empty.
     assert [each["numInputRows"] for each in run.progress] == [30, 30, 30, 10]
-
-
-def test_progress_tells_where_the_query_is(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
-    s = stream()
-    s.fill(50)
-    run = available_now(streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=20), tmp_path)
-    # Spark leaves the start of a query's first batch empty.
     assert run.progress[0]["sources"][0]["startOffset"] is None
-    assert [offsets(each, "startOffset", s.name) for each in run.progress[1:]] == [21, 41]
-    assert [offsets(each, "endOffset", s.name) for each in run.progress] == [21, 41, 51]
-    assert [offsets(each, "latestOffset", s.name) for each in run.progress] == [51, 51, 51]
+    assert [offsets(each, "startOffset", s.name) for each in run.progress[1:]] == [31, 61, 91]
+    assert [offsets(each, "endOffset", s.name) for each in run.progress] == [31, 61, 91, 101]
+    assert [offsets(each, "latestOffset", s.name) for each in run.progress] == [101] * 4
     end = run.progress[-1]["sources"][0]["endOffset"]
     info = s.publisher.api(f"STREAM.INFO.{s.name}")
     assert (json.loads(end) if isinstance(end, str) else end) == {
         "version": 1,
-        "streams": {s.name: {"next": 51, "created": info["created"], "last_timestamp": s.stored_time(50)}},
+        "streams": {s.name: {"next": 101, "created": info["created"], "last_timestamp": s.stored_time(100)}},
     }
 
 
 @pytest.mark.parametrize(("literal", "counts"), [(True, [30, 30, 30, 10]), (False, [30, 30, 30, 10])])
-def test_limits_count_messages_that_match(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, literal: bool, counts: list[int]
-) -> None:
+def test_limits_count_messages_that_match(stream: MakeStream, literal: bool, counts: list[int]) -> None:
     s = stream()
     s.fill_in_turn(300, ["a", "b", "c"])
     s.fill(500)
     subjects = f"{s.subject}.b" if literal else f"*.b,{s.subject}.d"
-    frame = streaming(spark, s.url, s.name, ONLY, subjects=subjects, maxMessagesPerTrigger=30)
-    run = available_now(frame, tmp_path)
+    run = Query(s.url, s.name, subjects=subjects, maxMessagesPerTrigger=30).run()
     assert run.counts == counts
     assert run.sequences == list(range(2, 300, 3))
 
 
-def test_limits_count_messages_that_are_still_there(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_limits_count_messages_that_are_still_there(stream: MakeStream) -> None:
     s = stream()
     s.fill(20)
     s.fill(50, "b")
@@ -123,51 +117,44 @@ def test_limits_count_messages_that_are_still_there(spark: SparkSession, stream:
     s.purge(filter=f"{s.subject}.b")
     s.remove(5, 80)
     kept = [number for number in between(1, 101) if number not in {5, 80, *range(21, 71)}]
-    run = available_now(streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=16), tmp_path)
+    run = Query(s.url, s.name, maxMessagesPerTrigger=16).run()
     assert run.counts == [16, 16, 16]
     assert run.sequences == kept
 
 
-def test_several_streams_share_the_limit(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_several_streams_share_the_limit(stream: MakeStream) -> None:
     long, short, empty = stream(), stream(), stream()
     long.fill(60)
     short.fill(30)
     names = f"{long.name},{short.name},{empty.name}"
-    run = available_now(streaming(spark, long.url, names, ONLY, maxMessagesPerTrigger=30), tmp_path)
+    query = Query(long.url, names, maxMessagesPerTrigger=30)
+    run = query.run()
     assert run.counts == [30, 30, 30]
     # In proportion to what waits in each.
     shares = [[row["stream"] for row in rows].count(short.name) for _, rows in sorted(run.batches.items())]
     assert shares == [10, 10, 10]
     assert of(run, long.name) == between(1, 61)
     assert of(run, short.name) == between(1, 31)
-    assert [offsets(each, "endOffset", empty.name) for each in run.progress] == [1, 1, 1]
+    assert [end["streams"][empty.name]["next"] for end in query.ends] == [1, 1, 1]
 
 
-def test_a_limit_in_bytes_is_kept_roughly(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_a_limit_in_bytes_is_kept_roughly(stream: MakeStream) -> None:
     s = stream()
     s.fill(60, size=10_000)
-    run = available_now(streaming(spark, s.url, s.name, ONLY, maxBytesPerTrigger="250k"), tmp_path)
+    run = Query(s.url, s.name, maxBytesPerTrigger="250k").run()
     assert run.sequences == between(1, 61)
     # 256,000 bytes hold 25 messages with their subjects and what storage adds.
     assert all(22 <= count <= 26 for count in run.counts[:-1])
     assert len(run.counts) == 3
 
 
-def test_the_smaller_of_two_limits_counts(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_the_smaller_of_two_limits_counts(stream: MakeStream) -> None:
     s = stream()
     s.fill(40, size=1000)
-    frame = streaming(spark, s.url, s.name, ONLY, maxBytesPerTrigger="1m", maxMessagesPerTrigger=25)
-    assert available_now(frame, tmp_path / "messages").counts == [25, 15]
-    frame = streaming(
-        spark,
-        s.url,
-        s.name,
-        ONLY,
-        maxBytesPerTrigger="1",
-        maxMessagesPerTrigger=25,
-        startingOffsets=json.dumps({s.name: 39}),
-    )
-    assert available_now(frame, tmp_path / "bytes").counts == [1, 1]
+    query = Query(s.url, s.name, maxMessagesPerTrigger=25)
+    assert query.run(maxBytesPerTrigger="1m").counts == [25, 15]
+    query = Query(s.url, s.name, maxMessagesPerTrigger=25, startingOffsets=json.dumps({s.name: 39}))
+    assert query.run(maxBytesPerTrigger="1").counts == [1, 1]
 
 
 def test_once_reads_everything_whatever_the_limit(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
@@ -288,10 +275,10 @@ def test_a_query_waits_no_longer_than_its_delay(
     assert run.counts == [*FIRST, 6]
 
 
-def test_available_now_does_not_wait(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_available_now_does_not_wait(stream: MakeStream) -> None:
     s = stream()
     s.fill(6)
-    run = available_now(streaming(spark, s.url, s.name, ONLY, minMessagesPerTrigger=1000), tmp_path)
+    run = Query(s.url, s.name, minMessagesPerTrigger=1000).run()
     assert run.counts == [6]
 
 
@@ -329,7 +316,7 @@ def test_starting_with_what_comes_next(
 
 
 @pytest.mark.parametrize("by_time", [False, True])
-def test_starting_somewhere(spark: SparkSession, stream: MakeStream, tmp_path: Path, by_time: bool) -> None:
+def test_starting_somewhere(stream: MakeStream, by_time: bool) -> None:
     s = stream()
     for _ in range(10):
         s.fill(1)
@@ -339,7 +326,7 @@ def test_starting_somewhere(spark: SparkSession, stream: MakeStream, tmp_path: P
     if by_time:
         start_at = {"startingTimestamp": milliseconds, "startingOffsets": json.dumps({s.name: 2})}
         expected = [number for number in s.messages if s.stored_time(number) >= milliseconds * 1_000_000]
-    assert available_now(streaming(spark, s.url, s.name, ONLY, **start_at), tmp_path).sequences == expected
+    assert Query(s.url, s.name, **start_at).run().sequences == expected
 
 
 # Restarts
@@ -388,32 +375,32 @@ def test_a_failed_batch_is_read_again_as_it_was(spark: SparkSession, stream: Mak
     assert run.sequences == list(range(17, 50, 2))
 
 
-def test_a_stream_added_on_restart_is_read_from_where_the_options_say(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path
-) -> None:
+def test_a_stream_added_on_restart_is_read_from_where_the_options_say(stream: MakeStream) -> None:
     old, new = stream(), stream()
     old.fill(10)
     new.fill(6)
-    assert available_now(streaming(spark, old.url, old.name, ONLY), tmp_path).sequences == between(1, 11)
+    query = Query(old.url, old.name)
+    assert query.run().sequences == between(1, 11)
     old.fill(3)
-    run = available_now(streaming(spark, old.url, f"{new.name},{old.name}", ONLY), tmp_path)
+    run = query.run(stream=f"{new.name},{old.name}")
     assert of(run, old.name) == between(11, 14)
     assert of(run, new.name) == between(1, 7)
-    assert available_now(streaming(spark, old.url, f"{new.name},{old.name}", ONLY), tmp_path).rows == []
+    assert query.run(stream=f"{new.name},{old.name}").rows == []
 
 
-def test_a_stream_removed_on_restart_is_read_no_more(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_a_stream_removed_on_restart_is_read_no_more(stream: MakeStream) -> None:
     kept, dropped = stream(), stream()
     kept.fill(5)
     dropped.fill(5)
     both = f"{kept.name},{dropped.name}"
-    assert len(available_now(streaming(spark, kept.url, both, ONLY), tmp_path).rows) == 10
+    query = Query(kept.url, both)
+    assert len(query.run().rows) == 10
     kept.fill(4)
     dropped.fill(4)
-    run = available_now(streaming(spark, kept.url, kept.name, ONLY), tmp_path)
+    run = query.run(stream=kept.name)
     assert [(row["stream"], row["sequence"]) for row in run.rows] == [(kept.name, n) for n in between(6, 10)]
     # Back again, it is a new stream for the query.
-    run = available_now(streaming(spark, kept.url, both, ONLY), tmp_path)
+    run = query.run()
     assert of(run, dropped.name) == between(1, 10)
     assert of(run, kept.name) == []
 
@@ -460,43 +447,58 @@ def create_again(s: Stream) -> None:
     ids=["purge", "push out", "expire", "create again"],
 )
 def test_data_loss_fails_the_query_unless_it_is_accepted(
-    spark: SparkSession,
     stream: MakeStream,
-    tmp_path: Path,
-    spark_log: SparkLog,
+    caplog: pytest.LogCaptureFixture,
     damage: Callable[[Stream], None],
     said: str,
     expected: range,
 ) -> None:
     s = stream()
     s.fill(10)
-    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).sequences == between(1, 11)
+    query = Query(s.url, s.name)
+    assert query.run().sequences == between(1, 11)
     damage(s)
     said = said.replace("NAME", s.name)
-    with pytest.raises(Exception, match="DataLossError") as caught:
-        available_now(streaming(spark, s.url, s.name, ONLY), tmp_path)
+    with pytest.raises(DataLossError) as caught:
+        query.run()
     assert said in str(caught.value)
     assert f"set failOnDataLoss=false to go on at sequence {expected[0]}" in str(caught.value)
+    assert said not in caplog.text
     # Failing has not moved the query.
+    assert query.run(failOnDataLoss="false").stored == s.rows(*expected)
+    assert said in caplog.text
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_spark_shows_a_data_loss_and_the_warning(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, spark_log: SparkLog
+) -> None:
+    s = stream()
+    s.fill(10)
+    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).sequences == between(1, 11)
+    purge(s)
+    said = GONE.replace("NAME", s.name)
+    with pytest.raises(StreamingQueryException, match="DataLossError") as caught:
+        available_now(streaming(spark, s.url, s.name, ONLY), tmp_path)
+    assert said in str(caught.value)
     run = available_now(streaming(spark, s.url, s.name, failOnDataLoss="false"), tmp_path)
-    assert run.stored == s.rows(*expected)
+    assert run.stored == s.rows(*between(25, 31))
     wait_until(lambda: said in spark_log.text and "failOnDataLoss is false" in spark_log.text, "the warning", 10)
 
 
-def test_an_accepted_loss_is_over(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_an_accepted_loss_is_over(stream: MakeStream) -> None:
     s = stream()
     s.fill(10)
-    frame = streaming(spark, s.url, s.name, ONLY, failOnDataLoss="false")
-    assert available_now(frame, tmp_path).sequences == between(1, 11)
+    query = Query(s.url, s.name)
+    assert query.run().sequences == between(1, 11)
     create_again(s)
-    assert available_now(frame, tmp_path).sequences == between(1, 7)
+    assert query.run(failOnDataLoss="false").sequences == between(1, 7)
     s.fill(2)
-    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).sequences == [7, 8]
+    assert query.run().sequences == [7, 8]
 
 
 @pytest.mark.parametrize("others", [3, 8])
 def test_a_lost_tail_is_noticed(
-    spark: SparkSession,
     nats_server_factory: Callable[..., NatsServer],
     tmp_path: Path,
     others: int,
@@ -511,8 +513,8 @@ def test_a_lost_tail_is_noticed(
     server.start()
     s.reconnect()
     s.fill(4)
-    checkpoint = tmp_path / "checkpoint"
-    assert available_now(streaming(spark, s.url, s.name, ONLY), checkpoint).sequences == between(1, 11)
+    query = Query(s.url, s.name)
+    assert query.run().sequences == between(1, 11)
     s.publisher.close()
     server.stop()
     shutil.rmtree(tmp_path / "store")
@@ -522,45 +524,32 @@ def test_a_lost_tail_is_noticed(
     s.messages.clear()
     sequences = s.send(*(Message(f"{s.subject}.other", f"other {number}".encode()) for number in range(others)))
     assert sequences == between(7, 7 + others)
-    with pytest.raises(Exception, match="DataLossError") as caught:
-        available_now(streaming(spark, s.url, s.name, ONLY), checkpoint)
+    with pytest.raises(DataLossError) as caught:
+        query.run()
     assert f"stream {s.name} lost its tail" in str(caught.value)
     assert "sequence 10" in str(caught.value)
     assert "failOnDataLoss=false to go on at sequence 7" in str(caught.value)
-    run = available_now(streaming(spark, s.url, s.name, failOnDataLoss="false"), checkpoint)
-    assert run.stored == s.rows()
+    assert query.run(failOnDataLoss="false").stored == s.rows()
     s.publisher.close()
 
 
-def test_messages_purged_while_the_query_runs(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_messages_purged_while_the_query_runs(stream: MakeStream) -> None:
     s = stream()
     s.fill(30)
-    run = Run()
-
-    def purge_then(rows: DataFrame, number: int) -> None:
-        run.take(rows, number)
-        if number == 0:
-            s.purge(seq=18)
-
-    def query(**options: object) -> StreamingQuery:
-        frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=10, **options)
-        writer = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(purge_then)
-        return writer.trigger(availableNow=True).start()
-
-    with pytest.raises(Exception, match=f"messages 11 to 17 of stream {s.name} went before being read"):
-        query().awaitTermination(60)
-    assert run.sequences == between(1, 11)
-    assert query(failOnDataLoss="false").awaitTermination(60)
-    assert run.sequences == [*between(1, 11), *between(18, 31)]
+    query = Query(s.url, s.name, maxMessagesPerTrigger=10)
+    with pytest.raises(DataLossError, match=f"messages 11 to 17 of stream {s.name} went before being read"):
+        query.run(lambda number: s.purge(seq=18))
+    assert [end["streams"][s.name]["next"] for end in query.ends] == [11]
+    assert query.run(failOnDataLoss="false").sequences == between(18, 31)
 
 
-def test_superseded_messages_are_no_loss(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_superseded_messages_are_no_loss(stream: MakeStream) -> None:
     s = stream(max_msgs_per_subject=1)
     s.fill_in_turn(6, ["a", "b", "c"])
-    frame = streaming(spark, s.url, s.name, ONLY)
-    assert available_now(frame, tmp_path).sequences == [4, 5, 6]
+    query = Query(s.url, s.name)
+    assert query.run().sequences == [4, 5, 6]
     s.fill_in_turn(12, ["a", "b", "c"])
-    assert available_now(frame, tmp_path).sequences == [16, 17, 18]
+    assert query.run().sequences == [16, 17, 18]
 
 
 # Filters
@@ -578,17 +567,15 @@ def haystack() -> Iterator[Stream]:
         s.publisher.close()
 
 
-def test_a_filter_that_matches_one_message_in_10_000(spark: SparkSession, haystack: Stream, tmp_path: Path) -> None:
-    s = haystack
+def test_a_filter_that_matches_one_message_in_10_000(haystack: Stream) -> None:
     needles = list(range(10_000, 1_000_001, 10_000))
-    with WireProxy(s.url) as proxy:
-        frame = streaming(spark, proxy.url, s.name, ONLY, subjects="hay.needle", maxMessagesPerTrigger=40)
-        run = available_now(frame, tmp_path / "limited")
+    with WireProxy(haystack.url) as proxy:
+        run = Query(proxy.url, haystack.name, subjects="hay.needle", maxMessagesPerTrigger=40).run()
         assert run.counts == [40, 40, 20]
         assert run.sequences == needles
         # A million messages are more than 60 MB on the wire; the needles are less than 20 KB.
         assert proxy.bytes_to_client < 200_000
-        run = available_now(streaming(spark, proxy.url, s.name, ONLY, subjects="*.needle"), tmp_path / "whole")
+        run = Query(proxy.url, haystack.name, subjects="*.needle").run()
         assert run.counts == [100]
         assert run.sequences == needles
         assert proxy.bytes_to_client < 400_000
@@ -617,16 +604,16 @@ def test_other_traffic_makes_no_empty_batches(
         running.pop().stop()
 
 
-def test_a_filter_that_nothing_matches_yet(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
     s = stream()
     s.fill(50, "noise")
-    frame = streaming(spark, s.url, s.name, ONLY, subjects=f"{s.subject}.wanted")
-    assert available_now(frame, tmp_path).counts == FIRST
+    query = Query(s.url, s.name, subjects=f"{s.subject}.wanted")
+    assert query.run().counts == FIRST
     s.fill(50, "noise")
-    assert available_now(frame, tmp_path).batches == {}
+    assert query.run().batches == {}
     s.fill(1, "wanted")
     s.fill(50, "noise")
-    run = available_now(frame, tmp_path)
+    run = query.run()
     assert run.sequences == [101]
     assert run.counts == [1]
 
@@ -663,17 +650,13 @@ def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
 # Streams whose messages go when they are acknowledged
 
 
-def test_an_interest_stream_is_read_with_a_warning(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, spark_log: SparkLog
-) -> None:
+def test_an_interest_stream_is_read_with_a_warning(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
     s = stream(retention="interest")
     holder = {"durable_name": "holder", "ack_policy": "explicit"}
     s.publisher.api(f"CONSUMER.CREATE.{s.name}.holder", {"stream_name": s.name, "config": holder})
     s.fill(10)
-    frame = streaming(spark, s.url, s.name, maxMessagesPerTrigger=4)
-    run = available_now(frame, tmp_path)
+    run = Query(s.url, s.name, maxMessagesPerTrigger=4).run()
     assert run.counts == [4, 4, 2]
     assert run.stored == s.rows()
-    warning = f"stream {s.name} keeps messages only as long as its consumers are interested"
-    wait_until(lambda: warning in spark_log.text, "the warning in Spark's log", 10)
+    assert f"stream {s.name} keeps messages only as long as its consumers are interested" in caplog.text
     assert s.state()["messages"] == 10

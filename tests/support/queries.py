@@ -133,7 +133,11 @@ def refusal(failure: BaseException) -> tuple[str, str]:
 
     Spark shows the traceback of the Python process in which it was raised. A chain of errors would be two.
     """
-    text = str(failure)
+    return refusal_in(str(failure))
+
+
+def refusal_in(text: str) -> tuple[str, str]:
+    """Class and sentence of the one error that a traceback, as text, ends in."""
     assert text.count("Traceback (most recent call last)") == 1, text
     found = re.findall(r"^spark_jetstream\.[\w.]+\.(\w+): (.+)$", text, re.MULTILINE)
     assert len(found) == 1, text

@@ -1,0 +1,160 @@
+"""The data source called in this process as Spark calls it: what a query would run into, without a query."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import ArrayType, BinaryType, LongType, MapType, StringType, StructType, TimestampType
+
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.datasource import JetStreamDataSource
+from tests.support.queries import Run, refusal_in
+
+SEQUENCE = StructType().add("sequence", LongType())
+ROWS = (
+    StructType()
+    .add("stream", StringType())
+    .add("subject", StringType())
+    .add("sequence", LongType())
+    .add("timestamp", TimestampType())
+    .add("headers", MapType(StringType(), ArrayType(StringType())))
+    .add("data", BinaryType())
+)
+QUERY = "11111111-2222-3333-4444-555555555555"
+
+Writer = DataSourceWriter | DataSourceStreamWriter
+
+
+def data_source(options: Mapping[str, object]) -> JetStreamDataSource:
+    """The data source with options as Spark hands them over: names in lower case, values as text."""
+    return JetStreamDataSource({name.lower(): str(value) for name, value in options.items()})
+
+
+def refusal_of(failure: BaseException, *, in_task: bool = False) -> tuple[str, str]:
+    """As `queries.refusal`, of an error that was raised in this process.
+
+    What the driver raises must have no other error behind it, which Spark would show as well. Of what a task raises it
+    shows the last error alone.
+    """
+    return refusal_in("".join(traceback.format_exception(failure, chain=not in_task)))
+
+
+# Reading
+
+
+def planned(mode: str, options: Mapping[str, object], schema: StructType | None = None) -> list[InputPartition]:
+    """What the driver plans for a batch (mode b), or for the first micro-batch of a query (mode s)."""
+    source = data_source(options)
+    if schema is None:
+        source.schema()
+    if mode == "b":
+        return list(source.reader(schema or SEQUENCE).partitions())
+    reader: Any = source.streamReader(schema or SEQUENCE)
+    start = reader.initialOffset()
+    return list(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
+
+
+def sequences(mode: str, options: Mapping[str, object]) -> list[int]:
+    """The sequences that the tasks of `planned` read."""
+    source = data_source(options)
+    reader: Any = source.reader(SEQUENCE) if mode == "b" else source.streamReader(SEQUENCE)
+    partitions = planned(mode, options)
+    return [number for part in partitions for rows in reader.read(part) for number in rows.column(0).to_pylist()]
+
+
+class Query:
+    """A streaming query that reads what is there and stops, as with the trigger availableNow.
+
+    Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
+    """
+
+    def __init__(self, url: str, stream: str, **options: object) -> None:
+        self.options = {"servers": url, "stream": stream, **options}
+        self.end: dict[str, Any] | None = None
+        self.ends: list[dict[str, Any]] = []
+
+    def run(self, after_batch: Callable[[int], object] | None = None, /, **changed: object) -> Run:
+        """Read it as a new process would, with other options if some have changed."""
+        reader: Any = data_source({**self.options, **changed}).streamReader(ROWS)
+        run = Run()
+        self.ends = []
+        try:
+            reader.prepareForTriggerAvailableNow()
+            # Spark makes one batch of a new query even when there is nothing to read.
+            new = self.end is None
+            start = self.end or _written(reader.initialOffset())
+            while (end := _written(reader.latestOffset(start, reader.getDefaultReadLimit()))) != start or new:
+                new = False
+                number = len(run.batches)
+                if number:
+                    # Of the last batch of a run Spark tells nobody.
+                    reader.commit(start)
+                parts = reader.partitions(start, end)
+                run.batches[number] = [row for part in parts for batch in reader.read(part) for row in _rows(batch)]
+                self.end = start = end
+                self.ends.append(end)
+                if after_batch is not None:
+                    after_batch(number)
+        finally:
+            close_all()
+        return run
+
+
+def _written(offset: dict[str, Any]) -> dict[str, Any]:
+    """An offset as it comes out of a checkpoint."""
+    read: dict[str, Any] = json.loads(json.dumps(offset))
+    return read
+
+
+def _rows(batch: pa.RecordBatch) -> list[Row]:
+    """The rows of all columns as `queries.plain` gives them."""
+    micros = batch.column(3).cast(pa.int64()).to_pylist()
+    columns = [column.to_pylist() for column in batch.columns]
+    headers = [None if found is None else dict(found) for found in columns[4]]
+    columns[3:5] = [micros, headers]
+    return [Row(**dict(zip(ROWS.names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+# Writing
+
+
+def writer_of(mode: str, options: Mapping[str, object], schema: pa.Schema) -> Writer:
+    """The writer of a batch (mode b) or of a micro-batch (mode s); raises what is known before any task starts."""
+    source = data_source(options)
+    struct = from_arrow_schema(schema)
+    return source.writer(struct, overwrite=False) if mode == "b" else source.streamWriter(struct, overwrite=False)
+
+
+def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0) -> None:
+    """Run the only task of a write, and commit it; abort and raise what the task raises."""
+    anything: Any = writer
+    number = (batch,) if isinstance(writer, DataSourceStreamWriter) else ()
+    try:
+        with _task(batch):
+            message = anything.write(iter(batches))
+    except BaseException:
+        anything.abort([None], *number)
+        raise
+    anything.commit([message], *number)
+
+
+@contextmanager
+def _task(batch: int) -> Iterator[None]:
+    """Code in it finds itself in the task of partition 0 of a query's micro-batch."""
+    context = TaskContext._getOrCreate()
+    context._partitionId = 0
+    context._localProperties = {"sql.streaming.queryId": QUERY, "streaming.sql.batchId": str(batch)}
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)
