@@ -1,6 +1,6 @@
-"""Which subjects came already, remembered by hashes: eight bytes for each, whatever its length. Pure.
+"""Hashes of subjects, and tables of hashes, all as vectors. Pure.
 
-Two subjects of n have the same hash with a probability of about n * n / 2**65: one in a million for six million.
+Two of n subjects have the same hash with a probability of about n * n / 2**65: one in a million for six million.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jetstream.protocol.vectors import load8
+from spark_jetstream.protocol.vectors import BoolArray, load8
 from spark_jetstream.protocol.wire import IntArray
 
 Hashes = npt.NDArray[np.uint64]
@@ -20,13 +20,13 @@ _MUL_A = np.uint64(0x9E3779B97F4A7C15)
 _MUL_B = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 _ONES = np.uint64(2**64 - 1)
+_FIRST_SLOTS = 1 << 12
 
 
 def subject_hashes(subjects: pa.StringArray) -> Hashes:
-    """A hash of 64 bits for each subject; equal in every process and on every machine.
+    """Return a hash of 64 bits for each subject, the same in every process and on every machine.
 
-    Of subjects of the same length no two that differ in no more than eight bytes in a row, counted from the first in
-    steps of eight, have the same hash.
+    Two subjects of the same length that differ in only one word of eight bytes never have the same hash.
     """
     count = len(subjects)
     _, offsets, data = subjects.buffers()
@@ -46,7 +46,7 @@ def subject_hashes(subjects: pa.StringArray) -> Hashes:
 
 
 def _mixed(word: Hashes) -> Hashes:
-    """A bijection of 64 bits that spreads each bit over all of them."""
+    """Return a bijection of 64 bits that spreads each bit over all of them."""
     word = word * _MUL_A
     word ^= word >> _HALF
     word *= _MUL_B
@@ -55,37 +55,88 @@ def _mixed(word: Hashes) -> Hashes:
 
 
 class HashSet:
-    """A growing set of hashes."""
+    """A growing set of 64-bit hashes: one flat table, open addressing, at most half full; 16 to 32 bytes for each."""
 
     def __init__(self) -> None:
-        self._added: list[Hashes] = []
-        self._sorted: list[Hashes] = []
+        self._table: Hashes = np.zeros(_FIRST_SLOTS, np.uint64)
+        self._count = 0
 
-    def add(self, hashes: Hashes) -> None:
-        """Remember these."""
-        self._added.append(hashes)
+    def add(self, hashes: Hashes) -> BoolArray:
+        """Add distinct hashes and return for each of them whether it was in the set before."""
+        hashes = _not_zero(hashes)
+        while 2 * (self._count + len(hashes)) > len(self._table):
+            self._grow()
+        known = self._insert(hashes)
+        self._count += len(hashes) - int(np.count_nonzero(known))
+        return known
 
     def take_new(self, hashes: Hashes) -> IntArray:
-        """The places of those that were not remembered, ascending, of equal ones the last; all are remembered now."""
-        self._settle()
-        values, from_end = np.unique(hashes[::-1], return_index=True)
-        places = len(hashes) - 1 - from_end
-        known = np.zeros(len(values), np.bool_)
-        for some in self._sorted:
-            at = np.minimum(some.searchsorted(values), len(some) - 1)
-            known |= some[at] == values
-        self.add(values[~known])
-        new: IntArray = np.sort(places[~known])
+        """Add `hashes` and return the indices of the new ones, ascending; of duplicates in `hashes` the last counts."""
+        distinct, from_end = np.unique(hashes[::-1], return_index=True)
+        new: IntArray = np.sort(len(hashes) - 1 - from_end[~self.add(distinct)])
         return new
 
-    def _settle(self) -> None:
-        """Sort what was added. Arrays of about one size become one, so there are few, and each is sorted few times."""
-        added = [some for some in self._added if len(some)]
-        self._added = []
-        if added:
-            self._sorted.append(np.sort(np.concatenate(added)))
-        while len(self._sorted) > 1 and len(self._sorted[-2]) < 2 * len(self._sorted[-1]):
-            self._sorted[-2:] = [np.sort(np.concatenate(self._sorted[-2:]), kind="stable")]
+    def _grow(self) -> None:
+        old = self._table[self._table != 0]
+        self._table = np.zeros(2 * len(self._table), np.uint64)
+        for first in range(0, len(old), _FIRST_SLOTS):  # in portions: they bound the memory that inserting needs
+            self._insert(old[first : first + _FIRST_SLOTS])
+
+    def _insert(self, hashes: Hashes) -> BoolArray:
+        known = np.zeros(len(hashes), np.bool_)
+        at, left = self._first_slots(hashes), np.arange(len(hashes))
+        while len(left):
+            wanted, places = hashes[left], at[left]
+            before = self._table[places]
+            known[left] = before == wanted
+            # Several hashes may want one free slot: the last one written has it, the others move on.
+            self._table[places] = np.where(before == 0, wanted, before)
+            left = left[self._table[places] != wanted]
+            at[left] = (at[left] + 1) & (len(self._table) - 1)
+        return known
+
+    def _slots(self, hashes: Hashes) -> IntArray:
+        """Return the slot of each hash, or the free slot where it would be."""
+        at, left = self._first_slots(hashes), np.arange(len(hashes))
+        while len(left):
+            there = self._table[at[left]]
+            left = left[(there != 0) & (there != hashes[left])]
+            at[left] = (at[left] + 1) & (len(self._table) - 1)
+        return at
+
+    def _first_slots(self, hashes: Hashes) -> IntArray:
+        slots: IntArray = (hashes & np.uint64(len(self._table) - 1)).astype(np.int64)
+        return slots
 
 
-__all__ = ["HashSet", "Hashes", "subject_hashes"]
+class HashMap(HashSet):
+    """A `HashSet` with a number for each hash, 0 by default; 32 to 64 bytes for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: IntArray = np.zeros(_FIRST_SLOTS, np.int64)
+
+    def get(self, hashes: Hashes) -> IntArray:
+        """Return the number of each hash, 0 for one that has none."""
+        return self._numbers[self._slots(_not_zero(hashes))]
+
+    def put(self, hashes: Hashes, numbers: IntArray) -> None:
+        """Set the numbers of distinct hashes."""
+        self.add(hashes)
+        self._numbers[self._slots(_not_zero(hashes))] = numbers
+
+    def _grow(self) -> None:
+        hashes, numbers = self._table, self._numbers
+        super()._grow()
+        self._numbers = np.zeros(len(self._table), np.int64)
+        for first in range(0, len(hashes), _FIRST_SLOTS):
+            used = first + np.flatnonzero(hashes[first : first + _FIRST_SLOTS])
+            self._numbers[self._slots(hashes[used])] = numbers[used]
+
+
+def _not_zero(hashes: Hashes) -> Hashes:
+    """Return the hashes with 1 in place of 0, which marks a free slot."""
+    return hashes + (hashes == 0)
+
+
+__all__ = ["HashMap", "HashSet", "Hashes", "subject_hashes"]

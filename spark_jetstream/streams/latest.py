@@ -19,7 +19,7 @@ time during the read.
 
 - Where each subject has one message only (`max_msgs_per_subject` 1), what was there is a plain range of sequences: it
   is read on from where an outage stopped it. Otherwise it is the list of a consumer that delivers `last_per_subject`.
-- Subjects that came are remembered by hashes (`seen.py`): eight bytes of memory for each. Nothing else grows.
+- Subjects that came are remembered by hashes (`hashing.HashSet`): 16 to 32 bytes of memory for each. Nothing else grows.
 - A bucket that is deleted, or created again, is an error, whatever `failOnDataLoss` says: half a table is none.
 - Where the stream ends a consumer says, however fast others write. With Direct Get an end is only known when nothing
   was overwritten for a moment: of a bucket with hot keys that never happens, and the read fails instead of guessing.
@@ -208,7 +208,7 @@ def read_table(
     """The messages of `part`, deletions and purges included; runs in stream order, the later part behind the first.
 
     `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins the consumers' names.
-    Holds eight bytes of memory for each subject, beside a run of messages. Raises `DataLossError` when the stream is
+    Holds 16 to 32 bytes of memory for each subject, beside a run of messages. Raises `DataLossError` when the stream is
     another one than that of `part`, `OptionError` (readWith) where Direct Get cannot tell the latest message of a
     subject, `OutageError`, and errors that no retry can mend as they are.
     """

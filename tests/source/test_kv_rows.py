@@ -1,20 +1,16 @@
-"""Rows of a Key-Value bucket, and the memory of the keys that came."""
+"""Rows of a Key-Value bucket."""
 
 from __future__ import annotations
 
 import datetime
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError, SchemaError
-from spark_jetstream.protocol.hashing import HashSet, subject_hashes
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 from spark_jetstream.source.kv import bucket_batch
 from tests.support.messages import Made
@@ -135,51 +131,3 @@ def test_a_subject_that_is_no_key(subject: str, before: tuple[tuple[str, bytes, 
     number = 7 + len(before)
     with pytest.raises(ProtocolError, match=rf"message {number} of a bucket has subject {subject.replace('$', '.')}"):
         rows(*before, (subject, b"", None), columns=["key"])
-
-
-# What came already
-
-
-@given(st.lists(st.text(min_size=1, max_size=40), min_size=1))
-def test_equal_subjects_have_equal_hashes_wherever_they_stand(subjects: list[str]) -> None:
-    array = pa.array(["in front", *subjects], pa.string())
-    hashes = subject_hashes(array)
-    assert (subject_hashes(array[1:]) == hashes[1:]).all()
-    for subject, value in zip(subjects, hashes[1:], strict=True):
-        assert subject_hashes(pa.array([subject, "x" * 50])[:1])[0] == value
-
-
-def test_different_subjects_have_different_hashes() -> None:
-    subjects = [f"$KV.B.{text}" for text in (str(i) for i in range(200_000))]
-    subjects += [f"$KV.B.{'a' * i}{j}" for i in range(1, 200) for j in range(10)]
-    subjects += [f"$KV.B.{j}{'a' * i}" for i in range(1, 200) for j in range(10)]
-    assert len(np.unique(subject_hashes(pa.array(subjects)))) == len(subjects)
-
-
-def test_hashes_use_all_their_bits() -> None:
-    hashes = subject_hashes(pa.array([f"$KV.B.key.{i}" for i in range(20_000)]))
-    for bit in range(64):
-        share = float(((hashes >> np.uint64(bit)) & np.uint64(1)).mean())
-        assert 0.47 < share < 0.53, bit
-
-
-def test_what_was_not_seen_comes_once_by_its_last_place() -> None:
-    seen = HashSet()
-    seen.add(np.array([1, 5], np.uint64))
-    assert seen.take_new(np.array([5, 7, 9, 7, 1, 9, 8], np.uint64)).tolist() == [3, 5, 6]
-    assert seen.take_new(np.array([7, 9, 8, 1, 5], np.uint64)).tolist() == []
-    assert HashSet().take_new(np.array([3, 3], np.uint64)).tolist() == [1]
-
-
-def test_memory_of_many_runs() -> None:
-    chance = random.Random(5)
-    seen, known = HashSet(), set[int]()
-    for _ in range(300):
-        values = [chance.randrange(3000) for _ in range(chance.randrange(1, 60))]
-        if chance.random() < 0.3:
-            seen.add(np.array(values, np.uint64))
-            known.update(values)
-            continue
-        found = [values[place] for place in seen.take_new(np.array(values, np.uint64)).tolist()]
-        assert sorted(found) == sorted(set(values) - known)
-        known.update(values)
