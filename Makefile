@@ -12,6 +12,8 @@ INSTALLED := $(VENV)/.installed
 LOCK_VENV := .lock
 SPARKS := .spark
 COMPAT_VERSIONS := 4.0.5 4.1.4 4.2.1
+# The one that `make test` also runs on.
+QUICK_COMPAT_VERSION := $(firstword $(COMPAT_VERSIONS))
 
 # Two -q: pip says nothing but errors.
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
@@ -19,11 +21,12 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
 RUN := export PYSPARK_PYTHON="$(CURDIR)/$(PY)" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(PY)" SPARK_LOCAL_IP=127.0.0.1 && \
 	JAVA_HOME="$$($(PY) -m spark_jetstream.java)" && export JAVA_HOME &&
 
+PYTEST := -m pytest -q --numprocesses 2 --dist worksteal --durations=10
 MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench compat-sparks lock clean
+.PHONY: help setup demo test test-all lint bench compat-sparks lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,13 +36,17 @@ setup: $(INSTALLED) ## Make .venv and install this project and its tools into it
 demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spark, and check the result
 	@$(RUN) $(PY) -m spark_jetstream demo
 
-test: $(INSTALLED) compat-sparks ## Run all tests, on the newest Spark and on the older ones
-	@$(RUN) $(PY) -m pytest -q --numprocesses 2 --dist loadgroup --durations=30
+test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests of every part and option in a few minutes
+	@$(RUN) $(PY) $(PYTEST) -m "not full"
 
-lint: $(INSTALLED) ## Check style and types
+test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
+	@$(RUN) $(PY) $(PYTEST)
+
+lint: $(INSTALLED) ## Check style and types, and the wheel
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy $(MYPY_PATHS)
+	@$(PY) -m tests.check_wheel
 
 bench: $(INSTALLED) ## Measure throughput and memory
 	@$(RUN) $(PY) -m benchmarks
@@ -51,7 +58,7 @@ lock: $(INSTALLED) ## Write constraints.txt anew, with the newest releases for e
 		$(LOCK_VENV)/bin/python -m pip install -qq --disable-pip-version-check uv; }
 	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --upgrade --quiet \
 		--no-emit-index-url --custom-compile-command "make lock" --output-file constraints.txt
-	@echo "constraints.txt is written; run 'make test' before you commit it"
+	@echo "constraints.txt is written; run 'make test-all' before you commit it"
 
 clean: ## Remove .venv, the older Sparks and every cache
 	rm -rf $(VENV) $(LOCK_VENV) $(SPARKS) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

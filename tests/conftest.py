@@ -25,22 +25,19 @@ settings.load_profile("shared")
 
 _numbers = itertools.count(1)
 
-#: With tests of minutes. They come first, so that no process is left alone with one of them at the end.
-_LONG = (
-    "test_sink_kills.py",
-    "test_recovery.py",
-    "test_durable_kills.py",
-    "test_docs.py",
-    "test_compat.py",
-    "test_demo.py",
-    "test_notebooks.py",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first."""
-    places = {name: place for place, name in enumerate(_LONG)}
-    items.sort(key=lambda item: places.get(item.path.name, len(_LONG)))
+    """Put tests of minutes first, then those that use the session's Spark.
+
+    With `--dist worksteal` one process begins with these and the other one with the rest. No process is left alone with
+    a long test at the end, and in the quick tier often only one starts Spark.
+    """
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("full") is None,
+            "spark" not in getattr(item, "fixturenames", ()),
+        )
+    )
 
 
 class SparkLog:

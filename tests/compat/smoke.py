@@ -57,7 +57,7 @@ def run_available(spark: SparkSession, url: str, stream: str, folder: str, limit
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
-def said(work: Callable[[], Any]) -> str:
+def error_of(work: Callable[[], Any]) -> str:
     """The text of the error that `work` raises, "" when there is none."""
     try:
         work()
@@ -93,7 +93,7 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str) 
 
     for _ in range(2):
         run(subject=f"{prefix}.stream.x", delivery="exactly-once")
-    return {"refused": said(run), "overwrite": said(lambda: writer.mode("overwrite").save())}
+    return {"refused": error_of(run), "overwrite": error_of(lambda: writer.mode("overwrite").save())}
 
 
 def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[str, Any]:
@@ -101,7 +101,9 @@ def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[st
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .getOrCreate()
     )
@@ -124,7 +126,7 @@ def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[st
             "again": run_available(spark, url, stream, folder, limit),
             "streamed": describe(spark.read.parquet(f"{folder}/rows")),
             "written": write(spark, url, stream, folder, target),
-            "registered": said(lambda: register(spark)),
+            "registered": error_of(lambda: register(spark)),
         }
     finally:
         spark.stop()

@@ -77,6 +77,7 @@ def test_tasks_go_on_from_a_stored_ledger(server: NatsServer) -> None:
     ]
 
 
+@pytest.mark.full
 def test_names_on_the_server(spark: SparkSession, server: NatsServer) -> None:
     found, stored = formats.names(spark, server.url), read_json("names.json")
     assert list(found) == list(stored)
