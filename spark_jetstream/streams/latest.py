@@ -19,7 +19,8 @@ time during the read.
 
 - Where each subject has one message only (`max_msgs_per_subject` 1), what was there is a plain range of sequences: it
   is read on from where an outage stopped it. Otherwise it is the list of a consumer that delivers `last_per_subject`.
-- Subjects that came are remembered by hashes (`hashing.HashSet`): 16 to 32 bytes of memory for each. Nothing else grows.
+- Subjects that came are remembered by hashes (`hashing.HashSet`): 16 to 32 bytes of memory for each. Nothing else
+  grows.
 - A bucket that is deleted, or created again, is an error, whatever `failOnDataLoss` says: half a table is none.
 - Where the stream ends a consumer says, however fast others write. With Direct Get an end is only known when nothing
   was overwritten for a moment: of a bucket with hot keys that never happens, and the read fails instead of guessing.
