@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.processes import children, command, cpu_seconds, peak_megabytes, python_workers
 from benchmarks.publishing import SUBJECTS, Way, create, delete, publish, stored
-from spark_jetstream.options.specs import SINK_OPTIONS
+from spark_jetstream.options import SinkOptions
 from spark_jetstream.testing import NatsServer
 
 ROWS = 1_000_000
 PARTITIONS = 10
 WARM_UP = 2
 LEVELS = ("at-least-once", "deduplicated", "exactly-once")
-WINDOW = int(next(spec.default for spec in SINK_OPTIONS if spec.name == "maxInFlight") or 0)
+WINDOW = int(next(spec.default for spec in SinkOptions.specs if spec.name == "maxInFlight") or 0)
 
 
 def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:

@@ -9,12 +9,13 @@ from typing import Any
 from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.base import Model
 from spark_jetstream.admin.models.changes import needed
-from spark_jetstream.admin.models.fields import Kind, Name, Subject
 from spark_jetstream.client import pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.names import Name, Subject
+from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
 from spark_jetstream.protocol.units import Timestamp, shown
 
@@ -147,5 +148,5 @@ def _checked(kind: Kind, what: str, value: object) -> str:
     try:
         return str(kind.read(value))
     except ValueError as error:
-        words = str(error) or f"must be {kind.expects}, not {shown(value)}"
+        words = str(error)
     raise OptionError(f"{what} {words}")

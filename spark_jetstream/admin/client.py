@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,10 +22,10 @@ from spark_jetstream.admin.streams import Streams
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
-from spark_jetstream.options.specs import CONNECTION_OPTIONS, given_options
-from spark_jetstream.options.values import hidden
+from spark_jetstream.options.specs import given_options
+from spark_jetstream.options.values import did_you_mean, hidden
 
-_NAMES = {spec.name.lower(): spec.name for spec in CONNECTION_OPTIONS}
+_NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
 
 class JetStreamAdmin:
@@ -64,7 +63,9 @@ class JetStreamAdmin:
         del options  # a traceback with local variables would show it
         given = _own(wanted, lists)
         chosen = (
-            given_options(hidden(context_options(given["context"])), CONNECTION_OPTIONS) if "context" in given else {}
+            given_options(hidden(context_options(given["context"])), ConnectionOptions.specs)
+            if "context" in given
+            else {}
         )
         inherited = beside({**chosen, **given}, hidden(environment_options(os.environ)))
         if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
@@ -171,9 +172,9 @@ def _own(options: Mapping[str, SecretStr | None], lists: tuple[str, ...]) -> dic
     """The options by their proper names. `OptionError` for one that has no meaning here, or several values."""
     for name in options:
         if name.lower() not in _NAMES:
-            closest = difflib.get_close_matches(name.lower().replace("_", ""), _NAMES, n=1, cutoff=0.0)[0]
-            raise OptionError(f"there is no option {name}; did you mean {_NAMES[closest]}", option=name)
+            hint = did_you_mean(name.replace("_", ""), _NAMES.values(), 0.0)
+            raise OptionError(f"there is no option {name}{hint}", option=name)
         option = _NAMES[name.lower()]
         if name in lists and option != "servers":
             raise OptionError(f"option {option} must be a single value, not a list", option=option)
-    return given_options(options, CONNECTION_OPTIONS)
+    return given_options(options, ConnectionOptions.specs)

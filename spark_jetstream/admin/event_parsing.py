@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from spark_jetstream.admin.models.events import EVENT_TYPES, Event, UnknownEvent
-from spark_jetstream.admin.models.fields import closest
+from spark_jetstream.admin.models.fields import hint
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol.subjects import common_subjects, subject_fault
@@ -160,7 +160,7 @@ def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
     model = EVENT_TYPES.get(wanted) or KINDS.get(wanted.strip().lower())
     if model is None:
         raise OptionError(
-            f"there is no kind of event {shown(wanted)}{closest(wanted, tuple(KINDS))}; there are {', '.join(KINDS)}"
+            f"there is no kind of event {shown(wanted)}{hint(wanted, tuple(KINDS))}; there are {', '.join(KINDS)}"
         )
     return model.SUBJECTS
 

@@ -17,8 +17,10 @@ from pydantic.fields import FieldInfo
 
 from spark_jetstream.admin.descriptions import json_document
 from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.fields import Choice, Kind, Name, Size, Span, Subject, When, Whole, closest
+from spark_jetstream.admin.models.fields import hint
 from spark_jetstream.errors import OptionError
+from spark_jetstream.options.names import Name, Subject
+from spark_jetstream.options.values import Choice, Kind, Size, Span, When, Whole
 from spark_jetstream.protocol.units import shown
 
 Command = Callable[..., None]
@@ -138,7 +140,7 @@ def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
     found = []
     for name in (each.strip().replace("-", "_") for some in given for each in some.split(",")):
         if name not in options:
-            raise OptionError(f"--unset: there is no field {shown(name)}{closest(name, tuple(options))}")
+            raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, tuple(options))}")
         if options[name].info.is_required():
             raise OptionError(f"--unset: {name} has no default")
         found.append(name)

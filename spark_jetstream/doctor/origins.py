@@ -12,10 +12,9 @@ from spark_jetstream.doctor.findings import Finding, failed, ok
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
-from spark_jetstream.options.specs import CONNECTION_OPTIONS
 from spark_jetstream.options.values import hidden, revealed
 
-_BY_NAME = {spec.name: spec for spec in CONNECTION_OPTIONS}
+_BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
 _VARIABLES = {option: variable for variable, option in PLAIN.items()}
 _LOGIN = frozenset({"user", "password", "token"})
 _MORE_VARIABLES = {

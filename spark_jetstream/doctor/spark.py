@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from spark_jetstream.doctor.findings import Finding, failed, ok
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.options.specs import CONNECTION_OPTIONS
 
 _PATIENCE = 300.0  # seconds; half a minute on a busy machine
 _FAULT = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
@@ -55,7 +54,7 @@ def _as_given(connection: ConnectionOptions) -> dict[str, str]:
     given = connection.given()
     return {
         spec.name: _text(getattr(connection, spec.field_name))
-        for spec in CONNECTION_OPTIONS
+        for spec in ConnectionOptions.specs
         if spec.name in given and spec.name != "context"
     }
 

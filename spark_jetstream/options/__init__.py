@@ -13,14 +13,9 @@ anything reachable from it) nor a ``repr`` holds the value of a secret option or
 
 from __future__ import annotations
 
-import sys
-
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.reference import options_markdown
 from spark_jetstream.options.sink import Delivery, SinkOptions
 from spark_jetstream.options.source import SourceOptions
 
 __all__ = ["ConnectionOptions", "Delivery", "SinkOptions", "SourceOptions", "options_markdown"]
-
-if __name__ == "__main__":
-    sys.stdout.write(options_markdown())

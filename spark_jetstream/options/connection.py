@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SecretStr, model_validator
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.base import Options, build, fields_of
 from spark_jetstream.options.contexts import context_options
+from spark_jetstream.options.names import Prefix
 from spark_jetstream.options.servers import Login, Servers, address
-from spark_jetstream.options.specs import AUTHENTICATION, CONNECTION_OPTIONS, given_options
-from spark_jetstream.options.values import hidden, revealed, unseen
+from spark_jetstream.options.specs import AUTHENTICATION, Options, OptionSpec, Side, given_options, option
+from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
 # What replaces what when an option stands beside a context: one option of a group drops all of the context's.
+_LOGIN_OPTIONS = frozenset(name for names in AUTHENTICATION.values() for name in names)
 _GROUPS = (
-    frozenset(name for names in AUTHENTICATION.values() for name in names),
+    _LOGIN_OPTIONS,
     frozenset({"domain", "apiPrefix"}),
     frozenset({"tlsCaFile", "tlsCaPem"}),
     frozenset({"tlsCertFile", "tlsCertPem", "tlsKeyFile", "tlsKeySecret"}),
 )
-_FIELDS = {spec.name: spec.field_name for spec in CONNECTION_OPTIONS}
+_CONTEXT = OptionSpec(
+    "name of a `nats` CLI context, or a path to its JSON; options beside it win",
+    Text(required=True),
+    after="servers",
+    name="context",
+    field_name="context",
+)
 
 
 def _both(given: frozenset[str], some: tuple[str, ...], others: tuple[str, ...]) -> None:
@@ -40,28 +47,41 @@ class ConnectionOptions(Options):
     leaves no trace but its values.
     """
 
-    servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
-    user: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
-    credentials_file: str | None = None
-    credentials_secret: SecretStr | None = None
-    nkey_seed_file: str | None = None
-    nkey_seed_secret: SecretStr | None = None
-    tls_ca_file: str | None = None
-    tls_ca_pem: str | None = None
-    tls_cert_file: str | None = None
-    tls_cert_pem: str | None = None
-    tls_key_file: str | None = None
-    tls_key_secret: SecretStr | None = None
-    tls_hostname: str | None = None
-    tls_handshake_first: bool = False
-    domain: str | None = None
-    api_prefix: str | None = None
-    inbox_prefix: str = "_INBOX"
-    connect_timeout: float = 10.0
-    request_timeout: float = 10.0
-    retry_timeout: float = 60.0
+    side: ClassVar[Side] = "connection"
+    without_field: ClassVar[tuple[OptionSpec, ...]] = (_CONTEXT,)
+
+    servers: tuple[str, ...] = option("the servers to try, in any order", Servers(), "nats://127.0.0.1:4222")
+    user: str | None = option("user name, together with `password`", Text(required=True))
+    password: SecretStr | None = option("password, together with `user`", Secret())
+    token: SecretStr | None = option("token", Secret())
+    credentials_file: str | None = option("path of a `.creds` file", Text(required=True))
+    credentials_secret: SecretStr | None = option("content of a `.creds` file", Secret())
+    nkey_seed_file: str | None = option("path of a file with a user NKey seed", Text(required=True))
+    nkey_seed_secret: SecretStr | None = option("user NKey seed", Secret())
+    tls_ca_file: str | None = option(
+        "path of the CA certificates (PEM) that servers are checked against", Text(required=True)
+    )
+    tls_ca_pem: str | None = option("the CA certificates themselves", Text(required=True))
+    tls_cert_file: str | None = option("path of the client's certificate (PEM)", Text(required=True))
+    tls_cert_pem: str | None = option("the client's certificate itself", Text(required=True))
+    tls_key_file: str | None = option("path of the client's unencrypted key (PEM)", Text(required=True))
+    tls_key_secret: SecretStr | None = option("the client's key itself", Secret())
+    tls_hostname: str | None = option(
+        "name to check servers' certificates against, when it is not the host's", Text(required=True)
+    )
+    tls_handshake_first: bool = option("start TLS before the server says hello", Flag(), "false")
+    domain: str | None = option("JetStream domain", Prefix(tokens=1))
+    api_prefix: str | None = option(
+        "prefix of the JetStream API, for another account's JetStream", Prefix(), "$JS.API", value=None
+    )
+    inbox_prefix: str = option("prefix of the subjects on which replies come", Prefix(), "_INBOX")
+    connect_timeout: float = option("time for one attempt to connect", Seconds("100ms", "10m"), "10s")
+    request_timeout: float = option("time for one request to be answered", Seconds("100ms", "10m"), "10s")
+    retry_timeout: float = option(
+        "how long an outage (restart, leader election, network cut) is ridden out before a task fails",
+        Seconds("0s", "1d"),
+        "60s",
+    )
 
     @classmethod
     def from_spark(cls, mapping: Mapping[str, object]) -> ConnectionOptions:
@@ -71,18 +91,18 @@ class ConnectionOptions(Options):
         to. Raises `OptionError`.
         """
         mapping = hidden(mapping)
-        return cls.from_given(given_options(mapping, CONNECTION_OPTIONS))
+        return cls.from_given(given_options(mapping, cls.specs))
 
     @classmethod
     def from_given(cls, given: Mapping[str, SecretStr]) -> ConnectionOptions:
-        """As `from_spark`, of options by their proper names (`given_options`)."""
-        own = {spec.name: given[spec.name] for spec in CONNECTION_OPTIONS if spec.name in given}
+        """Return the same as `from_spark`, for options by their proper names (`given_options`)."""
+        own = {spec.name: given[spec.name] for spec in cls.specs if spec.name in given}
         context = own.pop("context", None)
         if context is None:
-            return build(cls, fields_of(own, CONNECTION_OPTIONS))
+            return cls._build(cls._fields_of(own))
         inherited = beside(own, hidden(context_options(context)))
         try:
-            return build(cls, fields_of({**inherited, **own}, CONNECTION_OPTIONS))
+            return cls._build(cls._fields_of({**inherited, **own}))
         except OptionError as error:
             if error.option not in inherited:
                 raise
@@ -97,13 +117,12 @@ class ConnectionOptions(Options):
         login = _login(data["servers"])
         if login is None:
             return data
-        for names in AUTHENTICATION.values():
-            for name in names:
-                if data.get(_FIELDS[name]) is not None:
-                    raise OptionError(
-                        f"options servers, with a user in a URL, and {name} are two kinds of authentication",
-                        option=name,
-                    )
+        for spec in cls.specs:
+            if spec.name in _LOGIN_OPTIONS and data.get(spec.field_name) is not None:
+                raise OptionError(
+                    f"options servers, with a user in a URL, and {spec.name} are two kinds of authentication",
+                    option=spec.name,
+                )
         return {**data, **{field: value for field, value in login._asdict().items() if value is not None}}
 
     @model_validator(mode="after")
@@ -120,11 +139,11 @@ class ConnectionOptions(Options):
     def _check_tls(self) -> ConnectionOptions:
         given = self.given()
         schemes = {url.partition(":")[0] for url in self.servers}
-        tls = [spec.name for spec in CONNECTION_OPTIONS if spec.name.startswith("tls") and spec.name in given]
+        tls = [spec.name for spec in self.specs if spec.name.startswith("tls") and spec.name in given]
         if schemes == {"ws"} and tls:
             raise OptionError(f"option {tls[0]} has no effect with ws:// URLs; use wss://", option=tls[0])
-        for name in ("tlsHostname", "tlsHandshakeFirst"):
-            if schemes & {"ws", "wss"} and getattr(self, _FIELDS[name]):
+        for name, value in (("tlsHostname", self.tls_hostname), ("tlsHandshakeFirst", self.tls_handshake_first)):
+            if schemes & {"ws", "wss"} and value:
                 raise OptionError(f"option {name} does not work with wss:// URLs", option=name)
         return self
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.servers import Login, Servers
-from spark_jetstream.options.values import hidden, revealed, unseen
+from spark_jetstream.options.values import did_you_mean, hidden, revealed, unseen
 
 _UNSUPPORTED = (
     "socks_proxy",
@@ -101,8 +100,7 @@ def _path(name: str) -> Path:
     if os.path.isfile(path):
         return path
     known = sorted(file.stem for file in folder.glob("*.json"))
-    closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    hint = f'; did you mean "{closest[0]}"' if closest else ""
+    hint = did_you_mean(name, known, 0.0, quoted=True)
     raise _error(f"there is no context of this name in {folder}{hint}")
 
 

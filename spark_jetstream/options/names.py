@@ -1,21 +1,18 @@
-"""What the text of an option names: streams, consumers, buckets, prefixes, ids, and lists of names.
+"""Kinds of names, subjects and positions, and lists of them. Pure.
 
-The counterpart of `values` for names and lists of them; pure. Lists are separated by commas. The rules are the
-server's own (nats-server: server/stream.go), checked here so that a mistake is found before anything connects.
-Subjects are in `subjects`, server URLs in `server_urls`, positions in `positions`.
-
-Positions in the text of an option: a word, or a sequence for each stream. Pure.
+The rules are the server's own (nats-server: server/stream.go, server/sublist.go), checked here so that a mistake is
+found before anything connects. `values` has the other kinds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from spark_jetstream.errors import OptionError
-from spark_jetstream.options.values import items, place, refuse_twice, wrong
+from spark_jetstream.options.values import NOT_SHOWN, Kind, UnfitError, text_of
 from spark_jetstream.protocol.subjects import key_fault, publishing_fault, subject_fault, subjects_overlap
 from spark_jetstream.protocol.units import INT64_MAX, shown
 
@@ -23,90 +20,149 @@ _NAME_BYTES = 255
 
 
 @dataclass(frozen=True)
-class StreamNames:
-    """A comma list of different stream names -> tuple of str."""
+class Name(Kind):
+    """The name of a stream or a consumer -> str. ``optional``: it may be empty. ``single``: a list is a mistake."""
 
-    @property
-    def expects(self) -> str:
-        return "a comma list of stream names"
+    of: str
+    optional: bool = False
+    single: bool = False
 
-    def parse(self, option: str, value: object) -> tuple[str, ...]:
-        if value == "" or not value:
-            raise OptionError(f"option {option} must name at least one stream", option=option)
-        names = items(option, value, "stream names")
-        for index, name in enumerate(names):
-            check_name(option, name, "a stream name", place(names, index))
-        refuse_twice(option, names)
-        return names
+    def _expects(self) -> str:
+        return f"the name of {'one' if self.single else 'a'} {self.of}"
 
-
-@dataclass(frozen=True)
-class StreamName:
-    """The name of one stream -> str."""
-
-    @property
-    def expects(self) -> str:
-        return "the name of one stream"
-
-    def parse(self, option: str, value: object) -> str:
-        name = str(value).strip()
-        if not name:
-            raise OptionError(f"option {option} must name a stream", option=option)
-        if "," in name:
-            raise OptionError(f"option {option} must name one stream, not a list", option=option)
-        check_name(option, name, "a stream name")
+    def _read(self, value: Any) -> str:
+        name = text_of(value)
+        if not name and not self.optional:
+            raise UnfitError
+        if self.single and "," in name:
+            raise UnfitError(problem=f"must name one {self.of}, not a list")
+        if re.search(r"[\s.*>/\\]", name) or (name and not name.isprintable()):
+            raise UnfitError(f"{self.expects}, without blanks, dots, *, >, / or \\")
+        if len(name.encode()) > _NAME_BYTES:
+            raise UnfitError(f"{self.expects} of at most {_NAME_BYTES} bytes")
         return name
 
-
-def check_name(option: str, name: str, what: str, where: str = "") -> None:
-    """Raise `OptionError` when the server would refuse the name. ``where`` is what `lists.place` returns."""
-    if re.search(r"[\s.*>/\\]", name) or not name.isprintable():
-        fault = f"{what} has no blanks, dots, *, >, / or \\"
-    elif len(name.encode()) > _NAME_BYTES:
-        fault = f"it is longer than {_NAME_BYTES} bytes"
-    else:
-        return
-    raise OptionError(f"option {option}{where} is not valid: {fault}", option=option)
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^[^\s.*>/\\]{{{0 if self.optional else 1},{_NAME_BYTES}}}$"}
 
 
 @dataclass(frozen=True)
-class ConsumerName:
-    """The name of a consumer -> str."""
+class Identifier(Kind):
+    """1 to ``most`` ASCII letters, digits, ``_`` and ``-`` -> str."""
 
-    @property
-    def expects(self) -> str:
-        return "the name of a consumer"
+    most: int
 
-    def parse(self, option: str, value: object) -> str:
-        name = str(value).strip()
-        if not name:
-            raise OptionError(f"option {option} must name a consumer", option=option)
-        check_name(option, name, "a consumer name")
-        return name
+    def _expects(self) -> str:
+        return f"1 to {self.most} letters (a to z), digits, _ and -"
+
+    def _read(self, value: Any) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", str(value)) or len(str(value)) > self.most:
+            raise UnfitError
+        return str(value)
 
 
 @dataclass(frozen=True)
-class NamePattern:
+class Prefix(Kind):
+    """A subject, or one token of a subject, without wildcards -> str without a dot at the end."""
+
+    tokens: int | None = None
+
+    def _expects(self) -> str:
+        return f"{'a name without dots' if self.tokens == 1 else 'a subject prefix'}, without blanks, * or >"
+
+    def _read(self, value: Any) -> str:
+        prefix = text_of(value) if self.tokens else text_of(value).removesuffix(".")
+        if subject_fault(prefix) or re.search(r"[*>]", prefix) or (self.tokens and "." in prefix):
+            raise UnfitError
+        return prefix
+
+
+@dataclass(frozen=True)
+class Subject(Kind):
+    """A subject -> str; with ``*`` and ``>`` unless ``literal``, and possibly empty when ``optional``."""
+
+    literal: bool = False
+    optional: bool = False
+
+    def _expects(self) -> str:
+        return "a subject without * and >" if self.literal else "a subject, possibly with * and >"
+
+    def _read(self, value: Any) -> str:
+        subject = text_of(value)
+        if subject == "" and self.optional:
+            return ""
+        problem = subject_fault(subject)
+        if problem:
+            raise UnfitError(hint=f": {problem}")
+        if self.literal and re.search(r"[*>]", subject):
+            raise UnfitError
+        return subject
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "string", "examples": ["orders.new" if self.literal else "orders.>"]}
+
+
+@dataclass(frozen=True)
+class PublishSubject(Kind):
+    """A subject that one can publish to -> str, by the rules for the column ``subject`` of a sink.
+
+    Only a whole token ``*`` or ``>`` is a wildcard. Unlike a filter, a subject may have these characters inside of a
+    token, as the server allows it.
+    """
+
+    def _expects(self) -> str:
+        return "a subject without blanks and wildcards"
+
+    def _read(self, value: Any) -> str:
+        problem = publishing_fault(str(value))
+        if problem:
+            raise UnfitError(hint=f": {problem}")
+        return str(value)
+
+
+@dataclass(frozen=True)
+class KeyFilter(Kind):
+    """A key of a Key-Value bucket, or a filter of keys -> str (ADR-8 "JetStream based Key-Value Stores")."""
+
+    def _expects(self) -> str:
+        return "a key, possibly with * and >"
+
+    def _read(self, value: Any) -> str:
+        problem = key_fault(value, filters=True)
+        if problem:
+            raise UnfitError(hint=f": {problem}")
+        return text_of(value)
+
+
+@dataclass(frozen=True)
+class NamePattern(Kind):
     """A pattern of names, as Spark's file sources have it (``pathGlobFilter``) -> str."""
 
-    @property
-    def expects(self) -> str:
+    strips: ClassVar[bool] = False
+
+    def _expects(self) -> str:
         return "a pattern of names with *, ?, [a-z] and {a,b}"
 
-    def parse(self, option: str, value: object) -> str:
-        pattern = str(value)
+    def _read(self, value: Any) -> str:
         try:
-            name_pattern(pattern)
+            name_pattern(str(value))
         except ValueError as error:
-            raise OptionError(f"option {option} must be {self.expects}, but {error}", option=option) from None
-        return pattern
+            raise UnfitError(problem=f"must be {self.expects}, but {error}") from None
+        return str(value)
+
+    def display(self, value: Any) -> Any:
+        """Return a placeholder: most texts are patterns."""
+        return NOT_SHOWN
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:
-    """What matches whole names; raises `ValueError` with a sentence when the pattern cannot be read.
+    """Return what matches whole names.
 
-    The signs of Hadoop's GlobPattern: ``*``, ``?``, ``[a-z]``, ``[^a-z]``, ``{a,b}`` and a backslash before a sign that
-    stands for itself. A name is one text here: ``*`` also matches slashes.
+    The syntax is that of Hadoop's GlobPattern: ``*``, ``?``, ``[a-z]``, ``[^a-z]``, ``{a,b}`` and a backslash before a
+    character that stands for itself. A name is one text here: ``*`` also matches slashes.
+
+    Raises:
+        ValueError: The pattern is malformed; the text is a clause.
     """
     parts: list[str] = []
     groups, at = 0, 0
@@ -143,166 +199,116 @@ def name_pattern(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"a range in it is wrong ({error.msg})") from None
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """A subject, or one token of a subject, without wildcards -> str without a dot at the end."""
-
-    tokens: int | None = None
-
-    @property
-    def expects(self) -> str:
-        what = "a name without dots" if self.tokens == 1 else "a subject prefix"
-        return f"{what}, without blanks, * or >"
-
-    def parse(self, option: str, value: object) -> str:
-        text = str(value).strip()
-        prefix = text[:-1] if self.tokens is None and text.endswith(".") else text
-        if subject_fault(prefix) or re.search(r"[*>]", prefix) or (self.tokens and "." in prefix):
-            raise wrong(option, self.expects, value)
-        return prefix
+def list_items(value: object, what: str) -> tuple[str, ...]:
+    """Return the elements of a comma list, or of a sequence of str, without blanks around them; raise `UnfitError`."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise UnfitError(f"a comma list of {what}", value=None)
+    elements = tuple(part.strip() for part in parts)
+    if not all(elements):
+        raise UnfitError(problem=f"holds an empty element where {what} are listed")
+    return elements
 
 
-@dataclass(frozen=True)
-class Identifier:
-    """1 to ``most`` ASCII letters, digits, ``_`` and ``-`` -> str."""
-
-    most: int
-
-    @property
-    def expects(self) -> str:
-        return f"1 to {self.most} letters (a to z), digits, _ and -"
-
-    def parse(self, option: str, value: object) -> str:
-        text = str(value).strip()
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", text) or len(text) > self.most:
-            raise wrong(option, self.expects, value)
-        return text
+def _checked_element(kind: Kind, element: object, where: str) -> None:
+    """Raise `UnfitError` that says which element of a list is wrong, and does not repeat it."""
+    try:
+        kind._read(element)
+        return
+    except ValueError as error:
+        unfit = error if isinstance(error, UnfitError) else UnfitError()
+    raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=None, where=where)
 
 
 @dataclass(frozen=True)
-class Positions:
+class CommaList(Kind):
+    """A comma list of different elements of one kind -> tuple of str.
+
+    ``what`` is what the elements are called, ``more`` describes them in the reference. ``apart``: elements are filters,
+    and no two may match the same subject, which the server refuses (error 10138).
+    """
+
+    element: Kind
+    what: str
+    more: str = ""
+    apart: bool = False
+
+    def _expects(self) -> str:
+        return f"a comma list of {self.what}{self.more}"
+
+    def _read(self, value: Any) -> tuple[str, ...]:
+        if value in ("", ()):
+            raise UnfitError(problem="must not be empty")
+        elements = list_items(value, self.what)
+        for index, element in enumerate(elements):
+            where = f" (element {index + 1})" if len(elements) > 1 else ""
+            _checked_element(self.element, element, where)
+            if element in elements[:index]:
+                raise UnfitError(problem=f"names {shown(element)} twice")
+        for index, one in enumerate(elements if self.apart else ()):
+            for other in elements[:index]:
+                if subjects_overlap(one, other):
+                    raise UnfitError(
+                        problem=f"holds {shown(other)} and {shown(one)}, which overlap: a message could match both, "
+                        "and the server refuses that"
+                    )
+        return elements
+
+
+@dataclass(frozen=True)
+class Positions(Kind):
     """One of ``words``, or JSON like ``{"ORDERS": 1001}`` -> the word, or sorted (stream, sequence) pairs."""
 
     words: tuple[str, ...]
 
-    @property
-    def expects(self) -> str:
+    def _expects(self) -> str:
         return f'{", ".join(self.words)} or JSON such as {{"ORDERS": 1001}}'
 
-    def parse(self, option: str, value: object) -> str | tuple[tuple[str, int], ...]:
-        if isinstance(value, str):
-            text = value.strip()
-            if text.lower() in self.words:
-                return text.lower()
-            if not text.startswith(("{", "[")):
-                raise wrong(option, self.expects, value)
-            pairs = _json_pairs(option, text)
-        else:
-            pairs = list(value.items()) if isinstance(value, Mapping) else _pairs(option, value)
+    def _read(self, value: Any) -> str | tuple[tuple[str, int], ...]:
+        if isinstance(value, str) and value.lower() in self.words:
+            return value.lower()
         positions: dict[str, int] = {}
-        for index, (stream, sequence) in enumerate(pairs):
-            check_name(option, stream, "a stream name", f" (name {index + 1})")
+        for index, (stream, sequence) in enumerate(self._pairs(value)):
+            _checked_element(Name("stream"), stream, f" (name {index + 1})")
             if isinstance(sequence, bool) or not isinstance(sequence, int) or not 1 <= sequence <= INT64_MAX:
-                raise wrong(option, f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", sequence)
+                raise UnfitError(f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", value=sequence)
             if stream in positions:
-                raise OptionError(f"option {option} names {shown(stream)} twice", option=option)
+                raise UnfitError(problem=f"names {shown(stream)} twice")
             positions[stream] = sequence
         if not positions:
-            raise OptionError(f"option {option} names no stream in its JSON", option=option)
+            raise UnfitError(problem="names no stream in its JSON")
         return tuple(sorted(positions.items()))
+
+    def _pairs(self, value: Any) -> Iterator[tuple[str, object]]:
+        if isinstance(value, Mapping):
+            return iter(value.items())
+        if isinstance(value, str):
+            if value.startswith(("{", "[")):
+                return iter(_json_pairs(value))
+            raise UnfitError
+        if isinstance(value, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+            return iter(value)
+        raise UnfitError(problem="must be text or pairs of a stream and a sequence")
 
 
 class _JsonObject(list[tuple[str, object]]):
     """The members of a JSON object in their order, repeated names included."""
 
 
-def _json_pairs(option: str, text: str) -> list[tuple[str, object]]:
-    fault = f'option {option} must be an object such as {{"ORDERS": 1001}} when it is JSON'
+def _json_pairs(text: str) -> _JsonObject:
+    problem = 'must be an object such as {"ORDERS": 1001} when it is JSON'
     try:
-        found = json.loads(text, object_pairs_hook=_JsonObject, parse_int=_json_integer)
+        document = json.loads(text, object_pairs_hook=_JsonObject, parse_int=_json_integer)
     except json.JSONDecodeError as error:
-        fault = f"option {option} is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"
+        problem = f"is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"
     except RecursionError:
-        fault = f"option {option} is not valid JSON: it is nested too deeply"
+        problem = "is not valid JSON: it is nested too deeply"
     else:
-        if isinstance(found, _JsonObject):
-            return list(found)
-    raise OptionError(fault, option=option)
+        if isinstance(document, _JsonObject):
+            return document
+    raise UnfitError(problem=problem)
 
 
 def _json_integer(digits: str) -> int:
-    # `int` refuses thousands of digits with words of its own; any number that long is out of range anyway.
+    # `int` refuses thousands of digits with a message of its own; any number that long is out of range anyway.
     return int(digits) if len(digits) <= 20 else 2**64
-
-
-def _pairs(option: str, value: object) -> list[tuple[str, object]]:
-    if not isinstance(value, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
-        raise OptionError(f"option {option} must be text or pairs of a stream and a sequence", option=option)
-    return list(value)
-
-
-@dataclass(frozen=True)
-class SubjectFilters:
-    """A comma list of subject filters that do not overlap -> tuple of str (server error 10138)."""
-
-    @property
-    def expects(self) -> str:
-        return "a comma list of subject filters with * and >"
-
-    def parse(self, option: str, value: object) -> tuple[str, ...]:
-        filters = items(option, value, "subject filters")
-        for index, subject in enumerate(filters):
-            fault = subject_fault(subject)
-            if fault:
-                where = place(filters, index)
-                raise OptionError(f"option {option}{where} holds a subject in which {fault}", option=option)
-        refuse_twice(option, filters)
-        for index, one in enumerate(filters):
-            for other in filters[:index]:
-                if subjects_overlap(one, other):
-                    raise OptionError(
-                        f"option {option} holds {shown(other)} and {shown(one)}, which overlap: "
-                        "a message could match both, and the server refuses that",
-                        option=option,
-                    )
-        return filters
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A subject that one can publish to -> str.
-
-    The same rules as for the column ``subject`` of a sink. Only a whole token ``*`` or ``>`` is a wildcard;
-    unlike a filter, a subject may have these signs inside of a token, as the server allows it.
-    """
-
-    @property
-    def expects(self) -> str:
-        return "a subject without blanks and wildcards"
-
-    def parse(self, option: str, value: object) -> str:
-        subject = str(value).strip()
-        fault = publishing_fault(subject)
-        if fault:
-            raise OptionError(
-                f"option {option} must be a subject to publish to, but in this one {fault}", option=option
-            )
-        return subject
-
-
-@dataclass(frozen=True)
-class KeyFilters:
-    """A comma list of filters of the keys of a Key-Value bucket, that do not overlap -> tuple of str (ADR-8)."""
-
-    @property
-    def expects(self) -> str:
-        return "a comma list of keys, or of filters of them with * and >"
-
-    def parse(self, option: str, value: object) -> tuple[str, ...]:
-        keys = items(option, value, "keys")
-        for index, one in enumerate(keys):
-            fault = key_fault(one, filters=True)
-            if fault:
-                where = place(keys, index)
-                raise OptionError(f"option {option}{where} holds a key in which {fault}", option=option)
-        return SubjectFilters().parse(option, value)

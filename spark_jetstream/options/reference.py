@@ -1,8 +1,11 @@
-"""The reference of all options in Markdown, made from `option_table`."""
+"""The reference of all options in Markdown, made from the models."""
 
 from __future__ import annotations
 
-from spark_jetstream.options.specs import CONNECTION_OPTIONS, EXCLUSIVE, NEEDED, SINK_OPTIONS, SOURCE_OPTIONS
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.sink import SinkOptions
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.options.specs import EXCLUSIVE, NEEDED
 
 _HEAD = """\
 # Options
@@ -48,12 +51,12 @@ secret fields.
 
 
 def options_markdown() -> str:
-    """The reference of all options, docs/options.md."""
+    """Return the reference of all options, docs/options.md."""
     lines = [_HEAD.rstrip()]
     for title, specs, doing in (
-        ("Connection", CONNECTION_OPTIONS, ""),
-        ("Source", SOURCE_OPTIONS, "reading"),
-        ("Sink", SINK_OPTIONS, "writing"),
+        ("Connection", ConnectionOptions.specs, ""),
+        ("Source", SourceOptions.specs, "reading"),
+        ("Sink", SinkOptions.specs, "writing"),
     ):
         lines += ["", f"## {title}", "", "| option | meaning | value | default |", "|---|---|---|---|"]
         for spec in specs:

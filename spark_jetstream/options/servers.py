@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pydantic import SecretStr
 
-from spark_jetstream.errors import OptionError
-from spark_jetstream.options.values import items
+from spark_jetstream.options.names import list_items
+from spark_jetstream.options.values import Kind, UnfitError
 
 SCHEMES = ("nats", "tls", "ws", "wss")
 _SERVER = re.compile(
@@ -34,62 +34,76 @@ class Login(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Servers:
+class Servers(Kind):
     """A comma list of ``nats://``, ``tls://``, ``ws://``, ``wss://`` URLs -> tuple of URLs without user info.
 
-    ``host`` and ``host:port`` stand for ``nats://`` URLs. ``login`` gives the user info that the URLs held.
-    No error repeats a URL: a stray comma may have cut a password in two, and a query may hold one.
+    ``host`` and ``host:port`` stand for ``nats://`` URLs. `login` returns the user info that the URLs held. No error
+    repeats a URL: a comma may have cut a password in two, and a query may hold one.
     """
 
-    @property
-    def expects(self) -> str:
+    def _expects(self) -> str:
         return "a comma list of nats://, tls://, ws:// or wss:// URLs"
 
-    def parse(self, option: str, value: object) -> tuple[str, ...]:
-        urls = tuple(url for url, _ in self._split(option, value))
+    def _read(self, value: Any) -> tuple[str, ...]:
+        urls = tuple(url for url, _ in _split(value))
         if len({url.startswith("ws") for url in urls}) > 1:
-            raise OptionError(f"option {option} mixes nats:// or tls:// URLs with ws:// or wss:// ones", option=option)
+            raise UnfitError(problem="mixes nats:// or tls:// URLs with ws:// or wss:// ones")
         return urls
 
+    def display(self, value: Any) -> Any:
+        """Return the URLs without their paths."""
+        return tuple(map(address, value)) if isinstance(value, tuple) else value
+
     def login(self, option: str, value: object) -> Login | None:
-        """The user info of the URLs, which must be the same wherever it is given; None when there is none."""
-        logins = {text for _, text in self._split(option, value) if text is not None}
+        """Return the user info of the URLs, which must be the same wherever it is given; None when there is none.
+
+        Raises:
+            OptionError: The URLs are not valid, or give different or incomplete user info.
+        """
+        login: Login | None = _LoginOf().parse(option, value)
+        return login
+
+
+class _LoginOf(Servers):
+    """The user info of server URLs."""
+
+    def _read(self, value: Any) -> Any:
+        logins = {text for _, text in _split(value) if text is not None}
         if not logins:
             return None
         if len(logins) > 1:
-            raise OptionError(f"option {option} gives different credentials in different URLs", option=option)
+            raise UnfitError(problem="gives different credentials in different URLs")
         user, colon, password = logins.pop().partition(":")
         if not user or (colon and not password):
-            raise OptionError(
-                f"option {option} has a URL in which the user or the password before the @ is empty",
-                option=option,
-            )
+            raise UnfitError(problem="has a URL in which the user or the password before the @ is empty")
         if not colon:
             return Login(None, None, SecretStr(unquote(user)))
         return Login(unquote(user), SecretStr(unquote(password)), None)
 
-    def _split(self, option: str, value: object) -> list[tuple[str, str | None]]:
-        found = []
-        for number, item in enumerate(items(option, value, "server URLs"), start=1):
-            match = _SERVER.fullmatch(item)
-            fault = _server_fault(match)
-            if match is None or fault:
-                hint = " (inside a URL, a password is percent-encoded)" if "@" in str(value) else ""
-                raise OptionError(f"option {option} holds URL number {number}, in which {fault}{hint}", option=option)
-            scheme = (match["scheme"] or "nats").lower()
-            port = f":{int(match['port'])}" if match["port"] else ""
-            path = match["path"] if match["path"] not in {None, "/"} else ""
-            found.append((f"{scheme}://{match['host']}{port}{path}", match["login"]))
-        return found
+
+def _split(value: Any) -> list[tuple[str, str | None]]:
+    """Return each URL without its user info, and that."""
+    urls: list[tuple[str, str | None]] = []
+    for number, item in enumerate(list_items(value, "server URLs"), start=1):
+        match = _SERVER.fullmatch(item)
+        problem = _server_fault(match)
+        if match is None or problem:
+            hint = " (inside a URL, a password is percent-encoded)" if "@" in str(value) else ""
+            raise UnfitError(problem=f"holds URL number {number}, in which {problem}{hint}")
+        scheme = (match["scheme"] or "nats").lower()
+        port = f":{int(match['port'])}" if match["port"] else ""
+        path = match["path"] if match["path"] not in {None, "/"} else ""
+        urls.append((f"{scheme}://{match['host']}{port}{path}", match["login"]))
+    return urls
 
 
 def address(url: str) -> str:
-    """A parsed URL as errors and log lines show it: without the path, which a proxy may take for a key."""
+    """Return a parsed URL as errors and log lines show it: without the path, which a proxy may take for a key."""
     return "/".join(url.split("/", 3)[:3])
 
 
 def _server_fault(match: re.Match[str] | None) -> str:
-    """What is wrong with one server URL, in words that reveal nothing of it; "" when nothing is."""
+    """Return what is wrong with one server URL, in words that reveal nothing of it; "" when nothing is."""
     if match is None:
         return "no host can be made out"
     scheme, host, port, path = match["scheme"], match["host"], match["port"], match["path"]

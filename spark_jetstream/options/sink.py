@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.base import Options, build, fields_of
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.names import Identifier, Name, PublishSubject
 from spark_jetstream.options.specs import (
-    CONNECTION_OPTIONS,
+    ENSURE_STREAM,
     NOT_MADE,
-    SINK_OPTIONS,
+    ON_CONFLICT,
     OnConflict,
+    Options,
+    Side,
     given_options,
+    option,
     refuse_elsewhere,
 )
-from spark_jetstream.options.values import hidden
+from spark_jetstream.options.values import Choice, Seconds, Whole, hidden
 from spark_jetstream.protocol.units import shown
 
 _NOT_FOR_BUCKETS = {
@@ -47,32 +50,61 @@ class SinkOptions(Options):
     JSON, or the path of a file.
     """
 
+    side: ClassVar[Side] = "sink"
+
     connection: ConnectionOptions = Field(default_factory=ConnectionOptions)
     streaming: bool
-    subject: str | None = None
-    stream: str | None = None
-    delivery: Delivery = "deduplicated"
-    max_in_flight: int = 8000
-    ack_timeout: float = 10.0
-    max_retries: int = 5
-    dead_letter_subject: str | None = None
-    write_id: str | None = None
-    bucket: str | None = None
-    object_bucket: str | None = None
-    ensure_stream: str | None = None
-    ensure_stream_on_conflict: OnConflict = "error"
+    subject: str | None = option(
+        "where every row goes; wins over column `subject`", PublishSubject(), counterpart="subjects"
+    )
+    stream: str | None = option("the stream that must store the rows; no other one does", Name("stream", single=True))
+    delivery: Delivery = option(
+        "how often a row may be stored when something fails: at least once, once as long as the stream remembers "
+        "message ids, or once",
+        Choice(get_args(Delivery)),
+        "deduplicated",
+    )
+    max_in_flight: int = option(
+        "most messages of one task that wait for the server's answer", Whole(1, 100_000), "8000"
+    )
+    ack_timeout: float = option(
+        "time for the server to answer a message before it is sent again", Seconds("100ms", "10m"), "10s"
+    )
+    max_retries: int = option("how often a message is sent again before the task fails", Whole(0, 1000), "5")
+    dead_letter_subject: str | None = option(
+        "where rows go that the server refuses for good; without it they fail the task", PublishSubject()
+    )
+    write_id: str | None = option(
+        "name of this write, of which message ids are made: one that failed can be run again under its name",
+        Identifier(100),
+        None,
+        "batch",
+        "the query's own id and its batch numbers are used",
+        after="objectBucket",
+    )
+    bucket: str | None = option(
+        "the Key-Value bucket that rows are written to: columns `key`, `value`", Identifier(252)
+    )
+    object_bucket: str | None = option(
+        "the Object Store bucket that rows are written to: columns `name`, `content`", Identifier(251)
+    )
+    ensure_stream: str | None = ENSURE_STREAM
+    ensure_stream_on_conflict: OnConflict = ON_CONFLICT
 
     @classmethod
     def from_spark(cls, mapping: Mapping[str, object], *, streaming: bool) -> SinkOptions:
-        """The options of a sink, ``connection`` included, for a stream or for a batch.
+        """Return the options of a sink, ``connection`` included, for a stream or for a batch.
 
-        Names match in any case. Raises `OptionError` for whatever is wrong, unknown names first.
+        Names match in any case.
+
+        Raises:
+            OptionError: An option is unknown or not valid, or options do not fit together. Unknown names come first.
         """
         mapping = hidden(mapping)
-        given = given_options(mapping, (*CONNECTION_OPTIONS, *SINK_OPTIONS))
-        refuse_elsewhere(given, "sink", streaming=streaming)
+        given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
+        refuse_elsewhere(given, cls, streaming=streaming)
         connection = ConnectionOptions.from_given(given)
-        return build(cls, {**fields_of(given, SINK_OPTIONS), "streaming": streaming, "connection": connection})
+        return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
     @model_validator(mode="after")
     def _check_kind(self) -> SinkOptions:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.base import Options, build, fields_of
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.names import (
+    CommaList,
+    Identifier,
+    KeyFilter,
+    Name,
+    NamePattern,
+    Positions,
+    Subject,
+)
 from spark_jetstream.options.specs import (
-    CONNECTION_OPTIONS,
+    ENSURE_STREAM,
     NOT_MADE,
-    SOURCE_OPTIONS,
+    ON_CONFLICT,
     OnConflict,
+    Options,
+    Side,
     given_options,
+    option,
     refuse_elsewhere,
 )
-from spark_jetstream.options.values import hidden
+from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole, hidden
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column
 
 #: What has no meaning for a bucket, with what is meant instead.
@@ -35,7 +46,7 @@ _NOT_FOR_OBJECTS = {
 }
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
-Positions = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
+Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 
 
 class SourceOptions(Options):
@@ -48,53 +59,146 @@ class SourceOptions(Options):
     `read_streams` are the streams behind any of them. ``ensure_stream`` is JSON, or the path of a file.
     """
 
+    side: ClassVar[Side] = "source"
+
     connection: ConnectionOptions = Field(default_factory=ConnectionOptions)
     streaming: bool
-    streams: tuple[str, ...] = ()
-    bucket: str | None = None
-    object_bucket: str | None = None
-    subjects: tuple[str, ...] = ()
-    starting_offsets: Positions = "earliest"
-    starting_timestamp: int | None = None
-    ending_offsets: Positions = "latest"
-    ending_timestamp: int | None = None
-    fail_on_data_loss: bool = True
-    max_messages_per_trigger: int | None = None
-    max_bytes_per_trigger: int | None = None
-    min_messages_per_trigger: int | None = None
-    max_trigger_delay: float = 900.0
-    min_partitions: int = 1
-    max_messages_per_partition: int = 100_000
-    fetch_batch: int = 20_000
-    fetch_max_bytes: int = 8 * 1024 * 1024
-    fetch_timeout: float = 30.0
-    include_headers: bool = True
-    read_with: Literal["consumer", "direct"] = "consumer"
-    durable: str | None = None
-    filter_pushdown: bool = False
-    keys: tuple[str, ...] = ()
-    history: bool = False
-    path_glob_filter: str | None = None
-    content_off: bool = False
-    ensure_stream: str | None = None
-    ensure_stream_on_conflict: OnConflict = "error"
+    streams: tuple[str, ...] = option(
+        "the streams to read; this, `bucket` or `objectBucket` is required",
+        CommaList(Name("stream"), "stream names"),
+        name="stream",
+        value=(),
+    )
+    bucket: str | None = option(
+        "read a Key-Value bucket: its current table, or on a stream the changes",
+        Identifier(252),
+        after="filterPushdown",
+    )
+    object_bucket: str | None = option(
+        "read an Object Store bucket: its objects, or on a stream those that are put", Identifier(251), after="history"
+    )
+    subjects: tuple[str, ...] = option(
+        "read only subjects that match one of these filters; the server filters",
+        CommaList(Subject(), "subject filters", " with * and >", apart=True),
+        value=(),
+    )
+    starting_offsets: Bound = option(
+        "first sequence to read of each stream; `latest` only on a stream",
+        Positions(("earliest", "latest")),
+        "earliest",
+    )
+    starting_timestamp: int | None = option("first message stored at or after; wins over `startingOffsets`", Time())
+    ending_offsets: Bound = option(
+        "sequence of each stream before which to stop",
+        Positions(("latest",)),
+        "latest",
+        "batch",
+        "stop the query, or use trigger(availableNow=True)",
+    )
+    ending_timestamp: int | None = option(
+        "stop before the first message stored at or after",
+        Time(),
+        None,
+        "batch",
+        "stop the query, or use trigger(availableNow=True)",
+    )
+    fail_on_data_loss: bool = option(
+        "fail when messages that should be read are gone; `false` logs what is missing and goes on", Flag(), "true"
+    )
+    max_messages_per_trigger: int | None = option(
+        "most matching messages of one micro-batch",
+        Whole(1),
+        None,
+        "stream",
+        "bound a batch with endingOffsets or endingTimestamp",
+    )
+    max_bytes_per_trigger: int | None = option(
+        "most bytes of one micro-batch",
+        Size(1, 1 << 50),
+        None,
+        "stream",
+        "bound a batch with endingOffsets or endingTimestamp",
+    )
+    min_messages_per_trigger: int | None = option(
+        "wait until so many messages match", Whole(1), None, "stream", "a batch reads what is there when it starts"
+    )
+    max_trigger_delay: float = option(
+        "but no longer than this; needs `minMessagesPerTrigger`",
+        Seconds("1ms", "30d"),
+        "15m",
+        "stream",
+        "a batch reads what is there when it starts",
+    )
+    min_partitions: int = option("fewest tasks of a micro-batch that has as many messages", Whole(1, 100_000), "1")
+    max_messages_per_partition: int = option("most matching messages of one task", Whole(1), "100000")
+    fetch_batch: int = option("messages of one pull request", Whole(1, 100_000), "20000")
+    fetch_max_bytes: int = option("bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
+    fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
+    include_headers: bool = option("`false` leaves `headers` null and skips decoding them", Flag(), "true")
+    read_with: Literal["consumer", "direct"] = option(
+        "`consumer`: each task has a pull consumer of its own; `direct`: batched Direct Get, no consumer is made "
+        "(needs `allow_direct` on the stream)",
+        Choice(("consumer", "direct")),
+        "consumer",
+        after="subjects",
+    )
+    durable: str | None = option(
+        "name of the consumer that keeps the query's committed position on the server",
+        Name("consumer"),
+        None,
+        "stream",
+        "a batch keeps no position",
+        after="readWith",
+    )
+    filter_pushdown: bool = option(
+        "let the server filter by `stream`, `subject`, `sequence` and `timestamp` (`bucket` and `key` of a Key-Value "
+        "bucket); needs `spark.sql.python.filterPushdown.enabled=true`",
+        Flag(),
+        "false",
+        "batch",
+        "name what to read with stream, subjects, startingOffsets or startingTimestamp",
+    )
+    keys: tuple[str, ...] = option(
+        "read only keys that match one of these filters; needs `bucket`",
+        CommaList(KeyFilter(), "keys", ", or of filters of them with * and >", apart=True),
+        value=(),
+    )
+    history: bool = option(
+        "`true` reads every revision that the bucket keeps, not only the latest of each key; needs `bucket`",
+        Flag(),
+        "false",
+        "batch",
+        "a stream has every revision as it comes",
+    )
+    path_glob_filter: str | None = option(
+        "read only objects whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; needs `objectBucket`",
+        NamePattern(),
+    )
+    content_off: bool = option(
+        "`true` leaves `content` null and reads no chunks; needs `objectBucket`", Flag(), "false"
+    )
+    ensure_stream: str | None = ENSURE_STREAM
+    ensure_stream_on_conflict: OnConflict = ON_CONFLICT
 
     @classmethod
     def from_spark(cls, mapping: Mapping[str, object], *, streaming: bool) -> SourceOptions:
-        """The options of a source, ``connection`` included, for a stream or for a batch.
+        """Return the options of a source, ``connection`` included, for a stream or for a batch.
 
-        Names match in any case. Raises `OptionError` for whatever is wrong, unknown names first.
+        Names match in any case.
+
+        Raises:
+            OptionError: An option is unknown or not valid, or options do not fit together. Unknown names come first.
         """
         mapping = hidden(mapping)
-        given = given_options(mapping, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
-        refuse_elsewhere(given, "source", streaming=streaming)
+        given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
+        refuse_elsewhere(given, cls, streaming=streaming)
         if not {"stream", "bucket", "objectBucket"} & given.keys():
             raise OptionError(
                 "option stream is required: the name of the stream to read (or bucket, or objectBucket)",
                 option="stream",
             )
         connection = ConnectionOptions.from_given(given)
-        return build(cls, {**fields_of(given, SOURCE_OPTIONS), "streaming": streaming, "connection": connection})
+        return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
     @property
     def read_streams(self) -> tuple[str, ...]:
@@ -163,7 +267,7 @@ class SourceOptions(Options):
                 )
         return self
 
-    def _check_streams(self, option: str, positions: Positions) -> dict[str, int]:
+    def _check_streams(self, option: str, positions: Bound) -> dict[str, int]:
         if isinstance(positions, str):
             return {}
         found = dict(positions)

@@ -1,77 +1,56 @@
-"""Which options there are: one list for each side, for checking names, reading values and making docs/options.md.
+"""What an option is, the base of the models that declare options, and how options exclude or need each other. Pure.
 
-Pure data. What a value means is in `values`, `names`, `subjects`, `positions` and `server_urls`; who may use an option
-where is in `option_table`, and how options depend on each other in the models (`connection_options` and the like).
-
-Checks of options that need nothing but their names: which exist, which belong to this side and kind of query.
+Each option is declared once, by a field of `ConnectionOptions`, `SourceOptions` or `SinkOptions` whose default is
+`option(...)`. Parsing, the tables and docs/options.md come from these declarations.
 """
 
 from __future__ import annotations
 
-import difflib
+import functools
 import re
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import SecretStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.names import (
-    ConsumerName,
-    Identifier,
-    KeyFilters,
-    NamePattern,
-    Positions,
-    Prefix,
-    StreamName,
-    StreamNames,
-    Subject,
-    SubjectFilters,
-)
-from spark_jetstream.options.servers import Servers, address
-from spark_jetstream.options.values import (
-    Choice,
-    Duration,
-    Flag,
-    Kind,
-    Secret,
-    Size,
-    Text,
-    Time,
-    Whole,
-    revealed,
-    unseen,
-)
+from spark_jetstream.options.values import Choice, Kind, Secret, Text, did_you_mean, revealed, unseen
 
-Side = Literal["source", "sink"]
+Side = Literal["connection", "source", "sink"]
 OnConflict = Literal["error", "update", "ignore"]
-NOT_SHOWN = "given, not shown"
+Model = TypeVar("Model", bound="Options")
 
 
 @dataclass(frozen=True)
 class OptionSpec:
     """One option.
 
-    ``name`` is written as users write it, ``doc`` one line for them, ``default`` the text that would mean the
-    same as leaving it out (None: there is none). ``only`` says where it is valid when not everywhere, and
-    ``instead`` what to use in the other place. ``counterpart`` is the option of the source that somebody who
-    gives this one to a source means, and the other way round. ``field_name`` is the model's field, by default
-    the name in snake case; no two options share one.
+    ``name`` is written as users write it, ``doc`` is one line for them, ``default`` the text that means the same as
+    leaving the option out (None: there is none). ``only`` says where it is valid when not everywhere, and ``instead``
+    what to use in the other place. ``counterpart`` is the option of the source that a user who gives this one to a
+    source means, and the other way round. ``field_name`` is the model's field. In the reference the option follows
+    ``after``, or else the option declared before it.
     """
 
-    name: str
     doc: str
     kind: Kind
     default: str | None = None
     only: Literal["batch", "stream"] | None = None
     instead: str = ""
     counterpart: str = ""
+    name: str = ""
     field_name: str = ""
-
-    def __post_init__(self) -> None:
-        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
-        object.__setattr__(self, "field_name", self.field_name or snake)
+    after: str = ""
 
     @property
     def secret(self) -> bool:
@@ -79,223 +58,153 @@ class OptionSpec:
         return isinstance(self.kind, Secret)
 
     def display(self, value: object) -> object:
-        """The value of the model's field as it may be shown.
+        """Return the value of the model's field as it may be shown.
 
-        Text of no particular form is not: a password or a seed given in the place of a path passes for one.
+        Text of no particular form is not shown: a password or a seed given in the place of a path passes for one.
         """
-        if isinstance(self.kind, (Secret, Text, NamePattern)):
-            return NOT_SHOWN
-        if isinstance(self.kind, Servers) and isinstance(value, tuple):
-            return tuple(map(address, value))
-        return value
+        return value if value is None else self.kind.display(value)
 
 
-CONNECTION_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("servers", "the servers to try, in any order", Servers(), "nats://127.0.0.1:4222"),
-    OptionSpec("context", "name of a `nats` CLI context, or a path to its JSON; options beside it win", Text()),
-    OptionSpec("user", "user name, together with `password`", Text()),
-    OptionSpec("password", "password, together with `user`", Secret()),
-    OptionSpec("token", "token", Secret()),
-    OptionSpec("credentialsFile", "path of a `.creds` file", Text()),
-    OptionSpec("credentialsSecret", "content of a `.creds` file", Secret()),
-    OptionSpec("nkeySeedFile", "path of a file with a user NKey seed", Text()),
-    OptionSpec("nkeySeedSecret", "user NKey seed", Secret()),
-    OptionSpec("tlsCaFile", "path of the CA certificates (PEM) that servers are checked against", Text()),
-    OptionSpec("tlsCaPem", "the CA certificates themselves", Text()),
-    OptionSpec("tlsCertFile", "path of the client's certificate (PEM)", Text()),
-    OptionSpec("tlsCertPem", "the client's certificate itself", Text()),
-    OptionSpec("tlsKeyFile", "path of the client's unencrypted key (PEM)", Text()),
-    OptionSpec("tlsKeySecret", "the client's key itself", Secret()),
-    OptionSpec("tlsHostname", "name to check servers' certificates against, when it is not the host's", Text()),
-    OptionSpec("tlsHandshakeFirst", "start TLS before the server says hello", Flag(), "false"),
-    OptionSpec("domain", "JetStream domain", Prefix(tokens=1)),
-    OptionSpec("apiPrefix", "prefix of the JetStream API, for another account's JetStream", Prefix(), "$JS.API"),
-    OptionSpec("inboxPrefix", "prefix of the subjects on which replies come", Prefix(), "_INBOX"),
-    OptionSpec("connectTimeout", "time for one attempt to connect", Duration("100ms", "10m"), "10s"),
-    OptionSpec("requestTimeout", "time for one request to be answered", Duration("100ms", "10m"), "10s"),
-    OptionSpec(
-        "retryTimeout",
-        "how long an outage (restart, leader election, network cut) is ridden out before a task fails",
-        Duration("0s", "1d"),
-        "60s",
-    ),
+_UNSET: Any = object()
+
+
+def option(
+    doc: str,
+    kind: Kind,
+    default: str | None = None,
+    only: Literal["batch", "stream"] | None = None,
+    instead: str = "",
+    *,
+    name: str = "",
+    counterpart: str = "",
+    after: str = "",
+    value: Any = _UNSET,
+) -> Any:
+    """Return the default of a field that declares an option; see `OptionSpec`.
+
+    Args:
+        doc: One line for users.
+        kind: What the option may be.
+        default: The text that means the same as leaving the option out.
+        only: Where the option is valid, when not everywhere.
+        instead: What to use in the other place.
+        name: The name, where it is not that of the field in camel case.
+        counterpart: The option that a user means who gives this one to the other side.
+        after: The option that this one follows in the reference.
+        value: The value of the field when the option is left out, where ``default`` does not say it.
+    """
+    spec = OptionSpec(doc, kind, default, only, instead, counterpart, name, after=after)
+    if value is _UNSET:
+        value = None if default is None else kind.parse(name, default)
+    info = Field(default=value)
+    info.metadata.append(spec)
+    return info
+
+
+ENSURE_STREAM = option(
+    "create the stream if it is missing: its configuration as JSON, or the path of a JSON or YAML file",
+    Text(required=True),
+)
+ON_CONFLICT = option(
+    "what becomes of a stream that is there and differs in the fields that `ensureStream` names: `error` lists the "
+    "differences, `update` changes it, `ignore` uses it as it is",
+    Choice(get_args(OnConflict)),
+    "error",
 )
 
-_ENSURE_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec(
-        "ensureStream",
-        "create the stream if it is missing: its configuration as JSON, or the path of a JSON or YAML file",
-        Text(),
-    ),
-    OptionSpec(
-        "ensureStreamOnConflict",
-        "what becomes of a stream that is there and differs in the fields that `ensureStream` names: `error` lists the "
-        "differences, `update` changes it, `ignore` uses it as it is",
-        Choice(get_args(OnConflict)),
-        "error",
-    ),
-)
 
-SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec(
-        "stream",
-        "the streams to read; this, `bucket` or `objectBucket` is required",
-        StreamNames(),
-        field_name="streams",
-    ),
-    OptionSpec("subjects", "read only subjects that match one of these filters; the server filters", SubjectFilters()),
-    OptionSpec(
-        "readWith",
-        "`consumer`: each task has a pull consumer of its own; `direct`: batched Direct Get, no consumer is made "
-        "(needs `allow_direct` on the stream)",
-        Choice(("consumer", "direct")),
-        "consumer",
-    ),
-    OptionSpec(
-        "durable",
-        "name of the consumer that keeps the query's committed position on the server",
-        ConsumerName(),
-        None,
-        "stream",
-        "a batch keeps no position",
-    ),
-    OptionSpec(
-        "startingOffsets",
-        "first sequence to read of each stream; `latest` only on a stream",
-        Positions(("earliest", "latest")),
-        "earliest",
-    ),
-    OptionSpec("startingTimestamp", "first message stored at or after; wins over `startingOffsets`", Time()),
-    OptionSpec(
-        "endingOffsets",
-        "sequence of each stream before which to stop",
-        Positions(("latest",)),
-        "latest",
-        "batch",
-        "stop the query, or use trigger(availableNow=True)",
-    ),
-    OptionSpec(
-        "endingTimestamp",
-        "stop before the first message stored at or after",
-        Time(),
-        None,
-        "batch",
-        "stop the query, or use trigger(availableNow=True)",
-    ),
-    OptionSpec(
-        "failOnDataLoss",
-        "fail when messages that should be read are gone; `false` logs what is missing and goes on",
-        Flag(),
-        "true",
-    ),
-    OptionSpec(
-        "maxMessagesPerTrigger",
-        "most matching messages of one micro-batch",
-        Whole(),
-        None,
-        "stream",
-        "bound a batch with endingOffsets or endingTimestamp",
-    ),
-    OptionSpec(
-        "maxBytesPerTrigger",
-        "most bytes of one micro-batch",
-        Size("1", "1024t"),
-        None,
-        "stream",
-        "bound a batch with endingOffsets or endingTimestamp",
-    ),
-    OptionSpec(
-        "minMessagesPerTrigger",
-        "wait until so many messages match",
-        Whole(),
-        None,
-        "stream",
-        "a batch reads what is there when it starts",
-    ),
-    OptionSpec(
-        "maxTriggerDelay",
-        "but no longer than this; needs `minMessagesPerTrigger`",
-        Duration("1ms", "30d"),
-        "15m",
-        "stream",
-        "a batch reads what is there when it starts",
-    ),
-    OptionSpec("minPartitions", "fewest tasks of a micro-batch that has as many messages", Whole(1, 100_000), "1"),
-    OptionSpec("maxMessagesPerPartition", "most matching messages of one task", Whole(), "100000"),
-    OptionSpec("fetchBatch", "messages of one pull request", Whole(1, 100_000), "20000"),
-    OptionSpec("fetchMaxBytes", "bytes of one pull request", Size("64k", "512m"), "8m"),
-    OptionSpec("fetchTimeout", "how long a pull request stays open", Duration("1s", "10m"), "30s"),
-    OptionSpec("includeHeaders", "`false` leaves `headers` null and skips decoding them", Flag(), "true"),
-    OptionSpec(
-        "filterPushdown",
-        "let the server filter by `stream`, `subject`, `sequence` and `timestamp` (`bucket` and `key` of a Key-Value "
-        "bucket); needs `spark.sql.python.filterPushdown.enabled=true`",
-        Flag(),
-        "false",
-        "batch",
-        "name what to read with stream, subjects, startingOffsets or startingTimestamp",
-    ),
-    OptionSpec("bucket", "read a Key-Value bucket: its current table, or on a stream the changes", Identifier(252)),
-    OptionSpec("keys", "read only keys that match one of these filters; needs `bucket`", KeyFilters()),
-    OptionSpec(
-        "history",
-        "`true` reads every revision that the bucket keeps, not only the latest of each key; needs `bucket`",
-        Flag(),
-        "false",
-        "batch",
-        "a stream has every revision as it comes",
-    ),
-    OptionSpec(
-        "objectBucket", "read an Object Store bucket: its objects, or on a stream those that are put", Identifier(251)
-    ),
-    OptionSpec(
-        "pathGlobFilter",
-        "read only objects whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; needs `objectBucket`",
-        NamePattern(),
-    ),
-    OptionSpec("contentOff", "`true` leaves `content` null and reads no chunks; needs `objectBucket`", Flag(), "false"),
-    *_ENSURE_OPTIONS,
-)
+def _camel_case(field_name: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), field_name)
 
-SINK_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("subject", "where every row goes; wins over column `subject`", Subject(), counterpart="subjects"),
-    OptionSpec("stream", "the stream that must store the rows; no other one does", StreamName()),
-    OptionSpec(
-        "delivery",
-        "how often a row may be stored when something fails: at least once, once as long as the stream remembers "
-        "message ids, or once",
-        Choice(("at-least-once", "deduplicated", "exactly-once")),
-        "deduplicated",
-    ),
-    OptionSpec("maxInFlight", "most messages of one task that wait for the server's answer", Whole(1, 100_000), "8000"),
-    OptionSpec(
-        "ackTimeout",
-        "time for the server to answer a message before it is sent again",
-        Duration("100ms", "10m"),
-        "10s",
-    ),
-    OptionSpec("maxRetries", "how often a message is sent again before the task fails", Whole(0, 1000), "5"),
-    OptionSpec(
-        "deadLetterSubject",
-        "where rows go that the server refuses for good; without it they fail the task",
-        Subject(),
-    ),
-    OptionSpec("bucket", "the Key-Value bucket that rows are written to: columns `key`, `value`", Identifier(252)),
-    OptionSpec(
-        "objectBucket", "the Object Store bucket that rows are written to: columns `name`, `content`", Identifier(251)
-    ),
-    OptionSpec(
-        "writeId",
-        "name of this write, of which message ids are made: one that failed can be run again under its name",
-        Identifier(100),
-        None,
-        "batch",
-        "the query's own id and its batch numbers are used",
-    ),
-    *_ENSURE_OPTIONS,
-)
 
-#: Ways to say who we are; only one of them at a time.
+class Options(BaseModel):
+    """The base of the models of options: they are frozen, and refuse pairs that make no sense together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
+
+    specs: ClassVar[tuple[OptionSpec, ...]] = ()
+    """The options that the model declares, in the order of the reference."""
+    side: ClassVar[Side]
+    without_field: ClassVar[tuple[OptionSpec, ...]] = ()
+    """Options that only stand for others."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Collect the options that the fields declare."""
+        declared = [
+            replace(spec, name=spec.name or _camel_case(name), field_name=name)
+            for name, info in cls.model_fields.items()
+            for spec in info.metadata
+            if isinstance(spec, OptionSpec)
+        ]
+        specs = [spec for spec in declared if not spec.after]
+        for spec in (*cls.without_field, *(spec for spec in declared if spec.after)):
+            specs.insert([each.name for each in specs].index(spec.after) + 1, spec)
+        cls.specs = tuple(specs)
+
+    @classmethod
+    def _spec_of(cls, field_name: str) -> OptionSpec | None:
+        """Return the option behind a field; None for a field that is none."""
+        return next((spec for spec in cls.specs if spec.field_name == field_name), None)
+
+    @classmethod
+    def _fields_of(cls, given: Mapping[str, SecretStr]) -> dict[str, object]:
+        """Return the values of the model's options, by the names of the fields."""
+        return {spec.field_name: given[spec.name] for spec in cls.specs if spec.name in given}
+
+    @classmethod
+    def _build(cls: type[Model], fields: Mapping[str, object]) -> Model:
+        """Return the model; raise `OptionError` when it is not valid."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as failure:
+            first = failure.errors(include_url=False, include_input=False)[0]
+            cause = first.get("ctx", {}).get("error")
+            if isinstance(cause, OptionError):
+                message, option = str(cause), cause.option
+            else:
+                spec = cls._spec_of(str(first["loc"][0])) if first["loc"] else None
+                option = spec.name if spec is not None else None
+                message = f"option {option} is not valid: {first['msg'].lower()}"
+        # Raised outside of the except block: pydantic's error holds all of the input, secrets included, and would be
+        # reachable as `__context__`.
+        raise OptionError(message, option=option)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _parse(cls, value: object, info: ValidationInfo) -> object:
+        spec = cls._spec_of(str(info.field_name))
+        return value if spec is None or value is None else _parsed(spec, value)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        for field, value in super().__repr_args__():
+            spec = self._spec_of(str(field))
+            yield field, value if spec is None else spec.display(value)
+
+    def given(self) -> frozenset[str]:
+        """Return the names of the options that were given a value."""
+        fields = {field for field in self.model_fields_set if getattr(self, field) is not None}
+        options = {spec.field_name: spec.name for spec in self.specs}
+        return frozenset(options.get(field, field) for field in fields)
+
+    @model_validator(mode="after")
+    def _refuse_pairs(self: Model) -> Model:
+        given = self.given()
+        for one, other in EXCLUSIVE:
+            if one in given and other in given:
+                raise OptionError(f"options {one} and {other} exclude each other", option=one)
+        for name, needed in NEEDED.items():
+            if name in given and needed not in given:
+                raise OptionError(f"option {name} has no meaning without {needed}", option=name)
+        return self
+
+
+@unseen
+def _parsed(spec: OptionSpec, value: object) -> object:
+    return spec.kind.parse(spec.name, revealed(value))
+
+
+#: Kinds of authentication, of which one at a time may be given.
 AUTHENTICATION: Mapping[str, tuple[str, ...]] = {
     "user": ("user", "password"),
     "token": ("token",),
@@ -350,76 +259,58 @@ SPARK_KEYS: Mapping[str, str] = {
 #: CREATE TABLE hands each option over twice: as it is, and behind this prefix (TableCatalog.OPTION_PREFIX).
 _SPARK_PREFIX = "option."
 
-_SPECS = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS)
-_NAMES = {spec.name.lower(): spec.name for spec in _SPECS}
-_BY_FIELD = {spec.field_name: spec for spec in _SPECS}
-_BY_SIDE: Mapping[Side, tuple[OptionSpec, ...]] = {"source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
-_COUNTERPARTS = {
-    one: other
-    for spec in _SPECS
-    if spec.counterpart
-    for one, other in ((spec.name, spec.counterpart), (spec.counterpart, spec.name))
-}
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    """Return the names of all options by their lower case; importing the package has defined all models."""
+    return {spec.name.lower(): spec.name for model in Options.__subclasses__() for spec in model.specs}
 
 
 def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
-    """The options in ``mapping`` by their proper names, hidden; Spark's own keys and None are left out.
+    """Return the options in ``mapping`` by their proper names, hidden, without Spark's own keys and None.
 
-    Names match in any case. Raises `OptionError` for a name that nobody knows, with the closest of ``valid``,
-    and for one that is given twice in different cases.
+    Names match in any case.
+
+    Raises:
+        OptionError: No option has a name (the error says the closest of ``valid``), or a name is given twice in
+            different cases.
     """
     given: dict[str, SecretStr] = {}
     for key, value in mapping.items():
         lower = key.lower()
         if value is None or lower in SPARK_KEYS or lower.startswith(_SPARK_PREFIX):
             continue
-        name = _NAMES.get(lower)
+        name = _names().get(lower)
         if name is None:
-            proper = {spec.name.lower(): spec.name for spec in valid}
-            closest = proper[difflib.get_close_matches(lower, proper, n=1, cutoff=0.0)[0]]
-            raise OptionError(f"there is no option {key}; did you mean {closest}", option=key)
+            hint = did_you_mean(key, (spec.name for spec in valid), 0.0)
+            raise OptionError(f"there is no option {key}{hint}", option=key)
         if name in given:
             raise OptionError(f"option {name} is given twice, in different cases", option=name)
         given[name] = value
     return given
 
 
-def refuse_elsewhere(given: Container[str], side: Side, *, streaming: bool) -> None:
-    """Raise `OptionError` for an option that ``side`` does not have, or not in this kind of query."""
-    other: Side = "sink" if side == "source" else "source"
-    own = {spec.name for spec in _BY_SIDE[side]}
-    for name in (spec.name for spec in _BY_SIDE[other]):
-        if name in given and name not in own:
-            _refuse_other(name, other, side)
+def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: bool) -> None:
+    """Raise `OptionError` for an option that the model's side does not have, or not in this kind of query."""
+    own = {spec.name: spec for spec in model.specs}
+    [other] = [kind for kind in Options.__subclasses__() if kind.side not in ("connection", model.side)]
+    counterparts = {
+        one: another
+        for spec in (*own.values(), *other.specs)
+        if spec.counterpart
+        for one, another in ((spec.name, spec.counterpart), (spec.counterpart, spec.name))
+    }
+    for spec in other.specs:
+        if spec.name in given and spec.name not in own:
+            hint = f"; did you mean {counterparts[spec.name]}" if spec.name in counterparts else ""
+            raise OptionError(
+                f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}{hint}",
+                option=spec.name,
+            )
     here, elsewhere = ("stream", "batch") if streaming else ("batch", "stream")
-    doing = "reading" if side == "source" else "writing"
-    for spec in _BY_SIDE[side]:
+    doing = "reading" if model.side == "source" else "writing"
+    for spec in model.specs:
         if spec.name in given and spec.only == elsewhere:
             raise OptionError(
                 f"option {spec.name} has no meaning when {doing} a {here}: {spec.instead}", option=spec.name
             )
-
-
-def _refuse_other(name: str, owner: Side, side: Side) -> None:
-    counterpart = _COUNTERPARTS.get(name)
-    hint = f"; did you mean {counterpart}" if counterpart else ""
-    raise OptionError(f"option {name} belongs to the {owner} and has no meaning for a {side}{hint}", option=name)
-
-
-@unseen
-def parse_field(field_name: str, value: object) -> object:
-    """The Python value of the model field ``field_name``; None and values of other fields are passed on."""
-    spec = _BY_FIELD.get(field_name)
-    return value if spec is None or value is None else spec.kind.parse(spec.name, revealed(value))
-
-
-def display_field(field_name: str, value: object) -> object:
-    """The value of a model field as a ``repr`` shows it: without what may be a secret."""
-    spec = _BY_FIELD.get(field_name)
-    return value if spec is None or value is None else spec.display(value)
-
-
-def option_name(field_name: str) -> str:
-    """The option behind a model field: ``fetch_batch`` -> ``fetchBatch``."""
-    spec = _BY_FIELD.get(field_name)
-    return field_name if spec is None else spec.name

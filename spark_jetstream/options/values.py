@@ -1,63 +1,72 @@
-"""What the text of an option means: numbers, durations, sizes, times, yes and no, choices, secrets.
+"""Kinds of values: numbers, durations, sizes, times, flags, choices, texts. Pure.
 
-Spark hands every option over as text. Each class here is one kind of value: ``expects`` says in words what
-is allowed, and ``parse(option, value)`` turns text into a Python value or raises `OptionError` in one
-sentence that names the option and repeats no text that could be a secret. A value that already has its
-Python type (seconds, bytes, nanoseconds) is checked and passed on.
+Each class is one kind. `Kind.expects` says what is allowed, and `Kind.read` turns what a user gave into a Python value.
+A kind is used in two places:
 
-Nothing here knows which options exist, and no arithmetic on times goes through floating point.
+- for an option, with `Kind.parse`. Spark hands every option over as text, and any text may be a secret that was given
+  for the wrong option. Therefore an error repeats only numbers and times.
+- for a field of a pydantic model, as ``Annotated[int, Whole(1)]``. An error repeats the value. What a server sent is
+  read and not checked, because a newer server may have wider ranges and further choices.
 
-Lists in the text of an option, separated by commas.
+`names` has the kinds of names and of lists. No arithmetic on times goes through floating point.
 """
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import difflib
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from pydantic import SecretStr
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SecretStr, ValidationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import (
     A_TIME,
     INT64_MAX,
     MAX_SHOWN,
+    Bytes,
+    Nanoseconds,
+    Timestamp,
     duration_seconds,
     minutes_or_months,
     shown,
-    size_bytes,
     time_nanoseconds,
 )
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+UINT64_MAX = 2**64 - 1
+TRUST = {"trusted": True}
+"""The validation context for what a server sent."""
+NOT_SHOWN = "given, not shown"
+
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}|[0-9]{1,20} ?([num]?s|[mhd]|[kmgt](i?b)?)")
-
-
-class Kind(Protocol):
-    """One kind of option value."""
-
-    @property
-    def expects(self) -> str:
-        """What is allowed, to be read after "must be"."""
-
-    def parse(self, option: str, value: object) -> object:
-        """The Python value, or `OptionError` naming ``option``."""
+_SERVER_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
+    r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_DURATION_PATTERN = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*[a-zµ]+\s*)+)\s*$"
+_SIZE_PATTERN = r"^\s*[0-9]+\s*([kmgtKMGT]([iI]?[bB])?|[bB])?\s*$"
+_WHOLE_VALUE = object()
 
 
 def hidden(options: Mapping[str, object]) -> dict[str, SecretStr | None]:
-    """Options as they were given, in a form that no ``repr``, log or traceback with local variables reveals.
+    """Return options in a form that no ``repr``, log or traceback with local variables reveals.
 
-    Any value may be a secret that the caller put into the wrong option, so all are hidden until they are parsed. A list
-    becomes one text with commas.
+    Any value may be a secret that the caller put into the wrong option. Therefore all values stay hidden until they are
+    parsed. A list becomes one text with commas.
     """
     return {name: _hidden(value) for name, value in options.items()}
 
@@ -69,7 +78,7 @@ def _hidden(value: object) -> SecretStr | None:
 
 
 def revealed(value: object) -> object:
-    """The text of a hidden value; other values as they are."""
+    """Return the text of a hidden value, and any other value as it is."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
@@ -85,180 +94,486 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
         try:
             return work(*args, **kwargs)
         except OptionError as error:
-            fault = error
-        fault.__context__ = None
-        raise fault.with_traceback(None)
+            without_frames = error
+        without_frames.__context__ = None
+        raise without_frames.with_traceback(None)
 
     return call
 
 
-def wrong(option: str, expects: str, value: object = None, hint: str = "") -> OptionError:
-    """The error for a value that is not what ``expects`` says; ``hint`` ends it.
-
-    It repeats a number, also with a unit, or a time. Any other text may be a secret that was given by mistake.
-    """
-    harmless = _HARMLESS.fullmatch(str(value))
-    said = f", not {shown(value)}" if harmless else ""
-    return OptionError(f"option {option} must be {expects}{said}{hint}", option=option)
+def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the name in ``known`` that is most like ``given`` in any case; "" when none reaches the cutoff."""
+    names = {name.lower(): name for name in known}
+    # Comparing takes time that grows with the length, and a longer text is no typing error.
+    matches = difflib.get_close_matches(given[:MAX_SHOWN].lower(), names, n=1, cutoff=cutoff)
+    return names[matches[0]] if matches else ""
 
 
-@dataclass(frozen=True)
-class Flag:
-    """``true`` or ``false`` in any case -> bool; nothing else, since a mistyped word must not mean false."""
+def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6, *, quoted: bool = False) -> str:
+    """Return the end of an error, ``; did you mean NAME``, for a name that is not known; "" when none is like it."""
+    name = closest(given, known, cutoff)
+    return f"; did you mean {shown(name) if quoted else name}" if name else ""
+
+
+class UnfitError(ValueError):
+    """A value that its kind refuses: what it must be instead, and how the sentence about it ends."""
+
+    def __init__(
+        self, expects: str = "", hint: str = "", *, value: object = _WHOLE_VALUE, where: str = "", problem: str = ""
+    ) -> None:
+        """Describe the value.
+
+        Args:
+            expects: What the value must be, where `Kind.expects` is too general.
+            hint: The end of the sentence.
+            value: The part of the value that is wrong; None for one that no error may repeat.
+            where: Which part that is, to be read after the name of the option or field.
+            problem: The whole sentence after the name, in place of "must be ...".
+        """
+        super().__init__(expects, hint, where, problem)
+        self.expects, self.hint, self.value, self.where, self.problem = expects, hint, value, where, problem
+
+
+def _sentence(error: ValueError, expects: str, value: object, *, secret: bool) -> str:
+    """Return what is wrong, to be read after a name. With ``secret`` only a number or time is repeated."""
+    unfit = error if isinstance(error, UnfitError) else UnfitError()
+    if unfit.problem:
+        return f"{unfit.where} {unfit.problem}"
+    part = value if unfit.value is _WHOLE_VALUE else unfit.value
+    repeated = part is not None and (not secret or _HARMLESS.fullmatch(str(part)))
+    instead = f", not {shown(part)}" if repeated else ""
+    return f"{unfit.where} must be {unfit.expects or expects}{instead}{unfit.hint}"
+
+
+def trusted(info: ValidationInfo) -> bool:
+    """Return whether the values come from a server, or were checked before."""
+    return bool(info.context and info.context.get("trusted"))
+
+
+def field_error(kind: str, message: str) -> PydanticCustomError:
+    """Return an error of a model's field. Its message is taken literally, but for what cannot be printed."""
+    return PydanticCustomError(kind, "{message}", {"message": message.encode(errors="backslashreplace").decode()})
+
+
+class Kind(ABC):
+    """One kind of value, for options and for fields of models."""
+
+    python: ClassVar[type[Any]] = str
+    wire: ClassVar[type[Any]] = str
+    strips: ClassVar[bool] = True
+    """Whether blanks around the text of an option mean nothing."""
 
     @property
     def expects(self) -> str:
+        """What is allowed, to be read after "must be"."""
+        return self._expects()
+
+    @abstractmethod
+    def _expects(self) -> str: ...
+
+    @abstractmethod
+    def _read(self, value: Any) -> Any:
+        """Return the Python value; raise `UnfitError`, or any other `ValueError`, when there is none."""
+
+    def _schema(self) -> dict[str, Any]:
+        """Return what a user may write, as JSON Schema."""
+        return {"type": "string"}
+
+    def display(self, value: Any) -> Any:
+        """Return the value of an option as logs and ``repr`` may show it."""
+        return value
+
+    def read(self, value: object) -> Any:
+        """Return the Python value.
+
+        Raises:
+            ValueError: The text is what is wrong, to be read after a name. It repeats the value.
+        """
+        try:
+            return self._read(value)
+        except ValueError as error:
+            problem = _sentence(error, self.expects, value, secret=False)
+        raise ValueError(problem.strip())
+
+    def parse(self, option: str, value: object) -> Any:
+        """Return the value of an option.
+
+        Raises:
+            OptionError: In one sentence that names the option and repeats no text that may be a secret.
+        """
+        given = value.strip() if self.strips and isinstance(value, str) else value
+        try:
+            return self._read(given)
+        except ValueError as error:
+            problem = _sentence(error, self.expects, given, secret=True)
+        # Raised here, because the caught error would be its context, with frames that hold the value.
+        raise OptionError(f"option {option}{problem}", option=option)
+
+    def check(self, value: Any, info: ValidationInfo) -> Any:
+        """Return the value of a model's field; raise the error of that field."""
+        if trusted(info):
+            if isinstance(value, self.wire) and (self.wire is bool or not isinstance(value, bool)):
+                return value if isinstance(value, self.python) else self.python(value)
+            raise field_error("wrong_type", f"must be {self.expects}, not {shown(value)}")
+        try:
+            return self.read(value)
+        except ValueError as error:
+            problem = str(error)
+        raise field_error("wrong_value", problem)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return self._schema()
+
+
+def text_of(value: Any) -> str:
+    """Return the text; raise `ValueError` for another type, and for halves of surrogate pairs, which UTF-8 lacks."""
+    if not isinstance(value, str):
+        raise UnfitError
+    value.encode()
+    return value
+
+
+def _count(number: int) -> str:
+    return {INT64_MAX: "2^63-1", UINT64_MAX: "2^64-1"}.get(number, f"{number:,}")
+
+
+def _unlimited(expects: str, meaning: str) -> str:
+    return f"{expects}, or 0 or -1 ({meaning})" if meaning else expects
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """``true`` or ``false`` in any case -> bool; nothing else, because a mistyped word must not mean false."""
+
+    python: ClassVar[type[Any]] = bool
+    wire: ClassVar[type[Any]] = bool
+
+    def _expects(self) -> str:
         return "true or false"
 
-    def parse(self, option: str, value: object) -> bool:
+    def _read(self, value: Any) -> bool:
         if isinstance(value, bool):
             return value
-        text = str(value).strip().lower()
-        if text not in {"true", "false"}:
-            raise wrong(option, self.expects, value)
-        return text == "true"
+        if text_of(value).lower() not in ("true", "false"):
+            raise UnfitError
+        return bool(value.lower() == "true")
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One of ``words``, in any case -> the word as it stands there. ``words`` are in lower case."""
+class Choice(Kind):
+    """One of ``words``, in any case -> that word. With ``empty`` an empty text stands for the first one."""
 
     words: tuple[str, ...]
+    empty: bool = False
 
-    @property
-    def expects(self) -> str:
+    def _expects(self) -> str:
         return f"{', '.join(self.words[:-1])} or {self.words[-1]}"
 
-    def parse(self, option: str, value: object) -> str:
-        word = str(value).strip().lower()
-        if word in self.words:
-            return word
-        # Longer texts are no typing errors, and comparing them takes time that grows with their length.
-        closest = difflib.get_close_matches(word[:MAX_SHOWN], self.words, n=1, cutoff=0.5)
-        hint = f"; did you mean {closest[0]}" if closest else ""
-        raise wrong(option, self.expects, value, hint)
+    def _read(self, value: Any) -> str:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if value == "" and self.empty:
+            return self.words[0]
+        if word not in self.words:
+            raise UnfitError(hint=did_you_mean(word, self.words, 0.5))
+        return word
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.words)}
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A whole number from ``low`` to ``high`` -> int."""
+class Whole(Kind):
+    """A whole number from ``low`` to ``high`` -> int.
 
-    low: int = 1
+    ``unlimited`` says that 0 and -1 are allowed too, and what they mean; servers store -1 for both, or nothing.
+    """
+
+    low: int = 0
     high: int = INT64_MAX
+    unlimited: str = ""
+    python: ClassVar[type[Any]] = int
+    wire: ClassVar[type[Any]] = int
 
-    @property
-    def expects(self) -> str:
-        high = "2^63-1" if self.high == INT64_MAX else f"{self.high:,}"
-        return f"a whole number from {self.low:,} to {high}"
+    def _expects(self) -> str:
+        return _unlimited(f"a whole number from {_count(self.low)} to {_count(self.high)}", self.unlimited)
+
+    def _read(self, value: Any) -> int:
+        is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
+        if isinstance(value, bool) or not (is_text or isinstance(value, int)):
+            raise UnfitError
+        number = int(value)
+        if not self.low <= number <= self.high and not (self.unlimited and number in (0, -1)):
+            raise UnfitError
+        return number
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": -1 if self.unlimited else self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Size(Kind):
+    """A size from ``low`` to ``high`` -> `Bytes`: ``65536``, ``512k``, ``8m``, ``8mb``, ``8MiB``, ``1g``.
+
+    Units are powers of 1,024. ``unlimited`` as for `Whole`.
+    """
+
+    low: int = 0
+    high: int = INT64_MAX
+    unlimited: str = ""
+    python: ClassVar[type[Any]] = Bytes
+    wire: ClassVar[type[Any]] = int
+
+    def _expects(self) -> str:
+        high = _short_size(self.high) or f"{_count(self.high)} bytes"
+        return _unlimited(
+            f"a size from {_short_size(self.low) or self.low} to {high} such as 65536, 512k, 8m or 1g", self.unlimited
+        )
 
     def parse(self, option: str, value: object) -> int:
-        text = str(value).strip()
-        if isinstance(value, bool) or not _INTEGER.fullmatch(text) or not self.low <= int(text) <= self.high:
-            raise wrong(option, self.expects, value)
-        return int(text)
+        """Return the number of bytes, as a plain int."""
+        return int(super().parse(option, value))
+
+    def _read(self, value: Any) -> Bytes:
+        is_negative = isinstance(value, str) and value.strip() == "-1"
+        size = Bytes(-1) if is_negative else Bytes.of(value)
+        if not self.low <= size <= self.high and not (self.unlimited and size in (0, -1)):
+            raise UnfitError
+        return size
+
+    def _schema(self) -> dict[str, Any]:
+        number = {"type": "integer", "minimum": -1 if self.unlimited else self.low, "maximum": self.high}
+        text = {"type": "string", "pattern": _SIZE_PATTERN, "examples": ["512k", "8m", "1g"]}
+        return {"anyOf": [{**number, "description": "bytes"}, text]}
+
+
+def _short_size(size: int) -> str:
+    """Return a size with the largest unit that it is a multiple of, as options have it; "" when there is none."""
+    for power, unit in enumerate("tgmk"):
+        scale = 1 << (10 * (4 - power))
+        if size >= scale and size % scale == 0:
+            return f"{size // scale}{unit}"
+    return ""
 
 
 @dataclass(frozen=True)
-class Duration:
+class Seconds(Kind):
     """``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, ``2w``, ``1y``, ``10 seconds``, ``1m 30s`` -> float seconds.
 
-    ``low`` and ``high`` are durations too. A number without unit is refused: Spark's own options disagree
-    about whether that means seconds or milliseconds. A number that is not text is taken as seconds.
+    ``low`` and ``high`` are durations too. A text without unit is refused: Spark's own options disagree about whether
+    that means seconds or milliseconds. A number that is not text is taken as seconds.
     """
 
     low: str
     high: str
 
-    @property
-    def expects(self) -> str:
+    def _expects(self) -> str:
         return f"a duration from {self.low} to {self.high} such as 500ms, 30s, 5m or 2h"
 
-    def parse(self, option: str, value: object) -> float:
+    def _read(self, value: Any) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            seconds: Fraction | None = Fraction(value) if abs(value) <= INT64_MAX else None
+            seconds = Fraction(value) if abs(value) <= INT64_MAX else None
         else:
             seconds = duration_seconds(str(value))
         low, high = duration_seconds(self.low), duration_seconds(self.high)
         if seconds is None or low is None or high is None or not low <= seconds <= high:
-            raise wrong(option, self.expects, value, minutes_or_months(value))
+            raise UnfitError(hint=minutes_or_months(value))
         return float(seconds)
 
 
 @dataclass(frozen=True)
-class Size:
-    """``65536``, ``512k``, ``8m``, ``8mb``, ``8MiB``, ``1g`` -> int bytes; units are powers of 1,024."""
+class Span(Kind):
+    """A duration of at least ``low``, or 0 -> `Nanoseconds`. A number is nanoseconds, as the server has it.
 
-    low: str
-    high: str
+    ``zero`` says what 0 means; empty when 0 is not allowed. ``negative``: servers store any negative number, which
+    means the same as 0.
+    """
 
-    @property
-    def expects(self) -> str:
-        return f"a size from {self.low} to {self.high} such as 65536, 512k, 8m or 1g"
+    low: str = "1ns"
+    zero: str = "none"
+    negative: bool = False
+    python: ClassVar[type[Any]] = Nanoseconds
+    wire: ClassVar[type[Any]] = int
 
-    def parse(self, option: str, value: object) -> int:
-        size = None if isinstance(value, bool) else size_bytes(str(value))
-        low, high = size_bytes(self.low), size_bytes(self.high)
-        if size is None or low is None or high is None or not low <= size <= high:
-            raise wrong(option, self.expects, value)
-        return size
+    def _expects(self) -> str:
+        least = "" if self.low == "1ns" else f" of at least {self.low}"
+        zero = f", or {'0 or -1' if self.negative else '0'} ({self.zero})" if self.zero else ""
+        return f"a duration{least} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
+
+    def _read(self, value: Any) -> Nanoseconds:
+        try:
+            duration = Nanoseconds.of(value)
+        except ValueError:
+            raise UnfitError(hint=minutes_or_months(value)) from None
+        is_zero = (self.zero and duration == 0) or (self.negative and duration < 0)
+        if abs(duration) > INT64_MAX or (duration < Nanoseconds.of(self.low) and not is_zero):
+            raise UnfitError
+        return duration
+
+    def _schema(self) -> dict[str, Any]:
+        least = -1 if self.negative else 0 if self.zero else int(Nanoseconds.of(self.low))
+        text = {"type": "string", "pattern": _DURATION_PATTERN, "examples": ["10s", "5m", "1h30m"]}
+        return {"anyOf": [text, {"type": "integer", "minimum": least, "description": "nanoseconds"}]}
 
 
 @dataclass(frozen=True)
-class Time:
+class Time(Kind):
     """ISO-8601 with a zone, down to nanoseconds, or epoch milliseconds -> int nanoseconds since the epoch.
 
-    A time without zone is refused, because driver and executors may stand in different ones. So is a number
-    too small to be milliseconds in any stream's lifetime: it is nearly always seconds. An `int` is
-    nanoseconds.
+    A time without zone is refused, because driver and executors may be in different ones. So is a number that is too
+    small for the milliseconds of any stream: it is nearly always seconds. An `int` is nanoseconds.
     """
 
-    @property
-    def expects(self) -> str:
+    def _expects(self) -> str:
         return A_TIME
 
-    def parse(self, option: str, value: object) -> int:
+    def _read(self, value: Any) -> int:
         try:
             return time_nanoseconds(value)
         except ValueError as error:
-            expected = str(error)
-        # Raised out here: inside, the caught error would be its context, and hold frames with the value.
-        raise wrong(option, expected, value)
+            raise UnfitError(str(error)) from None
 
 
 @dataclass(frozen=True)
-class Text:
-    """Any text that is not empty -> str, as it is."""
+class When(Kind):
+    """A time -> `Timestamp`. Text in the form that servers write (RFC 3339) stays as it is, whatever its year and zone.
 
-    @property
-    def expects(self) -> str:
-        return "a text"
+    A server compares the text of times, and returns any year: the year 1 stands for "never" (Go's zero time).
+    """
 
-    def parse(self, option: str, value: object) -> str:
-        text = str(value)
-        if not text.strip():
-            raise OptionError(f"option {option} must not be empty", option=option)
+    python: ClassVar[type[Any]] = Timestamp
+
+    def _expects(self) -> str:
+        return "a time with its zone such as 2026-03-01T12:00:00Z, or an aware datetime"
+
+    def check(self, value: Any, info: ValidationInfo) -> Any:
+        """Return the time; even a server's text must look like one."""
+        time = super().check(value, info)
+        if not _SERVER_TIME.match(time):
+            raise field_error("wrong_value", f"must be {self.expects}, not {shown(value)}")
+        return time
+
+    def _read(self, value: Any) -> Timestamp:
+        if isinstance(value, str) and _is_rfc3339(value):
+            return Timestamp(value)
+        try:
+            return Timestamp.of(value)
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "string", "format": "date-time"}
+
+
+def _is_rfc3339(text: str) -> bool:
+    """Return whether Go reads this as a time."""
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        return False
+    year, month, day = (int(part) for part in match.groups()[:3])
+    try:
+        dt.date(year or 4, month, day)  # Python has no year 0, a leap year like 4
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A text of at most ``most`` bytes, or one that fits a pattern -> str, as it is.
+
+    ``required``: the text must not be blank. ``words`` says what fits the pattern.
+    """
+
+    most: int = 0
+    pattern: str = ""
+    words: str = ""
+    required: bool = False
+    strips: ClassVar[bool] = False
+
+    def _expects(self) -> str:
+        return self.words or (f"a text of at most {self.most:,} bytes" if self.most else "a text")
+
+    def _read(self, value: Any) -> str:
+        text = text_of(value)
+        if self.required and not text.strip():
+            raise UnfitError(problem="must not be empty")
+        if (self.most and len(text.encode()) > self.most) or (self.pattern and not re.fullmatch(self.pattern, text)):
+            raise UnfitError
         return text
 
+    def display(self, value: Any) -> Any:
+        """Return a placeholder: a password given in the place of a path passes for a text."""
+        return NOT_SHOWN
+
+    def _schema(self) -> dict[str, Any]:
+        most = {"maxLength": self.most} if self.most else {}
+        return {"type": "string", **most, **({"pattern": f"^({self.pattern})$"} if self.pattern else {})}
+
 
 @dataclass(frozen=True)
-class Secret:
+class Secret(Kind):
     """Any text that is not empty -> `SecretStr`. No error repeats it."""
 
-    @property
-    def expects(self) -> str:
+    strips: ClassVar[bool] = False
+
+    def _expects(self) -> str:
         return "a text that is kept secret"
 
-    def parse(self, option: str, value: object) -> SecretStr:
+    def _read(self, value: Any) -> SecretStr:
         secret = value if isinstance(value, SecretStr) else SecretStr(str(value))
         if not secret.get_secret_value().strip():
-            raise OptionError(f"option {option} must not be empty", option=option)
+            raise UnfitError(problem="must not be empty")
         return secret
+
+    def display(self, value: Any) -> Any:
+        """Return a placeholder."""
+        return NOT_SHOWN
+
+
+@dataclass(frozen=True)
+class Octets(Kind):
+    """Base64, as JSON has it -> bytes."""
+
+    python: ClassVar[type[Any]] = bytes
+
+    def _expects(self) -> str:
+        return "base64"
+
+    def _read(self, value: Any) -> bytes:
+        return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
+
+    def check(self, value: Any, info: ValidationInfo) -> bytes:
+        """Return the bytes; a server's text is decoded as well."""
+        try:
+            return self._read(value)
+        except (ValueError, TypeError):
+            raise field_error("wrong_value", f"must be {self.expects}") from None
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "string", "contentEncoding": "base64"}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        base64_text = core_schema.plain_serializer_function_ser_schema(_base64, when_used="json")
+        return core_schema.with_info_plain_validator_function(self.check, serialization=base64_text)
+
+
+def _base64(octets: bytes) -> str:
+    return base64.b64encode(octets).decode()
 
 
 def file_path(what: str, path: str | os.PathLike[str]) -> str:
-    """A path as text. `OptionError` that begins with ``what`` for one that no file can have.
+    """Return a path as text.
 
     Python raises a bare `ValueError` for a path with a NUL character or with half of a surrogate pair.
+
+    Raises:
+        OptionError: No file can have the path; the error begins with ``what``.
     """
     text = os.fspath(path)
     try:
@@ -268,32 +583,3 @@ def file_path(what: str, path: str | os.PathLike[str]) -> str:
     if not possible:
         raise OptionError(f"{what} must be a path that a file can have: this one has a character of none", option=what)
     return text
-
-
-def items(option: str, value: object, what: str) -> tuple[str, ...]:
-    """The elements of a comma list, or of a sequence of str, without blanks around them.
-
-    Raises `OptionError`.
-    """
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
-        raise wrong(option, f"a comma list of {what}")
-    items = tuple(part.strip() for part in parts)
-    if not all(items):
-        raise OptionError(f"option {option} holds an empty element where {what} are listed", option=option)
-    return items
-
-
-def place(names: Sequence[str], index: int) -> str:
-    """Which element of a list an error is about; errors never repeat the element itself.
-
-    To be read after the option's name.
-    """
-    return "" if len(names) == 1 else f" (element {index + 1})"
-
-
-def refuse_twice(option: str, names: Sequence[str]) -> None:
-    """Raise `OptionError` when a name is listed twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise OptionError(f"option {option} names {shown(name)} twice", option=option)

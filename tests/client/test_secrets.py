@@ -25,7 +25,8 @@ from spark_jetstream.cli.main import app
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
-from spark_jetstream.options.specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, OptionSpec
+from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
+from spark_jetstream.options.specs import OptionSpec
 
 MARK = "hunter2SECRET"
 SEED = f"SUA{MARK.upper()}"
@@ -245,16 +246,16 @@ def check_one(options: dict[str, str], use: str) -> None:
         check(texts_of_error(error))
 
 
-@pytest.mark.parametrize("given", cases(CONNECTION_OPTIONS))
+@pytest.mark.parametrize("given", cases(ConnectionOptions.specs))
 def test_no_connection_option_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
     check_all(given, [*USES], caplog)
 
 
-@pytest.mark.parametrize("given", cases(SOURCE_OPTIONS))
+@pytest.mark.parametrize("given", cases(SourceOptions.specs))
 def test_no_option_of_a_source_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
     check_all(given, ["reader", "stream reader"], caplog)
 
 
-@pytest.mark.parametrize("given", cases(SINK_OPTIONS))
+@pytest.mark.parametrize("given", cases(SinkOptions.specs))
 def test_no_option_of_a_sink_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
     check_all(given, ["writer", "stream writer"], caplog)

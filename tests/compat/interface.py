@@ -16,7 +16,7 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.cli.app import FAILED, INTERRUPTED, NOT_REACHED, WRONG_USAGE, exit_code
 from spark_jetstream.cli.main import app
 from spark_jetstream.errors import API_ERRORS, ApiError, JetStreamError
-from spark_jetstream.options.specs import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 
 MODULES = ("", ".admin", ".admin.event_models", ".testing", ".permissions", ".options", ".errors", ".java")
 
@@ -106,7 +106,7 @@ def managers() -> dict[str, Any]:
 
 def options() -> dict[str, dict[str, list[Any]]]:
     """The options: default, the only kind of query that has it, whether it is secret."""
-    sides = {"connection": CONNECTION_OPTIONS, "source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
+    sides = {"connection": ConnectionOptions.specs, "source": SourceOptions.specs, "sink": SinkOptions.specs}
     return {side: {each.name: [each.default, each.only, each.secret] for each in of} for side, of in sides.items()}
 
 

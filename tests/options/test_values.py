@@ -14,21 +14,26 @@ from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.names import (
+    CommaList,
     Identifier,
+    KeyFilter,
+    Name,
     Positions,
     Prefix,
-    StreamName,
-    StreamNames,
+    PublishSubject,
     Subject,
-    SubjectFilters,
 )
 from spark_jetstream.options.servers import Servers
-from spark_jetstream.options.values import Choice, Duration, Flag, Kind, Secret, Size, Text, Time, Whole
+from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
 from spark_jetstream.protocol.subjects import subject_fault, subjects_overlap
 from spark_jetstream.protocol.units import duration_seconds, size_bytes
 
-DURATION = Duration("0s", "3650d")
-SIZE = Size("0", "1024t")
+DURATION = Seconds("0s", "3650d")
+SIZE = Size(0, 1 << 50)
+STREAM = Name("stream", single=True)
+STREAMS = CommaList(Name("stream"), "stream names")
+FILTERS = CommaList(Subject(), "subject filters", apart=True)
+KEYS = CommaList(KeyFilter(), "keys", apart=True)
 BOTH = Positions(("earliest", "latest"))
 DELIVERY = Choice(("at-least-once", "deduplicated", "exactly-once"))
 NOON = 1_772_366_400_000_000_000  # 2026-03-01T12:00:00Z
@@ -37,8 +42,8 @@ GOOD: list[tuple[Kind, object, object]] = [
     (Flag(), "true", True),
     (Flag(), " FALSE ", False),
     (Flag(), True, True),
-    (Whole(), "1", 1),
-    (Whole(), " 9223372036854775807 ", 2**63 - 1),
+    (Whole(1), "1", 1),
+    (Whole(1), " 9223372036854775807 ", 2**63 - 1),
     (Whole(0), "+0", 0),
     (DURATION, "500ms", 0.5),
     (DURATION, "250us", 0.00025),
@@ -85,26 +90,26 @@ GOOD: list[tuple[Kind, object, object]] = [
     (Time(), "1772366400000", NOON),
     (Time(), "0", 0),
     (Time(), 5, 5),
-    (Text(), " as it is ", " as it is "),
+    (Text(required=True), " as it is ", " as it is "),
     (Servers(), "nats://a:4222", ("nats://a:4222",)),
     (Servers(), "a, TLS://b:1/ ,[::1]:4222", ("nats://a", "tls://b:1", "nats://[::1]:4222")),
     (Servers(), "wss://h/nats,ws://h:80", ("wss://h/nats", "ws://h:80")),
     (Servers(), "nats://u:p@a,nats://u:p@b:1", ("nats://a", "nats://b:1")),
     (Servers(), ("nats://a",), ("nats://a",)),
-    (StreamNames(), "ORDERS", ("ORDERS",)),
-    (StreamNames(), " B , A,größe", ("B", "A", "größe")),
-    (SubjectFilters(), "a.*.c, b.>", ("a.*.c", "b.>")),
-    (SubjectFilters(), "größe.$x", ("größe.$x",)),
-    (StreamName(), " ORDERS ", "ORDERS"),
-    (StreamName(), "größe", "größe"),
-    (StreamName(), "ö" * 127, "ö" * 127),
-    (Subject(), " orders.eu.de ", "orders.eu.de"),
-    (Subject(), "a,b", "a,b"),
-    (Subject(), "größe.a*b.>>.**", "größe.a*b.>>.**"),
-    (Subject(), "$KV.prices.tea", "$KV.prices.tea"),
-    (Subject(), "$JSON.a", "$JSON.a"),
-    (Subject(), "a.$JS.b", "a.$JS.b"),
-    (Subject(), "x" * 1024, "x" * 1024),
+    (STREAMS, "ORDERS", ("ORDERS",)),
+    (STREAMS, " B , A,größe", ("B", "A", "größe")),
+    (FILTERS, "a.*.c, b.>", ("a.*.c", "b.>")),
+    (FILTERS, "größe.$x", ("größe.$x",)),
+    (STREAM, " ORDERS ", "ORDERS"),
+    (STREAM, "größe", "größe"),
+    (STREAM, "ö" * 127, "ö" * 127),
+    (PublishSubject(), " orders.eu.de ", "orders.eu.de"),
+    (PublishSubject(), "a,b", "a,b"),
+    (PublishSubject(), "größe.a*b.>>.**", "größe.a*b.>>.**"),
+    (PublishSubject(), "$KV.prices.tea", "$KV.prices.tea"),
+    (PublishSubject(), "$JSON.a", "$JSON.a"),
+    (PublishSubject(), "a.$JS.b", "a.$JS.b"),
+    (PublishSubject(), "x" * 1024, "x" * 1024),
     (Identifier(100), " 2026-03-01_Load ", "2026-03-01_Load"),
     (Identifier(3), "-_9", "-_9"),
     (DELIVERY, " Exactly-ONCE ", "exactly-once"),
@@ -124,17 +129,17 @@ BAD: list[tuple[Kind, object, str]] = [
     (Flag(), "", "must be true or false"),
     (Whole(1, 5000), "0", 'must be a whole number from 1 to 5,000, not "0"'),
     (Whole(1, 5000), "5001", "from 1 to 5,000"),
-    (Whole(), "9223372036854775808", "from 1 to 2^63-1"),
-    (Whole(), "9" * 5000, "a whole number"),
-    (Whole(), "1.0", "a whole number"),
-    (Whole(), "1e3", "a whole number"),
-    (Whole(), "\u0661", "a whole number"),
-    (Whole(), "1_000", "a whole number"),
-    (Whole(), "", "a whole number"),
-    (Whole(), True, "a whole number"),
-    (Duration("1s", "10m"), "10", "must be a duration from 1s to 10m"),
-    (Duration("1s", "10m"), "999ms", "a duration from 1s to 10m"),
-    (Duration("1s", "10m"), "601s", "a duration from 1s to 10m"),
+    (Whole(1), "9223372036854775808", "from 1 to 2^63-1"),
+    (Whole(1), "9" * 5000, "a whole number"),
+    (Whole(1), "1.0", "a whole number"),
+    (Whole(1), "1e3", "a whole number"),
+    (Whole(1), "\u0661", "a whole number"),
+    (Whole(1), "1_000", "a whole number"),
+    (Whole(1), "", "a whole number"),
+    (Whole(1), True, "a whole number"),
+    (Seconds("1s", "10m"), "10", "must be a duration from 1s to 10m"),
+    (Seconds("1s", "10m"), "999ms", "a duration from 1s to 10m"),
+    (Seconds("1s", "10m"), "601s", "a duration from 1s to 10m"),
     (DURATION, "-1s", "a duration"),
     (DURATION, "1 fortnight", "a duration"),
     (DURATION, "s", "a duration"),
@@ -147,8 +152,8 @@ BAD: list[tuple[Kind, object, str]] = [
     (DURATION, "0.01M", "such as 0.3d"),
     (DURATION, float("inf"), "a duration"),
     (DURATION, True, "a duration"),
-    (Size("64k", "512m"), "65535", "must be a size from 64k to 512m"),
-    (Size("64k", "512m"), "513m", "a size from 64k to 512m"),
+    (Size(64 << 10, 512 << 20), "65535", "must be a size from 64k to 512m"),
+    (Size(64 << 10, 512 << 20), "513m", "a size from 64k to 512m"),
     (SIZE, "1.5g", "a size"),
     (SIZE, "-1", "a size"),
     (SIZE, "1x", "a size"),
@@ -174,7 +179,7 @@ BAD: list[tuple[Kind, object, str]] = [
     (Time(), "1969-12-31T23:59:59Z", "between 1970 and 2262"),
     (Time(), "2262-04-11T23:47:16.854775808Z", "between 1970 and 2262"),
     (Time(), "1772366400000000000", "between 1970 and 2262"),
-    (Text(), " ", "must not be empty"),
+    (Text(required=True), " ", "must not be empty"),
     (Secret(), "", "must not be empty"),
     (Servers(), "", "holds an empty element"),
     (Servers(), "a,,b", "holds an empty element"),
@@ -191,40 +196,40 @@ BAD: list[tuple[Kind, object, str]] = [
     (Servers(), "ws://a/p?q=1", "follow the host"),
     (Servers(), "nats://a,ws://b", "mixes"),
     (Servers(), 7, "must be a comma list"),
-    (StreamNames(), "", "must name at least one stream"),
-    (StreamNames(), "A,", "holds an empty element"),
-    (StreamNames(), "A,A", 'names "A" twice'),
-    (StreamNames(), "A B", "a stream name has no blanks"),
-    *((StreamNames(), f"A{sign}B", "a stream name has no") for sign in ".*>/\\\t\0"),
-    (StreamNames(), "ö" * 128, "longer than 255 bytes"),
-    (SubjectFilters(), "", "holds an empty element"),
-    (SubjectFilters(), "a..b", "a token between the dots is empty"),
-    (SubjectFilters(), ".a", "a token between the dots is empty"),
-    (SubjectFilters(), "a.", "a token between the dots is empty"),
-    (SubjectFilters(), "a.>.b", "> is not the last token"),
-    (SubjectFilters(), "a.b*", "not a token of its own"),
-    (SubjectFilters(), "a.>>", "not a token of its own"),
-    (SubjectFilters(), "a b", "there are blanks"),
-    (SubjectFilters(), "a.*,*.b", '"a.*" and "*.b", which overlap'),
-    (SubjectFilters(), "a,a", 'names "a" twice'),
-    (SubjectFilters(), "a.b,>", '"a.b" and ">", which overlap'),
-    (StreamName(), " ", "must name a stream"),
-    (StreamName(), "A, B", "must name one stream, not a list"),
-    (StreamName(), "A,", "must name one stream, not a list"),
-    *((StreamName(), f"A{sign}B", "a stream name has no") for sign in " .*>/\\\t\0"),
-    (StreamName(), "ö" * 128, "longer than 255 bytes"),
-    (Subject(), "", "a token between the dots is empty"),
-    (Subject(), "a..b", "a token between the dots is empty"),
-    (Subject(), ".a", "a token between the dots is empty"),
-    (Subject(), "a.", "must be a subject to publish to, but in this one a token between the dots is empty"),
-    *((Subject(), f"a{sign}b", "there are blanks or control characters") for sign in " \t\r\n\0\x01\x1f\x7f\ud800"),
-    (Subject(), "a.*.b", "there is a wildcard"),
-    (Subject(), "a.>", "there is a wildcard"),
-    (Subject(), ">", "there is a wildcard"),
-    (Subject(), "$JS.API.INFO", "everything below $JS belongs to the server"),
-    (Subject(), "$JS", "everything below $JS"),
-    (Subject(), "$SYS.REQ.a", "everything below $SYS"),
-    (Subject(), "ö" * 513, "there are 1,026 bytes, more than 1,024"),
+    (STREAMS, "", "must not be empty"),
+    (STREAMS, "A,", "holds an empty element"),
+    (STREAMS, "A,A", 'names "A" twice'),
+    (STREAMS, "A B", "without blanks, dots"),
+    *((STREAMS, f"A{sign}B", "without blanks, dots") for sign in ".*>/\\\t\0"),
+    (STREAMS, "ö" * 128, "the name of a stream of at most 255 bytes"),
+    (FILTERS, "", "must not be empty"),
+    (FILTERS, "a..b", "a token between the dots is empty"),
+    (FILTERS, ".a", "a token between the dots is empty"),
+    (FILTERS, "a.", "a token between the dots is empty"),
+    (FILTERS, "a.>.b", "> is not the last token"),
+    (FILTERS, "a.b*", "not a token of its own"),
+    (FILTERS, "a.>>", "not a token of its own"),
+    (FILTERS, "a b", "there are blanks"),
+    (FILTERS, "a.*,*.b", '"a.*" and "*.b", which overlap'),
+    (FILTERS, "a,a", 'names "a" twice'),
+    (FILTERS, "a.b,>", '"a.b" and ">", which overlap'),
+    (STREAM, " ", "must be the name of one stream"),
+    (STREAM, "A, B", "must name one stream, not a list"),
+    (STREAM, "A,", "must name one stream, not a list"),
+    *((STREAM, f"A{sign}B", "without blanks, dots") for sign in " .*>/\\\t\0"),
+    (STREAM, "ö" * 128, "the name of one stream of at most 255 bytes"),
+    (PublishSubject(), "", "a token between the dots is empty"),
+    (PublishSubject(), "a..b", "a token between the dots is empty"),
+    (PublishSubject(), ".a", "a token between the dots is empty"),
+    (PublishSubject(), "a.", "must be a subject without blanks and wildcards: a token between the dots is empty"),
+    *((PublishSubject(), f"a{sign}b", "blanks or control characters") for sign in " \t\r\n\0\x01\x1f\x7f\ud800"),
+    (PublishSubject(), "a.*.b", "there is a wildcard"),
+    (PublishSubject(), "a.>", "there is a wildcard"),
+    (PublishSubject(), ">", "there is a wildcard"),
+    (PublishSubject(), "$JS.API.INFO", "everything below $JS belongs to the server"),
+    (PublishSubject(), "$JS", "everything below $JS"),
+    (PublishSubject(), "$SYS.REQ.a", "everything below $SYS"),
+    (PublishSubject(), "ö" * 513, "there are 1,026 bytes, more than 1,024"),
     (Identifier(100), "", "must be 1 to 100 letters"),
     (Identifier(3), "abcd", "must be 1 to 3 letters (a to z), digits, _ and -"),
     *((Identifier(100), f"a{sign}b", "must be 1 to 100 letters") for sign in " .*>$/:\n\0ö\u0661"),
@@ -259,6 +264,8 @@ BAD: list[tuple[Kind, object, str]] = [
     (BOTH, '{"A": 9223372036854775808}', "a sequence from 1"),
     (BOTH, '{"A": ' + "9" * 10_000 + "}", "a sequence from 1"),
     (BOTH, 7, "must be text or pairs"),
+    (KEYS, "a b", "must be a key, possibly with * and >: there is something else than letters"),
+    (KEYS, "a.>,a.b", "which overlap"),
 ]
 
 
@@ -368,24 +375,24 @@ def test_times_agree_with_datetime_to_the_nanosecond(moment: datetime, nanosecon
     )
 )
 def test_positions_come_back_from_json(positions: dict[str, int]) -> None:
-    assert dict(BOTH.parse("startingOffsets", json.dumps(positions))) == positions  # type: ignore[arg-type]
+    assert dict(BOTH.parse("startingOffsets", json.dumps(positions))) == positions
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_value_or_an_option_error(text: str) -> None:
     kinds: list[Kind] = [
         Flag(),
-        Whole(),
+        Whole(1),
         DURATION,
         SIZE,
         Time(),
-        Text(),
+        Text(required=True),
         Secret(),
         Servers(),
-        StreamNames(),
-        StreamName(),
-        SubjectFilters(),
-        Subject(),
+        STREAMS,
+        STREAM,
+        FILTERS,
+        PublishSubject(),
         Identifier(100),
         DELIVERY,
         Prefix(),
@@ -408,11 +415,11 @@ def matches(subject: tuple[str, ...], tokens: list[str]) -> bool:
 
 
 TOKENS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3)
-FILTERS = st.tuples(TOKENS, st.booleans()).map(lambda pair: [*pair[0], *([">"] if pair[1] else [])])
+FILTER_TOKENS = st.tuples(TOKENS, st.booleans()).map(lambda pair: [*pair[0], *([">"] if pair[1] else [])])
 SUBJECTS = [subject for length in range(1, 6) for subject in product("abc", repeat=length)]
 
 
-@given(FILTERS, FILTERS)
+@given(FILTER_TOKENS, FILTER_TOKENS)
 def test_overlap_is_what_trying_all_subjects_finds(one: list[str], other: list[str]) -> None:
     assert not subject_fault(".".join(one))
     found = any(matches(subject, one) and matches(subject, other) for subject in SUBJECTS)

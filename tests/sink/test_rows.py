@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import OptionError, SchemaError
-from spark_jetstream.options.names import Subject
+from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.sink.rows import SinkColumns, subject_fault
 from tests.support.sink_rows import HEADERS, batch_of, read, rows
 
@@ -254,7 +254,7 @@ def test_a_subject_that_is_not_utf8_is_published_as_it_is(subject: bytes) -> Non
 def test_column_and_options_have_the_same_rules_for_subjects(subject: str) -> None:
     subject = subject.strip()
     try:
-        Subject().parse("subject", subject)
+        PublishSubject().parse("subject", subject)
         accepted = True
     except OptionError:
         accepted = False

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from spark_jetstream.admin.models.base import Model, Reply
-from spark_jetstream.admin.models.fields import Boolean, Count, Size, String, Volume, Whole
+from spark_jetstream.admin.models.fields import Boolean, Count, String, Volume
+from spark_jetstream.options.values import Size, Whole
 from spark_jetstream.protocol.units import Bytes
 
 _UNLIMITED = Bytes(-1)

@@ -19,14 +19,18 @@ from typing import Any, ClassVar, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
-from spark_jetstream.admin.models.fields import TRUST, Count, String, closest, fault, trusted
+from spark_jetstream.admin.models.fields import Count, String, hint
 from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.options.values import TRUST, field_error, trusted
 from spark_jetstream.protocol.units import shown
 
 M = TypeVar("M", bound="Model")
 
 SERVER_METADATA = "_nats."
 """What the keys of ``metadata`` begin with that the server writes. They are never sent."""
+
+Check = tuple[Any, str]
+"""Whether something is wrong, and what."""
 
 _PART = "part"
 _NEWER = "newer"
@@ -102,8 +106,12 @@ class Model(BaseModel):
         return (*type(self).model_fields, *(self.model_extra or {}))
 
     def faults(self) -> list[str]:
-        """What is wrong with fields that do not fit together, in words; empty when nothing is known to be wrong."""
-        return []
+        """Return what is wrong with fields that do not fit together, in words."""
+        return [message for is_wrong, message in self._checks() if is_wrong]
+
+    def _checks(self) -> Iterator[Check]:
+        """Yield what a server refuses in any case, or silently does otherwise."""
+        return iter(())
 
     @model_validator(mode="before")
     @classmethod
@@ -116,10 +124,10 @@ class Model(BaseModel):
         if trusted(info):
             return given
         names = tuple(cls.model_fields)
-        unknown = [f"{shown(name)}{closest(str(name), names)}" for name in data if name not in cls.model_fields]
+        unknown = [f"{shown(name)}{hint(str(name), names)}" for name in data if name not in cls.model_fields]
         newer = (info.context or {}).get(_NEWER)
         if unknown and not (newer is not None and newer()):
-            raise fault("unknown_field", f"there is no field {', '.join(unknown)}")
+            raise field_error("unknown_field", f"there is no field {', '.join(unknown)}")
         return {name: cls._listed(name, value) for name, value in given.items()}
 
     @classmethod
@@ -129,7 +137,7 @@ class Model(BaseModel):
         if field is None or get_origin(field.annotation) is not tuple or not isinstance(value, (str, Mapping, Model)):
             return value
         if isinstance(value, str) and "," in value:
-            raise fault("contradiction", f"{name} must be a list, not a text with commas such as {shown(value)}")
+            raise field_error("contradiction", f"{name} must be a list, not a text with commas such as {shown(value)}")
         return (value,)
 
     @model_validator(mode="after")
@@ -139,7 +147,7 @@ class Model(BaseModel):
         checked = known is not None or not (trusted(info) or context.get(_PART))
         found = [each for each in self.faults() if each not in (known or ())] if checked else []
         if found:
-            raise fault("contradiction", "; ".join(found))
+            raise field_error("contradiction", "; ".join(found))
         return self
 
 
@@ -176,8 +184,13 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             yield f"{where} {words}".strip()
 
 
+def without_server_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata without what the server wrote."""
+    return {key: value for key, value in metadata.items() if not key.startswith(SERVER_METADATA)}
+
+
 def _own(body: dict[str, Any]) -> dict[str, Any]:
-    """Without what the server wrote into ``metadata``."""
-    metadata = {key: value for key, value in body.get("metadata", {}).items() if not key.startswith(SERVER_METADATA)}
+    """Return a configuration without what the server wrote into ``metadata``."""
+    metadata = without_server_metadata(body.get("metadata", {}))
     rest = {name: value for name, value in body.items() if name != "metadata"}
     return {**rest, "metadata": metadata} if metadata else rest

@@ -10,14 +10,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.fields import Boolean, Choice, Size, Span
-from spark_jetstream.admin.models.streams import Description, Metadata, Placement, Replicas, StreamInfo
+from spark_jetstream.admin.models.fields import Boolean
+from spark_jetstream.admin.models.streams import NO_LIMIT, ZERO, Description, Metadata, Placement, Replicas, StreamInfo
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier
+from spark_jetstream.options.values import Choice, Size, Span
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
-UNLIMITED = "no limit"
-ZERO = Nanoseconds(0)
 _WINDOW = Nanoseconds.of("2m")
 _LONGEST = 255  # bytes of the name of a stream
 _OTHER_NAMES = {"history": "max_msgs_per_subject", "max_value_size": "max_msg_size", "replicas": "num_replicas"}
@@ -34,7 +33,7 @@ class BucketLayout:
         """The name of a bucket, or `OptionError`: with a dot or a wildcard it would be another stream."""
         names = Identifier(_LONGEST - len(self.prefix))
         try:
-            return names.parse("bucket", bucket)
+            return str(names.parse("bucket", bucket))
         except OptionError:
             said = f"the name of a bucket must be {names.expects}, not {shown(bucket)}"
         raise OptionError(said, option="bucket")
@@ -57,9 +56,9 @@ class BucketLayout:
 class AnyBucketConfig(Model):
     """How a bucket of either kind is set up."""
 
-    ttl: Annotated[Nanoseconds, Span("100ms", zero=UNLIMITED)] = ZERO
+    ttl: Annotated[Nanoseconds, Span("100ms", zero=NO_LIMIT)] = ZERO
     """How long what it holds stays, in nanoseconds; 0 for ever."""
-    max_bytes: Annotated[Bytes, Size(1, unlimited=UNLIMITED)] = Bytes(-1)
+    max_bytes: Annotated[Bytes, Size(1, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes the bucket may have; 0 or -1 for any number. A full bucket takes nothing more."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
     """Where it is kept. It can never change."""

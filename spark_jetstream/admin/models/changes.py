@@ -224,10 +224,12 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
 
 
 def merged(wanted: M, actual: M) -> M:
-    """``actual`` with all that ``wanted`` sets, down to single keys of metadata: what to update to when nothing else is
-    to change. With ``given_only`` there is no difference left to ``wanted``.
+    """Return ``actual`` with all that ``wanted`` sets, down to single keys of metadata.
 
-    `pydantic.ValidationError` when both do not fit together.
+    An update to it changes nothing else, and with ``given_only`` no difference to ``wanted`` is left.
+
+    Raises:
+        pydantic.ValidationError: Both do not fit together.
     """
     changes: dict[str, Any] = {}
     for name in wanted.model_fields_set:

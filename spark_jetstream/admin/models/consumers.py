@@ -10,36 +10,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import SERVER_METADATA, Model, Page, Reply
-from spark_jetstream.admin.models.fields import (
-    UINT64_MAX,
-    Boolean,
-    Choice,
-    Count,
-    Duration,
-    Name,
-    OptionalSubject,
-    Sequence64,
-    Size,
-    Span,
-    String,
-    Subject,
-    Text,
-    Time,
-    Whole,
-)
+from spark_jetstream.admin.models.base import Check, Model, Page, Reply, without_server_metadata
+from spark_jetstream.admin.models.fields import Boolean, Count, Duration, OptionalSubject, Sequence64, String, Time
 from spark_jetstream.admin.models.streams import (
-    METADATA_BYTES,
+    ZERO,
     AnySubject,
     ClusterInfo,
     Description,
     Metadata,
     Replicas,
+    metadata_size,
+    overlaps,
 )
-from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.options.names import Name, Subject
+from spark_jetstream.options.values import UINT64_MAX, Choice, Size, Span, Text, Whole
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
 
-_ZERO = Nanoseconds(0)
 _ANY = "any number"
 _CHOICE = "the server's choice"
 
@@ -80,7 +66,7 @@ class ConsumerConfig(Model):
     """What is acknowledged: nothing, everything up to a message, or each. Client libraries ask for ``explicit`` where
     nothing is said; the server takes none. ``flow_control`` is for consumers that streams are copied through (server
     2.14), and turns that field and an ``idle_heartbeat`` of one second on. It can never change."""
-    ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
+    ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s. With ``backoff``, its first value."""
     max_deliver: Annotated[int, Whole(1, unlimited=_ANY)] = -1
     """How often a message is delivered at most; 0 or -1 for ever again."""
@@ -106,7 +92,7 @@ class ConsumerConfig(Model):
     """Deliver no content, but its size in the header ``Nats-Msg-Size``."""
     max_batch: Annotated[int, Whole(1, unlimited=_ANY)] = 0
     """How many messages one pull may ask for; 0 for any number. A push consumer ignores it."""
-    max_expires: Annotated[Nanoseconds, Span(zero="any time")] = _ZERO
+    max_expires: Annotated[Nanoseconds, Span(zero="any time")] = ZERO
     """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time. A push consumer ignores it."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=_ANY)] = Bytes(0)
     """How many bytes one pull may ask for; 0 for any number. A push consumer ignores it."""
@@ -114,9 +100,9 @@ class ConsumerConfig(Model):
     """Where a push consumer delivers to; empty for a pull consumer. One cannot become the other."""
     deliver_group: String = ""
     """The queue group that a push consumer delivers to."""
-    idle_heartbeat: Annotated[Nanoseconds, Span("100ms", zero="none")] = _ZERO
+    idle_heartbeat: Annotated[Nanoseconds, Span("100ms", zero="none")] = ZERO
     """How often a push consumer with nothing to deliver says so, in nanoseconds; 0 for never. It can never change."""
-    inactive_threshold: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
+    inactive_threshold: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long it stays when nobody uses it, in nanoseconds; 0 for 5 s without and for ever with a durable name,
     unless the stream has ``consumer_limits``."""
     num_replicas: Replicas = 0
@@ -136,7 +122,7 @@ class ConsumerConfig(Model):
     """The group of those who pull with priorities (server 2.11, ADR-42)."""
     priority_policy: Annotated[str, Choice(("none", "overflow", "pinned_client", "prioritized"))] = "none"
     """Who of the group is served."""
-    priority_timeout: Annotated[Nanoseconds, Span(zero=_CHOICE)] = _ZERO
+    priority_timeout: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long a pinned client may be silent, in nanoseconds; 0 for two minutes."""
 
     @property
@@ -152,7 +138,7 @@ class ConsumerConfig(Model):
     @property
     def own_metadata(self) -> dict[str, str]:
         """``metadata`` without what the server wrote."""
-        return {key: value for key, value in self.metadata.items() if not key.startswith(SERVER_METADATA)}
+        return without_server_metadata(self.metadata)
 
     def changed(self, **changes: Any) -> ConsumerConfig:
         """As `Model.changed`; ``ack_wait`` goes along with ``backoff``, whose first value it is."""
@@ -165,11 +151,7 @@ class ConsumerConfig(Model):
             body.pop("opt_start_time", None)
         return body
 
-    def faults(self) -> list[str]:
-        return [words for wrong, words in self._checks() if wrong]
-
-    def _checks(self) -> Iterator[tuple[Any, str]]:
-        """(whether it is wrong, in which words): what a server refuses in any case, or silently does otherwise."""
+    def _checks(self) -> Iterator[Check]:
         names = {self.name, self.durable_name} - {""}
         yield len(names) > 1, f"name and durable_name are different: {' and '.join(sorted(names))}"
         for policy, needed in _NEEDS.items():
@@ -179,9 +161,7 @@ class ConsumerConfig(Model):
         per_subject = self.deliver_policy == "last_per_subject"
         yield per_subject and not self.filters, "deliver_policy last_per_subject needs filter_subject"
         yield self.filter_subject and self.filter_subjects, "filter_subject and filter_subjects cannot be set together"
-        for at, one in enumerate(self.filter_subjects):
-            for other in self.filter_subjects[:at]:
-                yield subjects_overlap(one, other), f"filter_subjects holds {other} and {one}, which overlap"
+        yield from overlaps("filter_subjects", self.filter_subjects)
         backoff = self.backoff
         deliveries = self.max_deliver
         yield (
@@ -209,8 +189,7 @@ class ConsumerConfig(Model):
         yield groups and priority == "none", "priority_groups needs a priority_policy"
         yield priority != "none" and not groups, f"priority_policy {priority} needs priority_groups"
         yield self.priority_timeout and priority == "none", "priority_timeout needs a priority_policy"
-        size = sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
-        yield size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
+        yield metadata_size(self.metadata)
 
 
 def _never(value: object) -> bool:
@@ -269,7 +248,7 @@ class ConsumerInfo(Reply):
     """Whether somebody listens to a push consumer."""
     paused: Boolean = False
     """Whether it is paused."""
-    pause_remaining: Duration = _ZERO
+    pause_remaining: Duration = ZERO
     """For how long yet, in nanoseconds."""
     priority_groups: tuple[PriorityGroup, ...] = ()
     """Who is served of those who pull with priorities."""
@@ -296,7 +275,7 @@ class PauseReply(Reply):
     """Whether it is."""
     pause_until: Time = NEVER
     """Until when."""
-    pause_remaining: Duration = _ZERO
+    pause_remaining: Duration = ZERO
     """For how long yet, in nanoseconds."""
 
 

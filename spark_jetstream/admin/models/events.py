@@ -1,11 +1,8 @@
-"""What events of JetStream have in common, and those that no server sends. Pure.
-
-Events of JetStream: advisories, which tell what happened, and metrics, which tell how long it took. Pure.
+"""Events of JetStream: advisories, which say what happened, and metrics, which say how long it took. Pure.
 
 Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, behind the
-prefix ``$JS.EVENT``. What a server always sends is required, the rest has a default. `parse_event` reads one.
-
-Events are published by core NATS: nobody keeps them, unless a stream captures ``$JS.EVENT.>``.
+prefix ``$JS.EVENT``. A field that a server always sends is required, the others have a default. `parse_event` reads an
+event. Servers publish events by core NATS, so an event is lost unless a stream captures ``$JS.EVENT.>``.
 """
 
 from __future__ import annotations
@@ -392,8 +389,10 @@ class StreamLeaderElected(StreamEvent):
 
 
 class StreamQuorumLost(StreamEvent):
-    """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored. Told in the
-    system account as well, with the same id."""
+    """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
+
+    Published in the system account as well, with the same id.
+    """
 
     TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_quorum_lost"
     SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.QUORUM_LOST.{stream}",)
@@ -419,8 +418,10 @@ class ConsumerLeaderElected(ConsumerEvent):
 
 
 class ConsumerQuorumLost(ConsumerEvent):
-    """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered. Told in the
-    system account as well."""
+    """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
+
+    Published in the system account as well.
+    """
 
     TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_quorum_lost"
     SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.QUORUM_LOST.{stream}.{consumer}",)
@@ -472,8 +473,10 @@ class ServerRemoved(ClusterEvent):
 
 
 class MetaRescue(ClusterEvent):
-    """A server lets fewer servers decide than it should, to rescue a cluster that has lost most of them. Told in the
-    system account (server 2.15)."""
+    """A server lets fewer servers decide than it should, to rescue a cluster that has lost most of them.
+
+    Published in the system account (server 2.15).
+    """
 
     TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.meta_rescue"
     SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.META_RESCUE",)

@@ -1,8 +1,7 @@
-"""Key-Value buckets: how one is set up, and what the server says of one (ADR-8, ADR-48). Pure.
+"""Key-Value buckets: their configuration, their state, and revisions of their keys. Pure.
 
-A bucket is a stream with certain settings, those that the clients of NATS give it.
-
-Revisions of the keys of a Key-Value bucket, from the messages of its stream. Pure.
+A bucket is a stream with the settings that the clients of NATS give it (ADR-8 "JetStream based Key-Value Stores",
+ADR-48 "TTL Support for Key-Value Buckets").
 """
 
 from __future__ import annotations
@@ -11,20 +10,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from spark_jetstream.admin.models.base import Check
 from spark_jetstream.admin.models.buckets import (
-    UNLIMITED,
-    ZERO,
     AnyBucketConfig,
     AnyBucketInfo,
     BucketLayout,
     stream_field,
 )
 from spark_jetstream.admin.models.changes import asked_for
-from spark_jetstream.admin.models.fields import Size, Span, Whole
 from spark_jetstream.admin.models.messages import StoredMessage
-from spark_jetstream.admin.models.streams import INT32_MAX, RePublish, StreamConfig, StreamSource, SubjectTransform
+from spark_jetstream.admin.models.streams import (
+    INT32_MAX,
+    NO_LIMIT,
+    ZERO,
+    RePublish,
+    StreamConfig,
+    StreamSource,
+    SubjectTransform,
+)
 from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations, stream_name
 from spark_jetstream.errors import OptionError
+from spark_jetstream.options.values import Size, Span, Whole
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
@@ -37,7 +43,7 @@ class BucketConfig(AnyBucketConfig):
 
     history: Annotated[int, Whole(1, MOST_HISTORY)] = 1
     """How many revisions of each key are kept, 1 to 64."""
-    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=UNLIMITED)] = Bytes(-1)
+    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
     limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
@@ -49,9 +55,9 @@ class BucketConfig(AnyBucketConfig):
     sources: tuple[StreamSource, ...] = ()
     """Buckets whose keys are copied into this one."""
 
-    def faults(self) -> list[str]:
-        alone = [name for name in ("sources", "limit_marker_ttl") if self.mirror and getattr(self, name)]
-        return [f"a mirror cannot have {name}: remove that or mirror" for name in alone]
+    def _checks(self) -> Iterator[Check]:
+        for name in ("sources", "limit_marker_ttl"):
+            yield self.mirror and getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
 
 
 def stream_fields(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from spark_jetstream.admin.models.base import Model, Reply
+from spark_jetstream.admin.models.base import Check, Model, Reply
 from spark_jetstream.admin.models.fields import (
     Boolean,
     Content,
@@ -112,8 +114,8 @@ class PurgeRequest(Model):
     keep: Count = 0
     """All but so many of the last. Not together with ``seq``."""
 
-    def faults(self) -> list[str]:
-        return ["seq and keep cannot be set together"] if self.seq and self.keep else []
+    def _checks(self) -> Iterator[Check]:
+        yield self.seq and self.keep, "seq and keep cannot be set together"
 
 
 class PurgeReply(Reply):

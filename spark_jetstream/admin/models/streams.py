@@ -1,44 +1,33 @@
-"""Streams: their configuration, all fields of server 2.15. Pure.
+"""Streams: their configuration and what the server says of them, all fields of server 2.15. Pure.
 
 Defaults are those of the server, for a field that is not sent. Durations are nanoseconds, sizes bytes, and both may be
-given as text. ADR numbers are those of the NATS architecture decision records.
-
-Streams: what the server says of them. Pure.
-
-Read with `from_server`. Times are `Timestamp`, which the server writes in UTC with nanoseconds; the year 1 stands for
-"never". Durations are nanoseconds, and -1 stands for "never" there. What a server leaves out has the default.
-
-Where the replicas of a stream or a consumer are, and how they do. Pure.
+given as text. Times are `Timestamp`, which the server writes in UTC with nanoseconds; the year 1 stands for "never". As
+a duration in a reply, -1 stands for "never". ADR numbers are those of the NATS architecture decision records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import SERVER_METADATA, Model, Page, Reply
+from spark_jetstream.admin.models.base import Check, Model, Page, Reply, without_server_metadata
 from spark_jetstream.admin.models.fields import (
     Boolean,
-    Choice,
     Count,
     Duration,
-    Name,
     OptionalSubject,
     Sequence64,
-    Size,
-    Span,
     String,
-    Subject,
-    Text,
     Time,
     Volume,
-    Whole,
 )
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.options.names import Name, Subject
+from spark_jetstream.options.values import Choice, Size, Span, Text, Whole
 from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
@@ -46,8 +35,8 @@ INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
 DESCRIPTION_BYTES = 4096
 METADATA_BYTES = 128 * 1024
-_ZERO = Nanoseconds(0)
-_UNLIMITED = "no limit"
+ZERO = Nanoseconds(0)
+NO_LIMIT = "no limit"
 
 #: What belongs to streams that store what is published.
 _NOT_IN_MIRRORS = (
@@ -65,7 +54,7 @@ Description = Annotated[str, Text(most=DESCRIPTION_BYTES)]
 StreamName = Annotated[str, Name("stream")]
 AnySubject = Annotated[str, Subject()]
 Metadata = dict[Annotated[str, Text()], Annotated[str, Text()]]
-Limit = Annotated[int, Whole(1, unlimited=_UNLIMITED)]
+Limit = Annotated[int, Whole(1, unlimited=NO_LIMIT)]
 Replicas = Annotated[int, Whole(0, 5)]
 
 
@@ -119,13 +108,14 @@ class StreamSource(Model):
     """Copy through this consumer instead of one that the server makes (server 2.14). It knows where to begin and what
     to deliver: ``subject_transforms`` and ``external`` alone can stand beside it."""
 
-    def faults(self) -> list[str]:
-        found = []
-        if self.filter_subject and self.subject_transforms:
-            found.append("filter_subject and subject_transforms cannot be set together")
-        if self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject):
-            found.append("consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject")
-        return found
+    def _checks(self) -> Iterator[Check]:
+        both = self.filter_subject and self.subject_transforms
+        yield both, "filter_subject and subject_transforms cannot be set together"
+        start = self.opt_start_seq or self.opt_start_time or self.filter_subject
+        yield (
+            self.consumer and start,
+            "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject",
+        )
 
 
 class Placement(Model):
@@ -154,7 +144,7 @@ class RePublish(Model):
 class ConsumerLimits(Model):
     """Defaults, and upper limits, of the consumers of a stream (server 2.10). They hold for durable ones too."""
 
-    inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = _ZERO
+    inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = ZERO
     """How long, in nanoseconds, a consumer that nobody uses stays; 0 for the server's defaults."""
     max_ack_pending: Annotated[int, Whole(INT64_MIN)] = 0
     """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
@@ -175,13 +165,13 @@ class StreamConfig(Model):
     """How many consumers it may have; 0 or -1 for the server's limit, 1,000 by default since 2.15."""
     max_msgs: Limit = -1
     """How many messages stay at most; 0 or -1 for any number."""
-    max_bytes: Annotated[Bytes, Size(1, unlimited=_UNLIMITED)] = Bytes(-1)
+    max_bytes: Annotated[Bytes, Size(1, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes stay at most, headers included; 0 or -1 for any number."""
-    max_age: Annotated[Nanoseconds, Span("100ms", zero="no limit")] = _ZERO
+    max_age: Annotated[Nanoseconds, Span("100ms", zero=NO_LIMIT)] = ZERO
     """How long messages stay, in nanoseconds; 0 for ever."""
     max_msgs_per_subject: Limit = -1
     """How many messages stay on each subject; 0 or -1 for any number."""
-    max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=_UNLIMITED)] = Bytes(-1)
+    max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes, headers included, a message may have; 0 or -1 for what the server allows."""
     discard: Annotated[str, Choice(("old", "new"))] = "old"
     """What goes when a limit is reached: the oldest messages, or the one that comes."""
@@ -191,7 +181,7 @@ class StreamConfig(Model):
     """How many servers keep a copy, 1 to 5; 0 stands for 1."""
     no_ack: Boolean = False
     """Confirm nothing that is published. Its publishers never know whether anything was stored."""
-    duplicate_window: Annotated[Nanoseconds, Span("100ms", zero="the server's choice")] = _ZERO
+    duplicate_window: Annotated[Nanoseconds, Span("100ms", zero="the server's choice")] = ZERO
     """How long message ids are remembered, in nanoseconds; 0 for two minutes, or ``max_age`` if that is less."""
     placement: Placement | None = None
     """Which servers may hold it; none for any."""
@@ -226,7 +216,7 @@ class StreamConfig(Model):
     """Defaults and limits of its consumers."""
     allow_msg_ttl: Boolean = False
     """Let messages have a time to live of their own (server 2.11, ADR-43). It cannot be taken back."""
-    subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = _ZERO
+    subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for no markers. It
     turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
     allow_msg_counter: Boolean = False
@@ -247,20 +237,14 @@ class StreamConfig(Model):
     @property
     def own_metadata(self) -> dict[str, str]:
         """``metadata`` without what the server wrote."""
-        return {key: value for key, value in self.metadata.items() if not key.startswith(SERVER_METADATA)}
+        return without_server_metadata(self.metadata)
 
-    def faults(self) -> list[str]:
-        return [words for wrong, words in self._checks() if wrong]
-
-    def _checks(self) -> Iterator[tuple[Any, str]]:
-        """(whether it is wrong, in which words): what a server refuses in any case."""
+    def _checks(self) -> Iterator[Check]:
         if self.mirror:
             for name in _NOT_IN_MIRRORS:
                 yield getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
         yield self.mirror_direct and not self.mirror, "mirror_direct needs a mirror"
-        for at, one in enumerate(self.subjects):
-            for other in self.subjects[:at]:
-                yield subjects_overlap(one, other), f"subjects holds {other} and {one}, which overlap"
+        yield from overlaps("subjects", self.subjects)
         yield ">" in self.subjects and not self.no_ack, "subjects that hold > need no_ack: true"
         window, age = self.duplicate_window, self.max_age
         yield age and window > age, f"duplicate_window ({window}) is longer than max_age ({age})"
@@ -288,11 +272,20 @@ class StreamConfig(Model):
             yield self.allow_atomic, "persist_mode async and allow_atomic cannot be set together"
             yield self.num_replicas > 1, "persist_mode async needs num_replicas: 1"
         yield self.placement and self.placement.preferred, "placement.preferred cannot be set in a stream"
-        size = sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
-        yield size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
+        yield metadata_size(self.metadata)
 
 
-_NONE = Nanoseconds(0)
+def overlaps(field: str, filters: Sequence[str]) -> Iterator[Check]:
+    """Yield a check for each pair of filters, which must not match the same subject."""
+    for index, one in enumerate(filters):
+        for other in filters[:index]:
+            yield subjects_overlap(one, other), f"{field} holds {other} and {one}, which overlap"
+
+
+def metadata_size(metadata: Mapping[str, str]) -> Check:
+    """Return the check of the size that a server allows."""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
+    return size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
 
 
 class ApiErrorBody(Model):
@@ -353,7 +346,7 @@ class PeerInfo(Model):
     """Whether it was seen recently and has all there is."""
     offline: Boolean = False
     """Whether it is known to be away."""
-    active: Duration = _NONE
+    active: Duration = ZERO
     """How long ago it was seen, in nanoseconds."""
     lag: Count = 0
     """How many operations it is behind."""
@@ -432,7 +425,7 @@ class StreamSourceInfo(Model):
     """How many messages are still to come."""
     seq: Sequence64 = 0
     """The last sequence of the origin that was copied (server 2.15)."""
-    active: Duration = _NONE
+    active: Duration = ZERO
     """How long ago something came, in nanoseconds; -1 for never."""
     error: ApiErrorBody | None = None
     """Why nothing comes."""
@@ -480,8 +473,8 @@ class StreamInfo(Page):
     @property
     def origins(self) -> tuple[StreamSourceInfo, ...]:
         """``mirror`` or ``sources``, whichever there are, sorted by name."""
-        found = (self.mirror,) if self.mirror else self.sources
-        return tuple(sorted(found, key=lambda each: each.name))
+        origins = (self.mirror,) if self.mirror else self.sources
+        return tuple(sorted(origins, key=lambda origin: origin.name))
 
 
 class StreamNamesPage(Page):
@@ -520,8 +513,11 @@ class RestoreReply(Reply):
 
 @dataclass(frozen=True)
 class Replica:
-    """One server that keeps a stream or a consumer. ``lag`` counts operations that it is behind the leader, and
-    ``active`` how long ago the leader heard of it; both are 0 for the leader."""
+    """One server that keeps a stream or a consumer.
+
+    ``lag`` is how many operations it is behind the leader, ``active`` how long ago the leader heard of it; both are 0
+    for the leader.
+    """
 
     server: str
     leader: bool
@@ -532,13 +528,13 @@ class Replica:
 
 
 def replicas(cluster: ClusterInfo | None) -> tuple[Replica, ...]:
-    """The servers of a group, the leader first, then by name. When no leader is among them there is none now."""
+    """Return the servers of a group, the leader first, then by name. Without a leader, none comes first."""
     if cluster is None:
         return ()
     leader = [Replica(cluster.leader, True, True, False, 0, Nanoseconds(0))] if cluster.leader else []
     others = (
-        Replica(each.name, False, each.current, each.offline, each.lag, each.active)
-        for each in sorted(cluster.replicas, key=lambda each: each.name)
+        Replica(peer.name, False, peer.current, peer.offline, peer.lag, peer.active)
+        for peer in sorted(cluster.replicas, key=lambda peer: peer.name)
     )
     return (*leader, *others)
 
