@@ -33,8 +33,8 @@ OUTSIDE_USERS = {"testing": {"demo", "cli", "__main__"}}
 
 #: Which modules may use a library that has to do with the world outside; other modules are data in, data out.
 USERS = {
-    "nats": {"client", "demo"},
-    "asyncio": {"client", "demo"},
+    "nats": {"client"},
+    "asyncio": {"client"},
     "pyspark": {"datasource", "spark_files", "source.reader", "sink.writer", "doctor.spark_row", "demo"},
 }
 

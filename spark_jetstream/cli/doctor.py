@@ -1,4 +1,4 @@
-"""``spark-jetstream doctor``: what stands in the way of a job, and what to do about it."""
+"""``spark-jetstream doctor``: runs the checks and prints what to do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 
 from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, alone, command
 from spark_jetstream.cli.arguments import complete_consumer, complete_stream
-from spark_jetstream.doctor.examination import Examination, Section
-from spark_jetstream.doctor.findings import Finding, healthy
-from spark_jetstream.doctor.purposes import FOR, Chosen
+from spark_jetstream.doctor.checks import Examination, Section
+from spark_jetstream.doctor.permissions import PURPOSES, Job
+from spark_jetstream.doctor.report import Finding, healthy
 
 doctor = alone()
 
@@ -23,7 +23,7 @@ _WIDTH = max(map(len, _MARKS.values()))
 
 
 def _complete_purpose(incomplete: str) -> list[str]:
-    return [purpose for purpose in FOR if purpose.startswith(incomplete)]
+    return [purpose for purpose in PURPOSES if purpose.startswith(incomplete)]
 
 
 @command(doctor, "doctor", example="doctor --stream ORDERS --for read --for durable --durable spark")
@@ -38,7 +38,7 @@ def examine(
         list[str] | None,
         typer.Option(
             "--for",
-            help=f"What is to be done with it, more than once: {', '.join(FOR)}. Default: read.",
+            help=f"What is to be done with it, more than once: {', '.join(PURPOSES)}. Default: read.",
             autocompletion=_complete_purpose,
         ),
     ] = None,
@@ -68,23 +68,24 @@ def examine(
     Nothing is changed on the server. Ends with 0 if nothing failed, 1 if something did, and 3 if no server could be
     reached, or none let us in.
     """
-    chosen = Chosen.of(stream, bucket, object_bucket, purposes or (), subject, filters or (), durable)
-    examination = Examination(run.given, os.environ, chosen, spark=spark)
-    found: list[tuple[str, Finding]] = []
+    job = Job.parse(stream, bucket, object_bucket, purposes or (), subject, filters or (), durable)
+    examination = Examination(run.given, os.environ, job, spark=spark)
+    findings: list[tuple[str, Finding]] = []
     for section in examination.sections():
         run.out.text(section.title, "bold underline")
-        found += [(section.title, finding) for finding in _shown(run, section, every)]
-    run.out.text(_verdict([finding for _, finding in found]), "bold")
+        findings += [(section.title, finding) for finding in _shown(run, section, every)]
+    run.out.text(_verdict([finding for _, finding in findings]), "bold")
     if run.out.as_json:
-        run.out.table(found, {}, data=lambda each: {"section": each[0], **dataclasses.asdict(each[1])}, empty="")
+        data = [{"section": title, **dataclasses.asdict(finding)} for title, finding in findings]
+        run.out.record({}, data=data)
     if not examination.reached:
         raise typer.Exit(NOT_REACHED)
-    if not healthy((finding for _, finding in found), strict=strict):
+    if not healthy((finding for _, finding in findings), strict=strict):
         raise typer.Exit(FAILED)
 
 
 def _shown(run: Run, section: Section, every: bool) -> Iterator[Finding]:
-    """The findings of a section, each shown as soon as it is there. Permissions that are granted are only counted."""
+    """Print and yield the findings of a section. Without ``every``, granted permissions are only counted."""
     granted = 0
     for finding in section.findings:
         yield finding
@@ -100,5 +101,5 @@ def _shown(run: Run, section: Section, every: bool) -> Iterator[Finding]:
 
 def _verdict(findings: list[Finding]) -> str:
     counted = {status: sum(finding.status == status for finding in findings) for status in _MARKS}
-    words = [f"{counted['failed']} failed", f"{counted['warning']} to be looked at", f"{counted['unknown']} not known"]
-    return f"{', '.join(words)}, {counted['ok']} as it should be."
+    parts = [f"{counted['failed']} failed", f"{counted['warning']} to be looked at", f"{counted['unknown']} not known"]
+    return f"{', '.join(parts)}, {counted['ok']} as it should be."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import typer
 
 from spark_jetstream.cli.app import SHARED, unwrapped
+from spark_jetstream.cli.fields import PANEL
 
 _HEAD = """\
 # Commands
@@ -29,21 +30,39 @@ Made by `python -m spark_jetstream.cli.reference > docs/commands.md`; do not edi
   consumers.
 
 """
-_SHARED = {name for parameter in SHARED for name in (parameter.name,)}
+_SHARED = {parameter.name for parameter in SHARED}
+_CONFIGURATIONS = {
+    "stream": "a stream",
+    "consumer": "a consumer",
+    "kv": "a Key-Value bucket",
+    "object": "an Object Store bucket",
+}
+"""Groups of commands -> what their options of the help panel `PANEL` configure."""
 
 
 def commands_markdown() -> str:
-    """docs/commands.md."""
+    """Return docs/commands.md. Options that several commands share have a section of their own."""
     from spark_jetstream.cli.main import app
 
     root = typer.main.get_command(app)
-    parts = [_HEAD, "## Options of every command\n\n", _options(root, shared=True)]
-    for name, command in _commands(root, ()):
-        said = unwrapped(inspect.cleandoc(command.help or ""))
-        parts.append(f"\n## {' '.join(name)}\n\n{said}\n")
-        parts.append(f"\n```\n{_usage(name, command)}\n```\n")
-        own = _options(command, shared=False)
-        parts.append(f"\n{own}" if own else "")
+    commands = list(_commands(root, ()))
+    parts = [_HEAD, "## Options of every command\n\n", _table(_options(root, lambda each: each.name in _SHARED))]
+    configurations: dict[str, dict[str, str]] = {}
+    for path, command in commands:
+        configurations.setdefault(path[0], {}).update(_options(command, _configures))
+    for group, what in _CONFIGURATIONS.items():
+        parts.append(f"\n## Options of {what}\n\n{_table(configurations[group])}")
+    for path, command in commands:
+        text = unwrapped(inspect.cleandoc(command.help or ""))
+        parts.append(f"\n## {' '.join(path)}\n\n{text}\n\n```\n{_usage(path, command)}\n```\n")
+        own = _options(command, lambda each: each.name not in _SHARED and not _configures(each))
+        parts.append(f"\n{_table(own)}" if own else "")
+        fields = _options(command, _configures)
+        if fields:
+            heading = f"options of {_CONFIGURATIONS[path[0]]}"
+            absent = ", ".join(f"`{names}`" for names in configurations[path[0]] if names not in fields)
+            link = f"[{heading}](#{heading.lower().replace(' ', '-')})"
+            parts.append(f"\nAlso the {link}{f', except {absent}' if absent else ''}.\n")
         example = (command.epilog or "").removeprefix("Example: ")
         parts.append(f"\nExample: `{example}`\n")
     return "".join(parts)
@@ -66,11 +85,16 @@ def _usage(name: tuple[str, ...], command: Any) -> str:
     return " ".join([*words, "[OPTIONS]"])
 
 
-def _options(command: Any, *, shared: bool) -> str:
-    """A table of the options, and of arguments that have something to say."""
-    rows = []
+def _configures(parameter: Any) -> bool:
+    """Return whether an option is a field of a configuration."""
+    return getattr(parameter, "rich_help_panel", None) == PANEL and parameter.opts != ["--unset"]
+
+
+def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
+    """Return the help of options, and of arguments that have a help, by their names."""
+    rows = {}
     for parameter in command.params:
-        if (parameter.name in _SHARED) is not shared or parameter.name in ("help", "version"):
+        if not wanted(parameter) or parameter.name in ("help", "version"):
             continue
         if getattr(parameter, "hidden", False) or "completion" in parameter.name:
             continue
@@ -78,9 +102,12 @@ def _options(command: Any, *, shared: bool) -> str:
             names = parameter.name.upper()
         else:
             names = "`, `".join([*parameter.opts, *parameter.secondary_opts])
-        said = " ".join((parameter.help or "").split()).replace("|", "\\|")
-        rows.append(f"| `{names}` | {said} |\n")
-    return "| | |\n|---|---|\n" + "".join(rows) if rows else ""
+        rows[names] = " ".join((parameter.help or "").split()).replace("|", "\\|")
+    return rows
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    return "| | |\n|---|---|\n" + "".join(f"| `{names}` | {text} |\n" for names, text in rows.items())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The demo's first query: delays by carrier and hour, out of a stream of flights.
+"""What Spark does in the demo.
 
-The demo's way back: a query that publishes every late flight to a second stream, and a look at what is stored.
+A batch writes the flights to a stream. One query adds up delays by carrier and hour, another writes every late flight
+to a second stream, and a batch reads that stream back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.demo.report import LATE, NO_FLIGHTS, Batches, Delays, Late, QueryRun, Stored
@@ -33,7 +35,7 @@ Advance = Callable[[int], None]
 
 @contextlib.contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """A local Spark session whose JVM writes its log to ``folder``; the log's end is shown on a failure.
+    """Yield a local Spark session. Its JVM writes its log to ``folder``; the end of the log is printed after an error.
 
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process.
     """
@@ -83,29 +85,35 @@ def _stderr_into(path: Path) -> Iterator[None]:
 
 
 def hourly_delays(messages: DataFrame) -> DataFrame:
-    """Delays by carrier and scheduled hour, within each hour in which the server stored the messages.
+    """Return delays by carrier and scheduled hour, for each hour in which the server stored the messages.
 
-    The window on the message's time is what lets the query run forever: once the watermark has passed it,
-    Spark forgets its sums.
+    The window on the message's time bounds the state of the query: Spark drops the sums of a window once the
+    watermark has passed it.
     """
-    flight = F.from_json(F.col("data").cast("string"), FLIGHT)
+    flight = sf.from_json(sf.col("data").cast("string"), FLIGHT)
     return (
         messages.select("timestamp", flight.alias("flight"))
         .withWatermark("timestamp", "1 minute")
-        .groupBy(F.window("timestamp", "1 hour").alias("stored"), "flight.carrier", "flight.hour")
+        .groupBy(sf.window("timestamp", "1 hour").alias("stored"), "flight.carrier", "flight.hour")
         .agg(
-            F.count("*").alias("flights"),
-            F.count("flight.dep_delay").alias("departed"),
-            F.sum("flight.dep_delay").alias("departure_minutes"),
-            F.count("flight.arr_delay").alias("arrived"),
-            F.sum("flight.arr_delay").alias("arrival_minutes"),
+            sf.count("*").alias("flights"),
+            sf.count("flight.dep_delay").alias("departed"),
+            sf.sum("flight.dep_delay").alias("departure_minutes"),
+            sf.count("flight.arr_delay").alias("arrived"),
+            sf.sum("flight.arr_delay").alias("arrival_minutes"),
         )
-        .withColumn("stored", F.col("stored.start").cast("long"))
+        .withColumn("stored", sf.col("stored.start").cast("long"))
     )
 
 
+def write_flights(spark: SparkSession, url: str, file: Path) -> None:
+    """Write a Parquet file with the columns ``subject`` and ``data`` to the stream of flights."""
+    rows = spark.read.parquet(str(file))
+    rows.write.format("jetstream").mode("append").option("servers", url).option("stream", STREAM).save()
+
+
 def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFrame:
-    """The stream of flights, in limited micro-batches. Only ``columns`` are read and decoded."""
+    """Return the stream of flights, in limited micro-batches. The source reads and decodes only ``columns``."""
     return (
         spark.readStream.format("jetstream")
         .schema(columns)
@@ -118,7 +126,7 @@ def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFram
 
 
 def follow(query: StreamingQuery, advance: Advance) -> Batches:
-    """Wait until a query has ended, telling ``advance`` the rows it has read; fail as it fails."""
+    """Wait until a query has ended, and pass the rows that it reads to ``advance``. Raises the error of the query."""
     shown = 0
     ended = False
     while not ended:
@@ -131,7 +139,7 @@ def follow(query: StreamingQuery, advance: Advance) -> Batches:
 
 
 def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> QueryRun:
-    """Read what the stream holds, and keep the newest sums of every group."""
+    """Read the messages of the stream, and keep the newest sums of every group."""
     newest: dict[tuple[int, str, int], Delays] = {}
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
@@ -161,7 +169,8 @@ def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> 
 
 
 COPIES = "DELAYS"
-SUBJECTS = "delays.>"
+COPIES_STREAM = json.dumps({"name": COPIES, "subjects": ["delays.>"]})
+"""The description with which the sink creates the second stream (option ensureStream)."""
 
 #: The header that names the sequence which a flight has in the stream of flights.
 FLIGHT_SEQUENCE = "Flight-Sequence"
@@ -177,38 +186,39 @@ DELAY = "minutes bigint, lost bigint"
 
 
 def late_flights(messages: DataFrame) -> DataFrame:
-    """A row for each flight that arrived `LATE` minutes after its time or later, ready for the sink.
+    """Return a row for the sink for each flight that arrived `LATE` minutes after its time or later.
 
     The subject is ``delays.<origin>.<carrier>``; ``lost`` is by how many minutes its delay grew on the way.
     """
-    flight = F.from_json(F.col("data").cast("string"), COPIED_FLIGHT)
-    delay = F.struct(
-        F.concat_ws(" ", "carrier", "flight").alias("flight"),
-        F.make_date("year", "month", "day").alias("date"),
-        F.col("dest").alias("to"),
-        F.col("arr_delay").cast("bigint").alias("minutes"),
-        (F.col("arr_delay") - F.col("dep_delay")).cast("bigint").alias("lost"),
+    flight = sf.from_json(sf.col("data").cast("string"), COPIED_FLIGHT)
+    delay = sf.struct(
+        sf.concat_ws(" ", "carrier", "flight").alias("flight"),
+        sf.make_date("year", "month", "day").alias("date"),
+        sf.col("dest").alias("to"),
+        sf.col("arr_delay").cast("bigint").alias("minutes"),
+        (sf.col("arr_delay") - sf.col("dep_delay")).cast("bigint").alias("lost"),
     )
     return (
         messages.select("sequence", flight.alias("read"))
         .select("sequence", "read.*")
-        .where(F.col("arr_delay") >= LATE)
+        .where(sf.col("arr_delay") >= LATE)
         .select(
-            F.concat_ws(".", F.lit("delays"), "origin", "carrier").alias("subject"),
-            F.create_map(F.lit(FLIGHT_SEQUENCE), F.col("sequence").cast("string")).alias("headers"),
-            F.to_json(delay).alias("data"),
+            sf.concat_ws(".", sf.lit("delays"), "origin", "carrier").alias("subject"),
+            sf.create_map(sf.lit(FLIGHT_SEQUENCE), sf.col("sequence").cast("string")).alias("headers"),
+            sf.to_json(delay).alias("data"),
         )
     )
 
 
 def write_late(spark: SparkSession, url: str, folder: Path, advance: Advance) -> Batches:
-    """Read the stream of flights once more and publish the late ones, each exactly once. The stream must be there."""
+    """Read the stream of flights once more and write the late ones to the second stream, each exactly once."""
     query = (
         late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
         .writeStream.format("jetstream")
         .outputMode("append")
         .option("servers", url)
         .option("stream", COPIES)
+        .option("ensureStream", COPIES_STREAM)
         .option("delivery", "exactly-once")
         .option("checkpointLocation", str(folder / "late-checkpoint"))
         .trigger(availableNow=True)
@@ -218,9 +228,9 @@ def write_late(spark: SparkSession, url: str, folder: Path, advance: Advance) ->
 
 
 def read_back(spark: SparkSession, url: str) -> Stored:
-    """What the second stream holds, added up by subject. A flight counts once in ``flights``, however often stored."""
+    """Read the second stream and add it up by subject. ``flights`` counts a flight once, however often it is stored."""
     began = time.monotonic()
-    delay = F.from_json(F.col("data").cast("string"), DELAY)
+    delay = sf.from_json(sf.col("data").cast("string"), DELAY)
     rows = (
         spark.read.format("jetstream")
         .schema("subject string, sequence bigint, headers map<string,array<string>>, data binary")
@@ -231,11 +241,11 @@ def read_back(spark: SparkSession, url: str) -> Stored:
         .withColumn("delay", delay)
         .groupBy("subject")
         .agg(
-            F.count("*").alias("messages"),
-            F.countDistinct(F.element_at(F.element_at("headers", FLIGHT_SEQUENCE), 1)).alias("flights"),
-            F.sum("delay.minutes").alias("minutes"),
-            F.sum("delay.lost").alias("lost"),
-            F.min_by(F.col("data").cast("string"), "sequence").alias("example"),
+            sf.count("*").alias("messages"),
+            sf.countDistinct(sf.element_at(sf.element_at("headers", FLIGHT_SEQUENCE), 1)).alias("flights"),
+            sf.sum("delay.minutes").alias("minutes"),
+            sf.sum("delay.lost").alias("lost"),
+            sf.min_by(sf.col("data").cast("string"), "sequence").alias("example"),
         )
         .collect()
     )

@@ -1,7 +1,4 @@
-"""What the demo counts, and how it tells: sums of delays, a table, a JSON object.
-
-Nothing here talks to a server or to Spark.
-"""
+"""What the demo counts and prints: sums of delays, tables, a JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -39,14 +36,14 @@ class Delays(NamedTuple):
     arrival_minutes: float
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the sums as text for people."""
         return (
             f"{self.flights} flights, {self.departed} departed {self.departure_minutes:.0f} minutes late, "
             f"{self.arrived} arrived {self.arrival_minutes:.0f} minutes late"
         )
 
     def plus(self, other: Delays) -> Delays:
-        """Both together."""
+        """Return the sums of both."""
         return Delays(
             self.flights + other.flights,
             self.departed + other.departed,
@@ -64,7 +61,7 @@ DelaysByHour = Mapping[tuple[str, int], Delays]
 
 @dataclass(frozen=True)
 class Load:
-    """What was published: messages, payload bytes, seconds from the first publish to the last ack."""
+    """What was written: messages, payload bytes, and the seconds of the write."""
 
     messages: int
     payload_bytes: int
@@ -80,34 +77,34 @@ class Batches:
 
     @property
     def total_rows(self) -> int:
-        """Rows read by all of them."""
+        """The rows that all micro-batches read."""
         return sum(self.rows)
 
     @property
     def total_seconds(self) -> float:
-        """Of all of them, planning and commits included."""
+        """The seconds of all micro-batches, planning and commits included."""
         return sum(self.seconds)
 
     @property
     def rows_per_second(self) -> float:
-        """Over all micro-batches, planning and commits included."""
+        """The rate over all micro-batches, planning and commits included."""
         return self.total_rows / max(self.total_seconds, 1e-9)
 
     @property
     def warm_rows_per_second(self) -> float:
-        """Without the first micro-batch, which pays for compiling and for starting Python workers, if it can."""
+        """The rate without the first of several micro-batches, which compiles and starts Python workers."""
         first = 1 if len(self.rows) > 1 else 0
         return sum(self.rows[first:]) / max(sum(self.seconds[first:]), 1e-9)
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the sums as text for people."""
         number = len(self.rows)
         return f"{number} micro-{'batch' if number == 1 else 'batches'} and {self.total_seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class QueryRun:
-    """What the first query counted, and what it took."""
+    """The sums of the first query, its micro-batches and its last watermark."""
 
     delays: DelaysByHour
     batches: Batches
@@ -123,14 +120,14 @@ class Late(NamedTuple):
     lost: int
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the sums as text for people."""
         return (
             f"{self.messages} messages about {self.flights} flights, {self.minutes} minutes late, "
             f"{self.lost} of them lost on the way"
         )
 
     def plus(self, other: Late) -> Late:
-        """Both together."""
+        """Return the sums of both."""
         return Late(
             self.messages + other.messages,
             self.flights + other.flights,
@@ -153,30 +150,30 @@ class Stored:
 
     @property
     def total(self) -> Late:
-        """Of all subjects."""
+        """The sums of all subjects."""
         return reduce(Late.plus, self.late.values(), Late(0, 0, 0, 0))
 
 
 @dataclass(frozen=True)
 class WayBack:
-    """What the second query took, and what is stored since."""
+    """The micro-batches of the second query, and what the second stream holds."""
 
     batches: Batches
     stored: Stored
 
     @property
     def stored_per_second(self) -> float:
-        """Messages stored in each second of the query, which reads every flight to find the late ones."""
+        """Messages stored per second of the query, which reads every flight to find the late ones."""
         return self.stored.total.messages / max(self.batches.total_seconds, 1e-9)
 
     @property
     def read_back_per_second(self) -> float:
-        """Messages read in each second of the batch that adds them up."""
+        """Messages read per second of the batch that adds them up."""
         return self.stored.total.messages / max(self.stored.seconds, 1e-9)
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
-    """The sums that Spark must arrive at."""
+    """Return the sums that Spark must compute."""
     sums = flights.groupby(["carrier", "hour"]).agg(
         flights=("carrier", "size"),
         departed=("dep_delay", "count"),
@@ -191,7 +188,7 @@ def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
 
 
 def late_by_pandas(flights: pd.DataFrame) -> LateBySubject:
-    """What the second stream must hold."""
+    """Return the sums of what the second stream must hold."""
     late = flights[flights["arr_delay"] >= LATE]
     sums = (
         late.assign(subject="delays." + late["origin"] + "." + late["carrier"])
@@ -206,7 +203,7 @@ def late_by_pandas(flights: pd.DataFrame) -> LateBySubject:
 
 
 def differences(spark: DelaysByHour, pandas: DelaysByHour) -> list[str]:
-    """One sentence for every carrier and hour whose sums differ. Sums of whole numbers are exact."""
+    """Return a sentence for every carrier and hour whose sums differ. Sums of whole numbers are exact."""
     return [
         f"{carrier} at {hour}h: Spark has {spark.get((carrier, hour), 'nothing')}; "
         f"pandas has {pandas.get((carrier, hour), 'nothing')}."
@@ -216,7 +213,7 @@ def differences(spark: DelaysByHour, pandas: DelaysByHour) -> list[str]:
 
 
 def late_differences(stored: LateBySubject, pandas: LateBySubject) -> list[str]:
-    """One sentence for every subject of the second stream that holds something else than it must."""
+    """Return a sentence for every subject of the second stream whose sums differ."""
     return [
         f"{subject}: the stream holds {stored.get(subject, 'nothing')}; pandas has {pandas.get(subject, 'nothing')}."
         for subject in sorted(stored.keys() | pandas.keys())
@@ -225,9 +222,9 @@ def late_differences(stored: LateBySubject, pandas: LateBySubject) -> list[str]:
 
 
 def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, str]) -> None:
-    """Print the delays by carrier and part of the day, and what it took to get them.
+    """Print the delays by carrier and part of the day, and the rates.
 
-    ``names`` are those of the carriers.
+    ``names`` are the airlines by their carrier codes.
     """
     table = _table("Flights from New York in 2013: minutes late")
     table.add_column("airline", no_wrap=True, max_width=20)
@@ -259,7 +256,7 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
 
 
 def report_back(console: Console, back: WayBack) -> None:
-    """Print what the second stream holds: its busiest subjects, a message, and what it took."""
+    """Print the busiest subjects of the second stream, a message, and the rates."""
     late = back.stored.late
     busiest = sorted(late, key=lambda subject: -late[subject].messages)[:BUSIEST]
     table = _table(f"Flights {LATE} minutes late or more: stream DELAYS")
@@ -286,7 +283,7 @@ def report_back(console: Console, back: WayBack) -> None:
 
 
 def summary(load: Load, result: QueryRun, back: WayBack, problems: list[str], spark_version: str) -> dict[str, Any]:
-    """What ``--json`` prints. Times are seconds."""
+    """Return what ``--json`` prints. Times are seconds."""
     carriers = sorted({carrier for carrier, _ in result.delays})
     batches = result.batches
     return {

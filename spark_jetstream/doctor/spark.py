@@ -1,32 +1,236 @@
-"""Starts a local Spark and reads through the connector, as a job would."""
+"""Checks of the Python interpreters on this machine, and of a local Spark that reads through the connector."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from spark_jetstream.doctor.findings import Finding, failed, ok
+from spark_jetstream.doctor import look_around
+from spark_jetstream.doctor.report import Finding, failed, ok, unknown, version_of, warning, within
 from spark_jetstream.options.connection import ConnectionOptions
 
-_PATIENCE = 300.0  # seconds; half a minute on a busy machine
-_FAULT = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
+_START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
+_ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python sources
+_NEEDED_PYTHON = {(4, 3): (3, 11)}  # Spark -> the oldest Python that it takes, where that is not 3.10
+_SPARK_TIMEOUT = 300.0  # seconds; half a minute on a busy machine
+_ERROR_LINE = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Python:
+    """A Python interpreter: its version, and the versions of distributions by name.
+
+    ``fault`` is the error of importing the connector, empty if there is none.
+    """
+
+    version: str
+    versions: Mapping[str, str]
+    fault: str
+
+
+def this_python() -> Python:
+    """Return the Python of this process."""
+    return _python(look_around.look_around())
+
+
+def _python(data: Mapping[str, object]) -> Python:
+    versions = data["versions"]
+    assert isinstance(versions, dict)
+    return Python(str(data["python"]), versions, str(data["format"]))
+
+
+def check_driver(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the Python of this process, its libraries, and whether Spark finds the connector in it."""
+    yield ok("python", f"{mine.version}, {sys.executable}")
+    yield from _check_pyspark(mine)
+    yield from _check_libraries(mine)
+    yield from _check_format(mine, environ)
+
+
+def _check_pyspark(mine: Python) -> Iterator[Finding]:
+    version = mine.versions.get("pyspark")
+    if version is None:
+        yield failed("pyspark", "is not installed in this Python", "pip install 'spark-jetstream[spark]'")
+        return
+    numbers = version_of(version)
+    oldest = next((least for spark, least in _NEEDED_PYTHON.items() if numbers >= spark), (3, 10))
+    if numbers < (4,):
+        yield failed("pyspark", f"{version} has no Python data sources", "pip install 'pyspark>=4.0'")
+    elif version_of(mine.version)[:2] < oldest:
+        least = ".".join(map(str, oldest))
+        yield failed("pyspark", f"{version} needs Python {least} or newer", f"use Python {least} or Spark 4.2")
+    elif numbers < _ADMISSION_CONTROL:
+        said = f"{version} asks for no limits in the first batch of a query: it reads all that is there"
+        yield warning("pyspark", said, "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2")
+    else:
+        yield ok("pyspark", version)
+
+
+def _check_libraries(mine: Python) -> Iterator[Finding]:
+    try:
+        wanted = metadata.requires("spark-jetstream") or []
+    except metadata.PackageNotFoundError:
+        yield unknown("libraries", "spark-jetstream was not installed by pip: which versions it needs is not known")
+        return
+    fine = []
+    for line in wanted:
+        requirement = re.fullmatch(r"([\w.-]+)([^;]*)", line.strip())
+        if requirement is None:  # of an extra
+            continue
+        name, range_ = requirement[1], requirement[2].strip()
+        version = mine.versions.get(name)
+        if version is None:
+            yield failed(name, "is not installed in this Python", f"pip install '{name}{range_}'")
+        elif not within(version, range_):
+            yield failed(name, f"{version} is not in the range {range_}", f"pip install '{name}{range_}'")
+        else:
+            fine.append(f"{name} {version}")
+    if fine:
+        yield ok("libraries", ", ".join(fine))
+
+
+def _check_format(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
+    check = 'format("jetstream")'
+    runtime = environ.get("DATABRICKS_RUNTIME_VERSION")
+    if importlib.util.find_spec("pyspark_jetstream") is None:
+        advice = "pip install spark-jetstream puts it there; or call spark_jetstream.register(spark)"
+        yield failed(check, "there is no module pyspark_jetstream, by which Spark finds it", advice)
+    elif mine.fault and "pyspark" in mine.versions:
+        yield failed(check, f"pyspark_jetstream cannot be imported: {mine.fault}", "mend what the error names")
+    elif mine.fault:
+        yield unknown(check, "cannot be looked at without pyspark")
+    elif runtime:
+        yield ok(check, f"on Databricks Runtime {runtime}: call spark_jetstream.register(spark) in the notebook")
+    else:
+        yield ok(check, "Spark finds it")
+
+
+def check_extras(options: ConnectionOptions) -> Iterator[Finding]:
+    """Check the optional libraries that connecting with these options needs."""
+    signing = {"credentialsFile", "credentialsSecret", "nkeySeedFile", "nkeySeedSecret"} & options.given()
+    needed = [(min(signing), "nkeys", "nkeys")] if signing else []
+    if options.servers[0].startswith("ws"):
+        needed.append(("servers (ws://, wss://)", "aiohttp", "websocket"))
+    for option, module, extra in needed:
+        if importlib.util.find_spec(module) is None:
+            said = f"option {option} needs it, and it is not installed in this Python"
+            yield failed(module, said, f"pip install 'spark-jetstream[{extra}]', on every node")
+        else:
+            yield ok(module, f"is there, for option {option}")
+
+
+def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the Python of Spark's workers on this machine: ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``.
+
+    Executors on other machines need the same, and are not checked.
+    """
+    check = "python of the workers"
+    given = environ.get("PYSPARK_PYTHON")
+    name = given or "python3"
+    where = f"PYSPARK_PYTHON={given}" if given else "python3 on the PATH (PYSPARK_PYTHON is not set)"
+    set_it = f"export PYSPARK_PYTHON={sys.executable}"
+    path = shutil.which(name, path=environ.get("PATH", ""))
+    if path is None:
+        yield failed(check, f"{where}: there is no such program", set_it)
+        return
+    theirs = _ask(path, environ)
+    if isinstance(theirs, str):
+        yield failed(check, f"{where}: {theirs}", set_it)
+        return
+    yield from _compare_pythons(mine, theirs, where, set_it)
+    yield from _check_driver_python(theirs, environ)
+
+
+def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
+    """Run `look_around` in another Python. Return what it has, or why that is not known."""
+    command = [path, str(Path(look_around.__file__))]
+    try:
+        # In an empty folder: Python also imports modules from the current folder.
+        with tempfile.TemporaryDirectory() as folder:
+            ran = subprocess.run(
+                command,
+                cwd=folder,
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_START_TIMEOUT,
+                check=False,
+            )
+    except OSError as error:
+        return f"does not start: {(error.strerror or 'unknown reason').lower()}"
+    except subprocess.TimeoutExpired:
+        return f"gave no answer in {_START_TIMEOUT:g} s"
+    if ran.returncode:
+        last = ran.stderr.strip().splitlines()[-1:] or ["no message"]
+        return f"ended with {ran.returncode}: {last[0]}"
+    try:
+        return _python(json.loads(ran.stdout))
+    except (ValueError, KeyError, AssertionError):
+        return "printed something unexpected"
+
+
+def _compare_pythons(mine: Python, theirs: Python, where: str, set_it: str) -> Iterator[Finding]:
+    check = "python of the workers"
+    if version_of(theirs.version)[:2] != version_of(mine.version)[:2]:
+        yield failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
+        return
+    if theirs.fault:
+        said = f"{where} cannot import the connector: {theirs.fault}"
+        yield failed(check, said, f"{set_it}, or install spark-jetstream there")
+        return
+    differing = [
+        f"{name} {theirs.versions.get(name, 'missing')} (here {mine.versions.get(name, 'missing')})"
+        for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas")
+        if theirs.versions.get(name) != mine.versions.get(name)
+    ]
+    if differing:
+        yield warning(check, f"{where} has other versions: {', '.join(differing)}", set_it)
+        return
+    yield ok(check, f"{theirs.version}, {where}; with spark-jetstream {theirs.versions.get('spark-jetstream', '')}")
+
+
+def _check_driver_python(theirs: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the Python that ``pyspark`` and ``spark-submit`` start for the driver."""
+    given = environ.get("PYSPARK_DRIVER_PYTHON")
+    if not given:
+        return
+    check = "PYSPARK_DRIVER_PYTHON"
+    advice = f"unset {check}, or export {check}={sys.executable}"
+    path = shutil.which(given, path=environ.get("PATH", ""))
+    driver = _ask(path, environ) if path is not None else "there is no such program"
+    if isinstance(driver, str):
+        # Often it is a notebook's command, which runs no script.
+        status = failed if path is None else warning
+        yield status(check, f"{given}: {driver}", advice)
+    elif version_of(driver.version)[:2] != version_of(theirs.version)[:2]:
+        yield failed(check, f"{given} is {driver.version}, and the workers have {theirs.version}", advice)
+    else:
+        yield ok(check, f"{driver.version}, {given}")
 
 
 def check_spark(
     connection: ConnectionOptions, reading: Mapping[str, str], environ: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Read one row with ``reading`` (options that name the stream and the place), in a process of its own."""
-    options = SecretStr(json.dumps({**_as_given(connection), **reading}))
+    """Start a local Spark in another process, and read one row with ``reading`` (options of the source)."""
+    options = SecretStr(json.dumps({**_job_options(connection), **reading}))
     began = time.monotonic()
     try:
-        # Options go over standard input: a command line is seen by all users of the machine.
+        # Options go over standard input: all users of the machine can see a command line.
         ran = subprocess.run(
             [sys.executable, "-m", "spark_jetstream.doctor.spark_row"],
             input=options.get_secret_value(),
@@ -34,32 +238,34 @@ def check_spark(
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE,
+            timeout=_SPARK_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        said = f"no row came within {_PATIENCE:g} s"
+        said = f"no row came within {_SPARK_TIMEOUT:g} s"
         yield failed("local Spark", said, "see what is wrong above; Spark's own log knows more")
         return
     seconds = time.monotonic() - began
     rows = ran.stdout.strip().rpartition("\n")[2]
     if ran.returncode or not rows.isdigit():
-        yield failed("local Spark", _fault(ran.stderr), "see what is wrong above; start spark-shell to see all of it")
+        yield failed(
+            "local Spark", _spark_error(ran.stderr), "see what is wrong above; start spark-shell to see all of it"
+        )
         return
     yield ok("local Spark", f"started, and read {rows} row(s) of the stream's end, in {seconds:.0f} s")
 
 
-def _as_given(connection: ConnectionOptions) -> dict[str, str]:
-    """The options as a job would give them."""
+def _job_options(connection: ConnectionOptions) -> dict[str, str]:
+    """Return the options in the form in which a job gives them."""
     given = connection.given()
     return {
-        spec.name: _text(getattr(connection, spec.field_name))
-        for spec in ConnectionOptions.specs
+        spec.name: _option_text(getattr(connection, spec.field_name))
+        for spec in CONNECTION_OPTIONS
         if spec.name in given and spec.name != "context"
     }
 
 
-def _text(value: Any) -> str:
+def _option_text(value: Any) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, tuple):
@@ -69,9 +275,9 @@ def _text(value: Any) -> str:
     return f"{value * 1000:.0f}ms" if isinstance(value, float) else str(value)
 
 
-def _fault(stderr: str) -> str:
-    """What went wrong, of all that Spark and Java say."""
-    # What py4j says is only that something else was raised.
-    found = [line for line in _FAULT.findall(stderr) if not line.startswith("py4j.")]
-    lines = found[-1:] or stderr.strip().splitlines()[-1:] or ["ended without a word"]
+def _spark_error(stderr: str) -> str:
+    """Return the line of Spark's and Java's output that names the error."""
+    # A line of py4j only says that something else was raised.
+    errors = [line for line in _ERROR_LINE.findall(stderr) if not line.startswith("py4j.")]
+    lines = errors[-1:] or stderr.strip().splitlines()[-1:] or ["ended without a message"]
     return str(lines[0]).strip()[:500]

@@ -1,4 +1,4 @@
-"""Starts a local Spark and reads one row through the connector. Run in a process of its own by `spark.check_spark`."""
+"""Starts a local Spark and reads one row through the connector. `spark.check_spark` runs it in another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    """Options come on standard input, as JSON; how many rows there were goes to standard output, on the last line."""
+    """Read options as JSON from standard input, and write the number of rows as the last line of standard output."""
     options = json.load(sys.stdin)
     builder = SparkSession.builder.master("local[1]").appName("spark-jetstream doctor")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")

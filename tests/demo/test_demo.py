@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nats
 import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_jetstream.demo import queries, run
-from spark_jetstream.demo.queries import STREAM, read_back, write_late
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.demo import run
+from spark_jetstream.demo.queries import COPIES, STREAM, read_back, run_query, write_late
 from spark_jetstream.demo.report import (
     LATE,
     Batches,
@@ -36,46 +36,50 @@ from spark_jetstream.demo.report import (
     report,
     report_back,
 )
-from spark_jetstream.demo.run import DemoFailed, add_stream, airline_names, publish, read_flights
+from spark_jetstream.demo.run import DemoFailed, airline_names, publish, read_flights
 from spark_jetstream.testing import NatsServer
+from tests.support.publish import Message, Publisher
 
 FLIGHTS = read_flights(6000)
 
 
-async def stored(url: str, sequences: list[int]) -> tuple[int, list[tuple[str | None, bytes | None]]]:
-    """How many messages the stream holds, and subject and payload of some of them."""
-    client = await nats.connect(url)
-    try:
-        jetstream = client.jetstream()
-        messages = [await jetstream.get_msg(STREAM, sequence) for sequence in sequences]
-        count = (await jetstream.stream_info(STREAM)).state.messages
-        return count, [(message.subject, message.data) for message in messages]
-    finally:
-        await client.close()
+@dataclass(frozen=True)
+class Loaded:
+    """A server with the stream of `FLIGHTS`, and what `publish` returned and showed."""
+
+    server: NatsServer
+    load: Load
+    steps: list[int]
 
 
-def test_every_flight_is_stored_once_and_in_order() -> None:
+@pytest.fixture(scope="module")
+def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     steps: list[int] = []
     with NatsServer() as server:
-        load = asyncio.run(publish(server.url, FLIGHTS, steps.append))
+        yield Loaded(server, publish(spark, server.url, FLIGHTS, tmp_path_factory.mktemp("load"), steps.append), steps)
+
+
+def test_every_flight_is_stored_once_and_in_order(loaded: Loaded) -> None:
+    with JetStreamAdmin(servers=loaded.server.url) as admin:
+        count = admin.streams.load(STREAM).state.messages
         # The flight of row 838 was cancelled: it has no delay.
-        count, samples = asyncio.run(stored(server.url, [1, 839, 6000]))
-    assert count == load.messages == sum(steps) == len(FLIGHTS)
-    for (subject, data), row in zip(samples, [0, 838, 5999], strict=True):
-        flight = FLIGHTS.iloc[row]
-        assert subject == f"flights.{flight['origin']}.{flight['dest']}"
-        decoded = json.loads(data or b"")
+        samples = [admin.messages.get(STREAM, row + 1) for row in (0, 838, 5999)]
+    assert count == loaded.load.messages == sum(loaded.steps) == len(FLIGHTS)
+    for message in samples:
+        flight = FLIGHTS.iloc[message.seq - 1]
+        assert message.subject == f"flights.{flight['origin']}.{flight['dest']}"
+        decoded = json.loads(message.data)
         assert (decoded["carrier"], decoded["hour"]) == (flight["carrier"], flight["hour"])
         assert decoded["dep_delay"] == (None if pd.isna(flight["dep_delay"]) else flight["dep_delay"])
-    assert json.loads(samples[1][1] or b"")["dep_delay"] is None
+    assert json.loads(samples[1].data)["dep_delay"] is None
 
 
-def test_a_message_that_the_server_refuses_fails_the_load() -> None:
+def test_a_message_that_the_server_refuses_fails_the_load(spark: SparkSession, tmp_path: Path) -> None:
     with (
-        NatsServer(config="jetstream { max_file_store: 400KB }") as server,
-        pytest.raises(DemoFailed, match=r"the server refused \d+ of 6000 messages: .*resource"),
+        NatsServer(config="jetstream { max_file_store: 40KB }") as server,
+        pytest.raises(DemoFailed, match=r"flights could not be stored: .*RowRefused: .* insufficient resources"),
     ):
-        asyncio.run(publish(server.url, FLIGHTS, lambda _: None))
+        publish(spark, server.url, FLIGHTS.head(300), tmp_path, lambda _: None)
 
 
 def test_sums_leave_out_cancelled_flights() -> None:
@@ -113,53 +117,44 @@ def test_only_late_flights_count_for_the_way_back() -> None:
     assert late_by_pandas(flights) == {"delays.JFK.AA": Late(2, 2, 35, 3), "delays.EWR.UA": Late(1, 1, 25, 5)}
 
 
-async def tamper(url: str) -> None:
+def tamper(admin: JetStreamAdmin, url: str) -> None:
     """Store the first message of the second stream once more, and delete the last one."""
-    client = await nats.connect(url)
-    try:
-        jetstream = client.jetstream()
-        first = await jetstream.get_msg(queries.COPIES, 1)
-        last = (await jetstream.stream_info(queries.COPIES)).state.last_seq
+    first = admin.messages.get(COPIES, 1)
+    with Publisher(url) as publisher:
         # With its id the server would take it for a duplicate.
-        headers = {name: value for name, value in (first.headers or {}).items() if name != "Nats-Msg-Id"}
-        await jetstream.publish(str(first.subject), first.data or b"", headers=headers)
-        await jetstream.delete_msg(queries.COPIES, last)
-    finally:
-        await client.close()
+        headers = [(name, values[0]) for name, values in first.headers.items() if name != "Nats-Msg-Id"]
+        publisher.publish([Message(first.subject, first.data, headers)])
+    admin.messages.delete(COPIES, admin.streams.load(COPIES).state.last_seq - 1)
 
 
-async def everything_stored(url: str) -> list[Any]:
-    """The messages of the second stream, by nats-py."""
-    client = await nats.connect(url)
-    try:
-        jetstream = client.jetstream()
-        count = (await jetstream.stream_info(queries.COPIES)).state.messages
-        return [await jetstream.get_msg(queries.COPIES, sequence) for sequence in range(1, count + 1)]
-    finally:
-        await client.close()
+def test_the_queries_agree_with_pandas(loaded: Loaded, spark: SparkSession, tmp_path: Path) -> None:
+    steps: list[int] = []
+    result = run_query(spark, loaded.server.url, tmp_path, steps.append)
+    assert result.batches.total_rows == sum(steps) == len(FLIGHTS)
+    assert differences(result.delays, delays_by_pandas(FLIGHTS)) == []
 
 
-@pytest.mark.usefixtures("no_connection_left")
-def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
+    loaded: Loaded, spark: SparkSession, tmp_path: Path
+) -> None:
     expected = late_by_pandas(FLIGHTS)
     steps: list[int] = []
-    with NatsServer() as server:
-        asyncio.run(publish(server.url, FLIGHTS, lambda _: None))
-        asyncio.run(add_stream(server.url, queries.COPIES, queries.SUBJECTS))
-        batches = write_late(spark, server.url, tmp_path, steps.append)
-        # The checkpoint knows that everything is done.
-        write_late(spark, server.url, tmp_path, lambda _: None)
-        back = read_back(spark, server.url)
-        messages = asyncio.run(everything_stored(server.url))
+    url = loaded.server.url
+    batches = write_late(spark, url, tmp_path, steps.append)
+    # The checkpoint knows that everything is done.
+    write_late(spark, url, tmp_path, lambda _: None)
+    back = read_back(spark, url)
+    with JetStreamAdmin(servers=url) as admin:
+        messages = list(admin.messages.read(COPIES))
         first, last = messages[0], messages[-1]
-        asyncio.run(tamper(server.url))
-        tampered = read_back(spark, server.url)
+        tamper(admin, url)
+    tampered = read_back(spark, url)
 
     assert batches.total_rows == sum(steps) == len(FLIGHTS)
     assert back.late == expected
     assert back.total.messages == len(messages) == (FLIGHTS["arr_delay"] >= LATE).sum()
     for message in messages:
-        flight = FLIGHTS.iloc[int(message.headers["Flight-Sequence"]) - 1]
+        flight = FLIGHTS.iloc[int(message.headers["Flight-Sequence"][0]) - 1]
         assert message.subject == f"delays.{flight['origin']}.{flight['carrier']}"
         assert json.loads(message.data) == {
             "flight": f"{flight['carrier']} {flight['flight']}",
@@ -216,6 +211,7 @@ def test_results_that_differ_end_with_1_and_say_so(
         yield SimpleNamespace(version="0")
 
     monkeypatch.setattr(run, "spark_session", no_session)
+    monkeypatch.setattr(run, "publish", lambda *_: Load(500, 1, 1.0))
     monkeypatch.setattr(run, "run_query", lambda *_: QueryRun(sums, batches))
     monkeypatch.setattr(run, "write_late", lambda *_: batches)
     monkeypatch.setattr(run, "read_back", lambda *_: Stored(late, dict.fromkeys(late, "{}"), 1.0))
@@ -231,6 +227,7 @@ def test_results_that_differ_end_with_1_and_say_so(
     assert ("Stream DELAYS and pandas differ in 1 of" in printed.err) == (wrong == "way back")
 
 
+@pytest.mark.full
 def test_the_demo_runs_and_its_sums_agree(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "spark_jetstream", "demo", "--messages", "120000", "--json"],

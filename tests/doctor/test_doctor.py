@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.doctor import account
-from spark_jetstream.doctor.findings import within
+from spark_jetstream.doctor.report import within
+from spark_jetstream.doctor.servers import check_clock
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.command import Ran, run_command, succeed
@@ -290,7 +290,7 @@ def test_who_gets_no_answers(accounts: NatsServer) -> None:
 @pytest.mark.parametrize(("off", "words"), [(0, "agrees"), (60, "60 s behind"), (-7200, "7,200 s ahead of")])
 def test_clocks(off: int, words: str) -> None:
     now = 1_700_000_000_000_000_000
-    finding = account.clocks(now + off * 1_000_000_000, now, now)
+    finding = check_clock(now + off * 1_000_000_000, now, now)
     assert words in finding.said
     assert finding.status == ("ok" if off == 0 else "warning")
 

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_jetstream.doctor.findings import Finding
 from spark_jetstream.doctor.java import check_java
-from spark_jetstream.doctor.pythons import Python, check_driver, check_extras, check_workers, this_python
-from spark_jetstream.doctor.spark import check_spark
+from spark_jetstream.doctor.report import Finding
+from spark_jetstream.doctor.spark import (
+    Python,
+    check_driver,
+    check_extras,
+    check_spark,
+    check_workers,
+    this_python,
+)
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from spark_jetstream.client.pool import close_all, connect
-from spark_jetstream.doctor.findings import Finding
-from spark_jetstream.doctor.probes import check_permissions
-from spark_jetstream.doctor.purposes import Chosen
+from spark_jetstream.doctor.permissions import Job, check_permissions
+from spark_jetstream.doctor.report import Finding
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
@@ -20,14 +19,14 @@ from tests.support.publish import Publisher
 
 _NO_PURPOSE: tuple[str, ...] = ()
 CHOICES = {
-    "read": Chosen.of("S", None, None, ("read", "direct"), None, (), None),
-    "filtered": Chosen.of("S", None, None, ("read",), None, ("s.a",), None),
-    "durable": Chosen.of("S", None, None, _NO_PURPOSE, None, (), "spark"),
-    "queue": Chosen.of("Q", None, None, _NO_PURPOSE, None, (), "spark"),
-    "write": Chosen.of("S", None, None, ("exactly-once",), "s.a", (), None),
-    "table": Chosen.of(None, "b", None, ("read", "write"), None, (), None),
-    "objects": Chosen.of(None, None, "o", ("read", "write"), None, (), None),
-    "admin": Chosen.of("S", None, None, ("administer", "backup", "restore", "ensure"), None, (), None),
+    "read": Job.parse("S", None, None, ("read", "direct"), None, (), None),
+    "filtered": Job.parse("S", None, None, ("read",), None, ("s.a",), None),
+    "durable": Job.parse("S", None, None, _NO_PURPOSE, None, (), "spark"),
+    "queue": Job.parse("Q", None, None, _NO_PURPOSE, None, (), "spark"),
+    "write": Job.parse("S", None, None, ("exactly-once",), "s.a", (), None),
+    "table": Job.parse(None, "b", None, ("read", "write"), None, (), None),
+    "objects": Job.parse(None, None, "o", ("read", "write"), None, (), None),
+    "admin": Job.parse("S", None, None, ("administer", "backup", "restore", "ensure"), None, (), None),
 }
 STREAMS: dict[str, dict[str, Any]] = {
     "S": {"subjects": ["s.>"], "allow_direct": True},

@@ -1,0 +1,427 @@
+"""All checks in order, and those of the options and of the stream.
+
+Each section runs when it is asked for, and is shown before the next one begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import SecretStr
+
+from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
+from spark_jetstream.client.auth import connect_arguments
+from spark_jetstream.client.pool import connect
+from spark_jetstream.doctor.java import check_java
+from spark_jetstream.doctor.permissions import Job, check_permissions
+from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
+from spark_jetstream.doctor.servers import (
+    check_account,
+    check_clock,
+    check_connection,
+    check_login,
+    compare_servers,
+    probe_server,
+)
+from spark_jetstream.doctor.spark import check_driver, check_extras, check_spark, check_workers, this_python
+from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound
+from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
+from spark_jetstream.options.servers import address
+from spark_jetstream.options.specs import CONNECTION_OPTIONS
+from spark_jetstream.options.values import hidden, revealed
+from spark_jetstream.protocol.stream import subject_pattern
+from spark_jetstream.protocol.units import parse_time
+
+_BY_NAME = {spec.name: spec for spec in CONNECTION_OPTIONS}
+_VARIABLES = {option: variable for variable, option in PLAIN.items()}
+_LOGIN = frozenset({"user", "password", "token"})
+_MORE_VARIABLES = {
+    "user": "NATS_USER",
+    "password": "NATS_PASSWORD",
+    "token": "NATS_TOKEN or NATS_USER",
+    "credentialsFile": "NATS_CREDS",
+    "nkeySeedFile": "NATS_NKEY",
+}
+_FULL = 0.9
+_CONSUMERS = 1000  # of a stream without a limit of its own, since server 2.15
+_CONSUMERS_LEVEL = 5
+_MAX_LAG = 1000  # messages
+_QUIET = 60_000_000_000  # ns without a sign of life of a mirror's origin
+_READING = frozenset({"read", "direct", "durable"})
+_WRITING = frozenset({"write", "exactly-once"})
+
+
+@dataclass(frozen=True)
+class Section:
+    """Findings under a title. Reading them runs the checks."""
+
+    title: str
+    findings: Iterable[Finding]
+    brief: bool = False
+    """Whether findings that are ok may be counted instead of shown."""
+
+
+class Examination:
+    """All checks for a job.
+
+    ``given`` are the connection options of the command line, ``environ`` the variables. With ``spark=True`` a local
+    Spark is started too; ``spark=False`` leaves out Spark, Java and Python.
+    """
+
+    def __init__(
+        self, given: Mapping[str, SecretStr], environ: Mapping[str, str], job: Job, *, spark: bool | None
+    ) -> None:
+        self.reached = False
+        """Whether a server has accepted the login."""
+        self._given = given
+        self._environ = environ
+        self._job = job
+        self._spark = spark
+        self._any_server = False
+        self._jetstream = False
+        self._info: StreamInfo | None = None
+        self._clock_known = False
+
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections in order.
+
+        Raises:
+            OptionError: The connection options are wrong.
+        """
+        admin = JetStreamAdmin.from_environment(**self._given)
+        if self._spark is not False:
+            yield Section("Spark on this machine", self._machine())
+        yield Section("Options", self._options(admin.options))
+        yield Section("Servers", self._servers(admin.options))
+        yield Section("Account", self._account(admin))
+        name = self._job.stream_name
+        if self._jetstream and name is not None:
+            yield Section(f"Stream {name}", self._stream(admin, name))
+        if self._jetstream and self._job.purposes:
+            title = f"Permissions to {', '.join(self._job.purposes)}"
+            yield Section(title, self._permissions(admin.options), brief=True)
+        if self._spark:
+            yield Section("A local Spark", self._start_spark(admin.options))
+
+    def _machine(self) -> Iterator[Finding]:
+        mine = this_python()
+        yield from check_java(self._environ, mine.versions.get("pyspark"))
+        yield from check_driver(mine, self._environ)
+        yield from check_workers(mine, self._environ)
+
+    def _options(self, options: ConnectionOptions) -> Iterator[Finding]:
+        yield from check_origins(options, self._given, self._environ)
+        yield from check_files(options)
+        yield from check_extras(options)
+
+    def _servers(self, options: ConnectionOptions) -> Iterator[Finding]:
+        probes = [probe_server(url, options) for url in options.servers]
+        self._any_server = any(probe.info is not None for probe in probes)
+        for probe in probes:
+            # If only some of the servers are unreachable, that is a warning.
+            optional = self._any_server and probe.info is None
+            for finding in probe.findings:
+                status = "warning" if optional and finding.status == "failed" else finding.status
+                yield replace(finding, check=f"{address(probe.url)} {finding.check}", status=status)
+        yield from compare_servers(probes)
+
+    def _account(self, admin: JetStreamAdmin) -> Iterator[Finding]:
+        if not self._any_server:
+            yield unknown("login", "there is no server to log in to")
+            return
+        try:
+            yield from check_login(admin.options)
+        except JetStreamError:
+            return  # the finding has the error
+        self.reached = True
+        for finding in [*check_connection(connect(admin.options))]:
+            self._clock_known |= finding.check == "clock"
+            yield finding
+        self._jetstream = True
+        for finding in check_account(admin):
+            # Without JetStream all other checks would fail for the same reason.
+            self._jetstream &= (finding.check, finding.status) != ("jetstream", "failed")
+            yield finding
+
+    def _stream(self, admin: JetStreamAdmin, name: str) -> Iterator[Finding]:
+        try:
+            before = time.time_ns()
+            self._info = info = admin.streams.load(name)
+        except StreamNotFound:
+            other = "in which domain is it (option domain)? " if "domain" not in admin.options.given() else ""
+            advice = f"{other}is the name right? make it, or let option ensureStream make it"
+            yield failed("stream", f"there is no stream {name} in this account", advice)
+            return
+        except PermissionDenied as error:
+            yield unknown("stream", str(error), "see the permissions below")
+            return
+        except JetStreamError as error:
+            yield failed("stream", str(error), "is a leader being elected? try again; then look into the server's log")
+            return
+        if not self._clock_known:
+            yield check_clock(parse_time(str(info.ts)), before, time.time_ns())
+        yield from check_stream(info, self._use(admin), admin.options)
+
+    def _use(self, admin: JetStreamAdmin) -> Use:
+        try:
+            account = admin.account.info()
+        except JetStreamError:
+            # The section about the account has the reason.
+            level = most = None
+        else:
+            level, most = account.api.level, account.limits.max_consumers
+        # The stream of a bucket captures all keys.
+        subject = self._job.subject if self._job.stream is not None else None
+        return Use(frozenset(self._job.purposes), subject, level, most)
+
+    def _permissions(self, options: ConnectionOptions) -> Iterator[Finding]:
+        connection = connect(options)
+        queue = self._info is not None and self._info.config.retention == "workqueue"
+        clustered = self._info is None or bool(self._info.cluster and self._info.cluster.name)
+        lines = self._job.permissions(options, queue=queue, old=connection.server_version < (2, 14))
+        yield from check_permissions(connection, lines, clustered=clustered)
+
+    def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
+        if self._info is None:
+            yield unknown("local Spark", "there is no stream to read from", "name one with --stream")
+            return
+        yield from check_spark(options, _reading(self._job, self._info), self._environ)
+
+
+def _reading(job: Job, info: StreamInfo) -> dict[str, str]:
+    """Return options of the source that read the end of the stream, or the bucket."""
+    if job.bucket is not None:
+        return {"bucket": job.bucket}
+    if job.object_bucket is not None:
+        return {"objectBucket": job.object_bucket, "contentOff": "true"}
+    name = info.config.name
+    options = {"stream": name, "startingOffsets": json.dumps({name: max(1, info.state.last_seq)})}
+    if "direct" in job.purposes or info.config.retention == "workqueue":
+        options["readWith"] = "direct"
+    return options
+
+
+def check_origins(
+    options: ConnectionOptions, given: Mapping[str, SecretStr], environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Report each option that has a value: the value, unless it is secret, and where it comes from.
+
+    ``given`` are the options of the command line. `JetStreamAdmin.from_environment` made ``options`` of them, with the
+    same order of precedence.
+    """
+    variables = hidden(environment_options(environ))
+    named = given.get("context")
+    chosen = named or variables.get("context") or selected_context()
+    described = hidden(context_options(chosen)) if chosen else {}
+    context = revealed(chosen)  # the context exists, so the text is no secret that was given by mistake
+    if context:
+        how = _given("context", given) if named else "the environment" if "context" in variables else "selected"
+        yield ok("context", f"{context} ({how})")
+    # A context of the command line wins over the variables; any other context does not.
+    layers: list[tuple[Mapping[str, object], str]] = [(variables, ""), (described, f"context {context}")]
+    layers = [(given, _given("", given)), *(reversed(layers) if named else layers)]
+    for name in sorted(options.given() | {"servers"}, key=list(_BY_NAME).index):
+        where = next((origin or _variable(name) for options_, origin in layers if name in options_), "")
+        if not where and name in _LOGIN:
+            where = next((origin or "NATS_URL" for options_, origin in layers if "servers" in options_), "")
+            where += ", in the URL"
+        yield ok(name, f"{_shown(name, options)} ({where or 'default'})")
+
+
+def check_files(options: ConnectionOptions) -> Iterator[Finding]:
+    """Check that the files which options name exist and can be used."""
+    try:
+        connect_arguments(options)
+    except OptionError as error:
+        yield failed(error.option or "files", str(error), f"correct option {error.option}, or the file")
+
+
+def _given(name: str, given: Mapping[str, object]) -> str:
+    return "command line" if not name or name in given else ""
+
+
+def _variable(name: str) -> str:
+    return f"variable {_VARIABLES.get(name) or _MORE_VARIABLES.get(name, 'NATS_*')}"
+
+
+def _shown(name: str, options: ConnectionOptions) -> str:
+    if name == "servers":
+        return options.display_servers
+    spec = _BY_NAME[name]
+    value = getattr(options, spec.field_name)
+    # The path of a file that exists is no secret that was given by mistake.
+    return value if name.endswith("File") and os.path.isfile(value) else str(spec.display(value))
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a job does with a stream (some of `permissions.PURPOSES`).
+
+    ``subject`` is where rows go. ``level`` is the API level of the server, ``max_consumers`` what the account allows
+    for each stream; None if the user may not ask.
+    """
+
+    purposes: frozenset[str]
+    subject: str | None
+    level: int | None
+    max_consumers: int | None
+
+    @property
+    def reads(self) -> bool:
+        """Whether the job reads the stream."""
+        return bool(_READING & self.purposes)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the job writes to the stream."""
+        return bool(_WRITING & self.purposes)
+
+
+def check_stream(info: StreamInfo, use: Use, options: ConnectionOptions) -> Iterator[Finding]:
+    """Check that the stream suits the use."""
+    config, state = info.config, info.state
+    kept = f"{config.retention} retention, {config.storage}, {config.num_replicas} replica(s)"
+    held = f"{state.messages:,} messages, {state.bytes!s} in sequences {state.first_seq} to {state.last_seq}"
+    yield ok("stream", f"{kept}, {held}")
+    yield from _check_replicas(info)
+    yield from _check_upstreams(info)
+    if use.reads:
+        yield from _check_retention(info, use)
+        yield from _check_consumers(info, use)
+    if use.writes:
+        yield from _check_writable(info, use)
+        yield from _check_room(info)
+        yield from _check_duplicates(info, use, options)
+
+
+def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
+    cluster = info.cluster
+    if cluster is None or (info.config.num_replicas < 2 and not cluster.replicas):
+        return
+    if not cluster.leader:
+        yield failed("replicas", "there is no leader: nothing can be stored", "start the servers that are away")
+        return
+    for peer in cluster.replicas:
+        if peer.offline:
+            yield warning("replicas", f"{peer.name} is away", "start it: without one more the stream may stop")
+        elif not peer.current:
+            said = f"{peer.name} is {peer.lag:,} operations behind"
+            yield warning("replicas", said, "wait; if it stays so, look into its log")
+    if all(peer.current and not peer.offline for peer in cluster.replicas):
+        yield ok("replicas", f"led by {cluster.leader}, {len(cluster.replicas)} more with all there is")
+
+
+def _check_upstreams(info: StreamInfo) -> Iterator[Finding]:
+    for origin in info.origins:
+        yield _origin("mirror" if info.mirror else "source", origin)
+
+
+def _origin(kind: str, origin: StreamSourceInfo) -> Finding:
+    said = f"of {origin.name}, {origin.lag:,} messages behind"
+    if origin.error is not None and origin.error.description:
+        advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"
+        return failed(kind, f"{said}: {origin.error.description}", advice)
+    if origin.active < 0 or origin.active > _QUIET:
+        heard = "never" if origin.active < 0 else f"for {origin.active / 1e9:,.0f} s not"
+        return warning(kind, f"{said}; {origin.name} was {heard} heard of", "is its server there, and the link up?")
+    if origin.lag > _MAX_LAG:
+        return warning(kind, said, "wait; if it grows, the link or the servers are too slow")
+    return ok(kind, said)
+
+
+def _check_retention(info: StreamInfo, use: Use) -> Iterator[Finding]:
+    config, check = info.config, "retention"
+    queue, direct = config.retention == "workqueue", "direct" in use.purposes
+    if queue and not {"durable", "direct"} & use.purposes:
+        said = "a work queue is read with option durable, or by a batch with readWith=direct"
+        yield failed(check, said, "set option durable for a query, or readWith to direct for a batch")
+    elif config.retention == "interest" and "durable" not in use.purposes:
+        said = "nothing holds messages for a query: what all consumers have acknowledged is gone"
+        yield warning(check, said, "set option durable")
+    else:
+        yield ok(check, f"{config.retention} suits {', '.join(sorted(_READING & use.purposes))}")
+    if queue and "durable" in use.purposes and config.deny_purge:
+        said = "deny_purge is set, and committing removes messages of a work queue by purging"
+        yield failed("deny_purge", said, "make the stream without deny_purge; it cannot be taken back")
+    if (direct or (queue and "durable" in use.purposes)) and not config.allow_direct:
+        why = "readWith=direct needs it" if direct else "a work queue is read by direct gets"
+        yield failed("allow_direct", f"is not set: {why}", "set the stream's allow_direct to true")
+    elif direct and use.level == 0:
+        said = "readWith=direct needs nats-server 2.11"
+        yield failed("direct gets", said, "upgrade the server, or set readWith to consumer")
+
+
+def _check_consumers(info: StreamInfo, use: Use) -> Iterator[Finding]:
+    if use.purposes.isdisjoint({"read", "durable"}):
+        return
+    used = info.state.consumer_count
+    limits = [limit for limit in (info.config.max_consumers, use.max_consumers or -1) if limit > 0]
+    if not limits and (use.level or 0) >= _CONSUMERS_LEVEL:
+        limits = [_CONSUMERS]
+    if not limits:
+        yield ok("consumers", f"{used:,}, no limit")
+        return
+    most = min(limits)
+    said = f"{used:,} of {most:,} (max_consumers)"
+    advice = "remove unused consumers, raise the stream's max_consumers, or set readWith to direct"
+    if used >= most:
+        yield failed("consumers", f"{said}: none is left, and each task needs one", advice)
+    elif used > most * _FULL:
+        yield warning("consumers", f"{said}: each task needs one", advice)
+    else:
+        yield ok("consumers", said)
+
+
+def _check_writable(info: StreamInfo, use: Use) -> Iterator[Finding]:
+    config, name = info.config, info.config.name
+    if config.mirror is not None:
+        yield failed("writing", "is a mirror, which takes no messages of clients", f"write to {config.mirror.name}")
+    elif config.sealed:
+        yield failed("writing", "is sealed and takes no more messages", "write to another stream (option stream)")
+    elif config.no_ack:
+        yield failed("writing", "has no_ack set: it does not acknowledge rows", "set no_ack to false")
+    elif use.subject is not None and not subject_pattern(config.subjects).fullmatch(use.subject):
+        said = f"{name} does not capture {use.subject} (its subjects: {', '.join(config.subjects)})"
+        yield failed("writing", said, f"correct option subject, or add {use.subject} to the stream's subjects")
+    else:
+        yield ok("writing", f"takes {use.subject or ', '.join(config.subjects)}")
+
+
+def _check_room(info: StreamInfo) -> Iterator[Finding]:
+    config, state = info.config, info.state
+    if config.discard != "new":
+        return
+    for name, used, most in (
+        ("max_msgs", state.messages, config.max_msgs),
+        ("max_bytes", state.bytes, config.max_bytes),
+    ):
+        if most <= 0 or used <= most * _FULL:
+            continue
+        status = failed if used >= most else warning
+        said = f"{used:,} of {most:,} {name} are used, and discard is new: a full stream refuses rows"
+        yield status("room", said, f"purge the stream, raise {name}, or set discard to old")
+
+
+def _check_duplicates(info: StreamInfo, use: Use, options: ConnectionOptions) -> Iterator[Finding]:
+    if "exactly-once" in use.purposes:
+        config = info.config
+        if config.retention != "limits" or config.max_msgs_per_subject > 0:
+            said = "exactly-once needs limits retention, and no max_msgs_per_subject"
+            yield failed("delivery", said, "set option delivery to deduplicated, or write to another stream")
+        return
+    window = info.config.duplicate_window / 1e9
+    said = f"message ids are remembered for {window:g} s (duplicate_window)"
+    if window < options.retry_timeout:
+        why = (
+            f"{said}, a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
+        )
+        advice = "raise the stream's duplicate_window, lower retryTimeout, or set delivery to exactly-once"
+        yield warning("delivery", why, advice)
+    else:
+        yield ok("delivery", said)

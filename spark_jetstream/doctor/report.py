@@ -1,0 +1,77 @@
+"""The result of a check, and comparisons of versions. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "warning", "failed", "unknown"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    ``said`` is one short line. ``what_to_do`` names the option, the variable or the setting of the server to change,
+    and is empty if there is nothing to do. ``unknown``: the check was not possible, and ``said`` gives the reason.
+    No text holds a secret.
+    """
+
+    check: str
+    status: Status
+    said: str
+    what_to_do: str = ""
+
+
+def ok(check: str, said: str) -> Finding:
+    """Return the finding of a check that passed."""
+    return Finding(check, "ok", said)
+
+
+def warning(check: str, said: str, what_to_do: str) -> Finding:
+    """Return the finding of something that works now, but badly or not for long."""
+    return Finding(check, "warning", said, what_to_do)
+
+
+def failed(check: str, said: str, what_to_do: str) -> Finding:
+    """Return the finding of something that does not work."""
+    return Finding(check, "failed", said, what_to_do)
+
+
+def unknown(check: str, said: str, what_to_do: str = "") -> Finding:
+    """Return the finding of a check that was not possible."""
+    return Finding(check, "unknown", said, what_to_do)
+
+
+def healthy(findings: Iterable[Finding], *, strict: bool) -> bool:
+    """Return whether no check failed. With ``strict`` a warning and an unknown result count as failed."""
+    bad = {"failed", "warning", "unknown"} if strict else {"failed"}
+    return not any(finding.status in bad for finding in findings)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: ``4.0.5.dev1`` -> (4, 0, 5). Empty if there are none."""
+    numbers = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(number) for number in numbers[0].split(".")) if numbers else ()
+
+
+def within(version: str, specifiers: str) -> bool:
+    """Return whether a version is in a range such as ``<2.17,>=2.16``. A release candidate counts as the release.
+
+    Raises:
+        ValueError: An operator is none of <, <=, >=, > and ==.
+    """
+    mine = version_of(version)
+    for specifier in filter(None, specifiers.replace(" ", "").split(",")):
+        parts = re.fullmatch(r"(<=|>=|==|<|>)(\d+(?:\.\d+)*)", specifier)
+        if parts is None:
+            raise ValueError(f"{specifier} is no range of versions that can be read here")
+        other = version_of(parts[2])
+        width = max(len(mine), len(other))
+        here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (mine, other))
+        held = {"<": here < there, "<=": here <= there, ">": here > there, ">=": here >= there, "==": here == there}
+        if not held[parts[1]]:
+            return False
+    return True
