@@ -20,7 +20,7 @@ from typing import Literal
 
 from spark_jetstream.buckets import objects
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import stand_in
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET, stand_in
 from spark_jetstream.protocol.subjects import common_subjects
 
 PermissionKind = Literal["publish", "subscribe"]
@@ -72,7 +72,7 @@ class Names:
 
 Lines = Iterator[Permission]
 
-LEDGER = "spark_jetstream_ledger"
+LEDGER = LEDGER_BUCKET
 """The Key-Value bucket in which exactly-once keeps its notes (`sink.ledger`)."""
 
 # Reading

@@ -38,7 +38,6 @@ SILENCE = 30.0
 """Seconds after which a server that sends nothing counts as gone."""
 
 _ACKS = "$JS.SNAPSHOT.ACK."
-_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
 _DONE = 204
 _TOKEN = "snapshot"
 
@@ -171,7 +170,7 @@ class _Chunks:
                     f"cannot back up stream {self.stream}: the account may not publish to {subject}", subject=subject
                 ) from None
             if event is None:
-                self._connection.check(_SIGN_OF_LIFE)
+                self._connection.check()
                 raise BackupError(
                     f"the backup of stream {self.stream} is broken off: the server has sent nothing for "
                     f"{self._silence:g} s"

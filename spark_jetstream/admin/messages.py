@@ -135,7 +135,7 @@ def _take(
     seconds = connection.options.request_timeout
     event = inbox.get(seconds)
     if not isinstance(event, Frames):
-        connection.check(2.0)
+        connection.check()
         raise jsapi.no_reply(context, seconds)
     found: list[StoredMessage] = []
     for start, head, size in zip(event.line_end, event.head, event.size, strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,13 +28,14 @@ from spark_jetstream.errors import (
     PermissionDenied,
 )
 from spark_jetstream.protocol.columns import Acks, Delivered
+from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import shown
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.consumers import delete_reader
 from spark_jetstream.streams.latest import LatestPerSubject
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import Pulls, PullSettings
+from spark_jetstream.streams.pull import PullSession, PullSettings
 
 LABEL = "spark-jetstream-admin"
 """What the names of consumers begin with that are made here."""
@@ -46,7 +46,6 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _EXPIRES = 30.0
 _SOON = 0.5  # between heartbeats, while what was there at the beginning comes
 _SLACK = 1.0
-_SIGN_OF_LIFE = 2.0
 _CONFIRMATIONS = 3  # consumers that must bring nothing more where the leader may not be asked
 
 
@@ -156,7 +155,7 @@ class _Watcher(LatestPerSubject):
         inner = run.frames[:inside]
         return Delivered(inner, Acks(inner), run.sequences[:inside]) if inside else None
 
-    def pulls(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> _EndlessPulls:
+    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> _EndlessPulls:
         """As `RangeReader` has it."""
         return _EndlessPulls(self, connection, inbox, name, pending, patient=self._begun)
 
@@ -175,13 +174,13 @@ class _Watcher(LatestPerSubject):
     def _watch_with_one(self, timeout: float) -> Iterator[StoredMessage | None]:
         """What one consumer brings, until nothing came for so many seconds. Raises `ConsumerLost` and the like."""
         connection = self.connect(0.0)
-        name = f"{self.label}-{uuid.uuid4().hex[:8]}"
+        name = reader_consumer(self.label)
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, Deadline(self.settings.retry_timeout))
                 # Behind the beginning nothing is left out, by whatever consumer.
                 self._listing = self._listing and self.next <= max(self._list_end, 1)
-                yield from self._follow(self.pulls(connection, inbox, name, pending), timeout)
+                yield from self._follow(self.session(connection, inbox, name, pending), timeout)
             finally:
                 delete_reader(connection, self.part.stream, name)
 
@@ -199,7 +198,7 @@ class _Watcher(LatestPerSubject):
                 if self._begun and quiet.expired:
                     return
                 if silent.expired:
-                    pulls.connection.check(_SIGN_OF_LIFE)
+                    pulls.connection.check()
                     raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
                 continue
             silent = Deadline(silence)
@@ -256,7 +255,7 @@ class _Watcher(LatestPerSubject):
         return all(each is None or each.sequence > last for each in found)
 
 
-class _EndlessPulls(Pulls):
+class _EndlessPulls(PullSession):
     """Always two requests under way. ``pending`` is what the consumer had to deliver when it was made."""
 
     def __init__(
@@ -275,7 +274,7 @@ class _EndlessPulls(Pulls):
         self.heartbeat = self.owner.settings.heartbeat
 
     def possible(self) -> int:
-        """As `Pulls` has it."""
+        """As `PullSession` has it."""
         return 2 * self.owner.settings.batch
 
     def account(self, frames: Frames) -> Acks:

@@ -54,10 +54,11 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.buckets.uploads import WRONG_SEQUENCE, Disposition, NotStored, Uploads
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Connect, Requests, stream_info
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ProtocolError, StreamNotFound
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import StreamState, stream_state, subject_pattern
+from spark_jetstream.protocol.conventions import upload_note
+from spark_jetstream.protocol.stream import StreamState, subject_pattern
 from spark_jetstream.streams.lookup import StoredMessage, last_message
 
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -157,14 +158,12 @@ def new_nuid() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(22))
 
 
-_NOTE_BYTES = 12
 _TOKEN = re.compile(r"[^\s.*>]+")
 
 
 def note_subject(bucket: str, name: str) -> str:
     """Where it is noted which uploads of an object have begun; among the chunks, where no reader looks."""
-    digest = hashlib.blake2b(name.encode(), digest_size=_NOTE_BYTES).hexdigest()
-    return chunk_subject(bucket, f"spark-jetstream-{digest}")
+    return chunk_subject(bucket, upload_note(name))
 
 
 def note_body(nuids: Sequence[str]) -> bytes:
@@ -197,26 +196,20 @@ class ObjectStream:
     such bucket, and what `Connection.api` raises.
     """
 
-    def __init__(self, connect: Callable[[float], Connection], bucket: str, patience: float, hint: str = "") -> None:
+    def __init__(self, connect: Connect, bucket: str, patience: float, hint: str = "") -> None:
         self.bucket = bucket
         self.name = stream_name(bucket)
-        self._connect = connect
-        self._patience = patience
+        self._requests = Requests(connect, patience)
         self._hint = hint
 
     def state(self) -> StreamState:
         """What the stream says of itself."""
         context = f"look at bucket {self.bucket}{self._hint}"
-
-        def ask(connection: Connection) -> StreamState:
-            subject = jsapi.stream_info(connection.prefix, self.name)
-            return stream_state(connection.ask(subject, b"", context=context), context)
-
-        return self._ask(ask)
+        return self._call(lambda connection: stream_info(connection, self.name, context))
 
     def last(self, subject: str) -> StoredMessage | None:
         """The last message on a subject."""
-        return self._ask(lambda connection: last_message(connection, self.name, subject))
+        return self._call(lambda connection: last_message(connection, self.name, subject))
 
     def remove(self, subject: str, last: int | None = None) -> int:
         """Remove all messages on a subject, or those up to a sequence; how many that were."""
@@ -227,7 +220,7 @@ class ObjectStream:
             reply = connection.api(jsapi.stream_purge(connection.prefix, self.name), body, context=context)
             return int(jsapi.field(reply, "purged", int, context))
 
-        return self._ask(ask)
+        return self._call(ask)
 
     def nuid_of(self, meta: StoredMessage | None) -> str:
         """Where the chunks of the object with this meta message lie; "" for none."""
@@ -239,9 +232,9 @@ class ObjectStream:
             log.warning("%s: it is replaced, and its chunks stay", error)
             return ""
 
-    def _ask(self, work: Callable[[Connection], T]) -> T:
+    def _call(self, work: Callable[[Connection], T]) -> T:
         try:
-            return retrying(lambda: work(self._connect(self._patience)), self._patience)
+            return self._requests.call(work)
         except StreamNotFound as error:
             raise StreamNotFound(
                 f"there is no Object Store bucket {self.bucket}{self._hint}",
@@ -312,7 +305,7 @@ class ObjectUploads:
     All methods raise `ObjectNotStored`, what the methods of `ObjectStream` raise, and `PermissionDenied`.
     """
 
-    def __init__(self, connect: Callable[[float], Connection], stream: ObjectStream, settings: UploadSettings) -> None:
+    def __init__(self, connect: Connect, stream: ObjectStream, settings: UploadSettings) -> None:
         self.stream = stream
         self._bucket = stream.bucket
         self._settings = settings

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full, reason
 from spark_jetstream.protocol.wire import Frames
 
 MAX_BYTES_IN_FLIGHT = 8 * 1024 * 1024
 WRONG_SEQUENCE = frozenset({10071, 10164})
-_SIGN_OF_LIFE = 2.0
 
 
 class Disposition(enum.Enum):
@@ -66,7 +65,7 @@ class Uploads:
 
     def __init__(
         self,
-        connect: Callable[[float], Connection],
+        connect: Connect,
         stream: str,
         *,
         max_in_flight: int,
@@ -163,7 +162,7 @@ class Uploads:
         cut = failure.cut
         if failure.silent:
             try:
-                self._connection.check(_SIGN_OF_LIFE)
+                self._connection.check()
             except ConnectionFailed as error:
                 cut = error
         if cut is not None:

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
+SIGN_OF_LIFE = 2.0
+"""Seconds that a server has to answer a ping."""
 _LOOK_AGAIN = 0.01  # seconds
 _ASK_AGAIN = 2.0  # seconds until a question that nobody answered is asked again
 _REFUSED_FOR = 5.0  # seconds: a server that restarts, or reloads its configuration later than others, refuses for less
@@ -126,7 +127,7 @@ class Connection:
             return self._run(self._request(subject, payload, context, seconds, headers, every), seconds + 5)
         except RequestTimeout:
             # A connection that has died without a word looks like a server that does not answer.
-            self.check(_SIGN_OF_LIFE)
+            self.check()
             raise
 
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
@@ -193,10 +194,11 @@ class Connection:
             raise
         return listener
 
-    def check(self, timeout: float) -> None:
-        """Ask the server for a sign of life; without one the connection is opened again.
+    def check(self, timeout: float = SIGN_OF_LIFE) -> None:
+        """Ping the server, and open the connection again when no answer comes within `timeout` seconds.
 
-        Raises `ConnectionFailed` when there was none.
+        Raises:
+            ConnectionFailed: No answer came.
         """
 
         async def ping() -> None:

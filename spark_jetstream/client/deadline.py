@@ -1,12 +1,14 @@
-"""Time that something may take: a moment on the monotonic clock, and the pauses between attempts before it."""
+"""The time that something may take: deadlines, pauses between attempts, and outages."""
 
 from __future__ import annotations
 
 import time
 
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError
+
 
 class Deadline:
-    """`Deadline(seconds)` expires that many seconds from now; the wall clock does not move it."""
+    """A moment that many seconds from now, on the monotonic clock."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -23,15 +25,14 @@ class Deadline:
         return time.monotonic() >= self._end
 
     def within(self, seconds: float) -> float:
-        """`seconds`, or what is left if that is less: for a time-out inside a longer one."""
+        """Return `seconds`, or the seconds left if that is less."""
         return min(seconds, self.left)
 
 
 class Backoff:
-    """Pauses between attempts: `first` seconds, then twice as long each time, but no longer than `most`.
+    """Pauses between attempts: `first` seconds, then twice as long each time, but at most `most` seconds.
 
-    With `at_once` the second attempt follows the first without a pause, as it should where what failed is most likely
-    whole again, and the pauses begin behind it. For one thread; `pause` blocks it.
+    With `at_once` the second attempt follows the first one without a pause. For one thread; `pause` blocks it.
     """
 
     def __init__(self, first: float = 0.05, most: float = 1.0, *, at_once: bool = False) -> None:
@@ -41,12 +42,12 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: something succeeded."""
+        """Begin again with the shortest pause."""
         self._skip = self._at_once
         self._next = self._first
 
     def seconds(self) -> float:
-        """How long the next pause is to be; each call is one attempt."""
+        """Return the length of the next pause; each call counts as one attempt."""
         if self._skip:
             self._skip = False
             return 0.0
@@ -55,6 +56,55 @@ class Backoff:
         return seconds
 
     def pause(self, deadline: Deadline | None = None) -> None:
-        """Sleep for the next pause, but not beyond the deadline."""
+        """Sleep for the next pause, but not longer than the deadline allows."""
         seconds = self.seconds()
         time.sleep(seconds if deadline is None else deadline.within(seconds))
+
+
+class Outage:
+    """Failures in a row, which may last `patience` seconds, counted from the last success.
+
+    Call `begin` before each attempt, `over` after each success, and `failed` after each failure.
+    """
+
+    def __init__(self, patience: float, backoff: Backoff) -> None:
+        self._patience = patience
+        self._backoff = backoff
+        self._deadline: Deadline | None = None
+        self._attempt = Deadline(patience)
+
+    def begin(self) -> Deadline:
+        """Begin an attempt and return the time that it may wait for a connection."""
+        self._attempt = Deadline(self._patience)
+        return self._deadline or self._attempt
+
+    def over(self) -> None:
+        """End the outage: something succeeded."""
+        self._deadline = None
+        self._backoff.reset()
+
+    def failed(self, error: JetStreamError, doing: str, *, progressed: bool = False) -> None:
+        """Count a failure.
+
+        Args:
+            error: The failure, which may pass.
+            doing: What failed, as a participle; the error repeats it.
+            progressed: The attempt succeeded in part: a new outage begins.
+
+        Raises:
+            OutageError: The outage has lasted too long.
+        """
+        if progressed:
+            self.over()
+            self._deadline = Deadline(self._patience)
+        elif self._deadline is None:
+            # Waiting for a connection is part of the outage; waiting for a reply came before it.
+            self._deadline = self._attempt if isinstance(error, ConnectionFailed) else Deadline(self._patience)
+        if self._deadline.expired:
+            raise OutageError(
+                f"{doing} got no further for {self._patience:g} s (option retryTimeout): {error}"
+            ) from error
+
+    def pause(self) -> None:
+        """Sleep before the next attempt."""
+        self._backoff.pause(self._deadline)

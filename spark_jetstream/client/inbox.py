@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.wire import Frames, Status
-
-if TYPE_CHECKING:
-    from spark_jetstream.client.connection import Connection
 
 _Event = Frames | Status | JetStreamError
 
@@ -19,6 +16,30 @@ MOST_WAITING = 96 << 20
 nobody has asked for. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
+
+
+class Link(Protocol):
+    """What an inbox needs of its connection."""
+
+    reconnects: int
+
+    def publish_for(self, inbox: Inbox, subject: str, payload: bytes, reply: str) -> None:
+        """Send a request."""
+
+    def write_for(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        """Send complete frames."""
+
+    def pace_for(self, inbox: Inbox, paced: bool) -> None:
+        """Delay replies by some milliseconds, or not."""
+
+    def resume(self, inbox: Inbox, patience: float) -> None:
+        """Wait until the connection is up, and let the inbox use it."""
+
+    def spellings(self, subject: str) -> tuple[str, ...]:
+        """Return the names that the server may have for a subject."""
+
+    def close_inbox(self, inbox: Inbox) -> None:
+        """Unsubscribe."""
 
 
 class Inbox:
@@ -30,14 +51,14 @@ class Inbox:
     """
 
     def __init__(
-        self, connection: Connection, subject: str, replies: bool = False, whole: bool = False, paced: bool = True
+        self, link: Link, subject: str, replies: bool = False, whole: bool = False, paced: bool = True
     ) -> None:
         self.subject = subject
         self.replies = replies
         self.whole = whole or replies
         self.paced = replies and paced
-        self.generation = connection.reconnects
-        self._connection = connection
+        self.generation = link.reconnects
+        self._link = link
         self._events: queue.SimpleQueue[tuple[_Event, int]] = queue.SimpleQueue()
         self._most_bytes = MOST_WAITING
         self._came = 0  # bytes of memory: counted on the connection's thread
@@ -49,7 +70,7 @@ class Inbox:
     def publish(self, subject: str, payload: bytes, number: int) -> None:
         """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`."""
         self._published.add(subject)
-        self._connection.publish_for(self, subject, payload, f"{self.subject}.{number}")
+        self._link.publish_for(self, subject, payload, f"{self.subject}.{number}")
 
     def send(self, frames: bytes | memoryview | Sequence[bytes | memoryview]) -> None:
         """Send complete PUB and HPUB frames, built with the reply subjects `<subject>.<number>`; does not wait.
@@ -61,7 +82,7 @@ class Inbox:
         if not self.replies:
             raise ValueError("only an inbox with replies=True sends frames")
         whole = frames if isinstance(frames, (bytes, memoryview)) else b"".join(frames)
-        self._connection.write_for(self, memoryview(whole).cast("B"), self.generation)
+        self._link.write_for(self, memoryview(whole).cast("B"), self.generation)
 
     def resume(self, patience: float) -> None:
         """Wait up to `patience` seconds until the connection is up, and send over that one from now on.
@@ -71,7 +92,7 @@ class Inbox:
         not come back in time; at once when it was closed for good (`Connection.usable` is false then, and only a new
         connection helps).
         """
-        self._connection.resume(self, patience)
+        self._link.resume(self, patience)
 
     def get(self, timeout: float) -> Frames | Status | None:
         """The next run of messages or status; None when nothing came within `timeout` seconds.
@@ -97,11 +118,11 @@ class Inbox:
     def pace(self, paced: bool) -> None:
         """From now on answers come a few milliseconds late, as is good for many, or at once."""
         if paced != self.paced:
-            self._connection.pace_for(self, paced)
+            self._link.pace_for(self, paced)
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""
-        self._connection.close_inbox(self)
+        self._link.close_inbox(self)
 
     def __enter__(self) -> Inbox:
         return self
@@ -151,7 +172,7 @@ class Inbox:
 
         `inboxes` is the error for a subscription that concerns this inbox.
         """
-        own_subjects = (each for one in (*self._published, self.subject) for each in self._connection.spellings(one))
+        own_subjects = (each for one in (*self._published, self.subject) for each in self._link.spellings(one))
         own = next((each for each in own_subjects if subject.startswith(each.lower())), None)
         if own is None and not (publishing and self.replies):
             return False

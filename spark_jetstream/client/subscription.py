@@ -5,14 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.inbox import Inbox, Link
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.wire import Frames, Status
-
-if TYPE_CHECKING:
-    from spark_jetstream.client.connection import Connection
 
 MOST_BYTES = 64 * 1024 * 1024
 """How much waits to be heard before more is thrown away: a limit against a reader that is too slow."""
@@ -41,8 +38,8 @@ class Dropped(NamedTuple):
 class Listener(Inbox):
     """Made by `Connection.listen`; for one reader at a time, and to be closed by any thread."""
 
-    def __init__(self, connection: Connection, subjects: Sequence[str]) -> None:
-        super().__init__(connection, subjects[0], whole=True)
+    def __init__(self, link: Link, subjects: Sequence[str]) -> None:
+        super().__init__(link, subjects[0], whole=True)
         self.subjects = tuple(subjects)
         self.denied: PermissionDenied | None = None
         self._lock = threading.Lock()
@@ -101,7 +98,7 @@ class Listener(Inbox):
 
     def put_cut(self, message: str) -> None:
         """The connection was cut."""
-        self._waiting.put(_Cut(message, self._connection.reconnects))
+        self._waiting.put(_Cut(message, self._link.reconnects))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """The server refused a subscription to `subject` (in lower case); whether it is one of these."""

@@ -133,11 +133,12 @@ def headers(frames: Frames) -> pa.MapArray:
     return decode_headers(frames.data, frames.line_end, frames.head)
 
 
-def repeated(text: str, count: int) -> pa.StringArray:
-    """The same string `count` times."""
-    raw = text.encode()
-    offsets = np.arange(0, (count + 1) * len(raw), len(raw), dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)])
+def repeated(value: str | bytes, count: int) -> pa.Array:
+    """Return a column of `count` times the same string or the same bytes."""
+    raw = value.encode() if isinstance(value, str) else value
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)]
+    return pa.Array.from_buffers(pa.string() if isinstance(value, str) else pa.binary(), count, buffers)
 
 
 def integers(values: IntArray) -> pa.Int64Array:

@@ -19,7 +19,6 @@ Runs of messages that were read apart, put together in the order of the stream. 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,8 +31,9 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import columns
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.headers import decode_headers, to_text
+from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.vectors import BoolArray, load8, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, gather
+from spark_jetstream.protocol.wire import Frames, IntArray, gather, parse_status
 
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
 _NAMES = (
@@ -48,7 +48,6 @@ _SHORTEST = sum(map(len, _NAMES))
 _NO_LINES = b"NATS/1.0\r\n"
 _VERSION = np.uint64(int.from_bytes(_NO_LINES[:8], "little"))
 _LF, _CR = 10, 13
-_STATUS = re.compile(rb"NATS/1\.0 (\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
 
 
 @dataclass(frozen=True)
@@ -226,22 +225,18 @@ def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> In
 
 def _ending(number: int, frames: Frames, at: int) -> EndOfBatch:
     start = int(frames.line_end[at])
-    block = frames.data[start : start + int(frames.size[at])]
-    found = _STATUS.fullmatch(block)
-    lines = found[3].split(b"\r\n") if found else []
-    values = {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-    if found is None or frames.head[at] != frames.size[at] or _NAMES[_TIME][:-2] in values:
+    status = parse_status(frames.data[start : start + int(frames.size[at])])
+    if status is None or frames.head[at] != frames.size[at] or _text(_TIME) in status.headers:
         raise ProtocolError(
             "a direct get was answered neither with a message of a batch nor with a status: is the stream on a server "
             "older than 2.11 (option readWith)?"
         )
-    description = (found[2] or b"").decode("utf-8", "replace").strip()
-    last, pending = (_number(values.get(_NAMES[line][:-2], b"")) for line in (_PREVIOUS, _PENDING))
-    return EndOfBatch(number, int(found[1]), description, last, pending)
+    last, pending = (whole_number(status.headers.get(_text(line), "")) for line in (_PREVIOUS, _PENDING))
+    return EndOfBatch(number, status.code, status.description, last, pending)
 
 
-def _number(text: bytes) -> int | None:
-    return int(text) if text.isdigit() and len(text) < 19 else None
+def _text(line: int) -> str:
+    return _NAMES[line][:-2].decode()
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,8 @@ class HashMap(HashSet):
 
 def _not_zero(hashes: Hashes) -> Hashes:
     """Return the hashes with 1 in place of 0, which marks a free slot."""
-    not_zero: Hashes = hashes + (hashes == 0)
-    return not_zero
+    changed: Hashes = hashes + (hashes == 0)
+    return changed
 
 
 __all__ = ["HashMap", "HashSet", "Hashes", "subject_hashes"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
-from spark_jetstream.protocol.units import INT64_MAX, shown
+from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 from spark_jetstream.protocol.wire import Status
 
 DEFAULT_PREFIX = "$JS.API"
@@ -361,17 +361,16 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     Raises `ConsumerLost` where a new consumer is needed, and `JetStreamError` where the request is refused for good
     or the status is not known: an unknown status is never taken for an end.
     """
-    words = status.description.lower()
-    fitting = (row[2] for row in _STATUSES if row[0] == status.code and words.startswith(row[1]))
+    description = status.description.lower()
+    fitting = (row[2] for row in _STATUSES if row[0] == status.code and description.startswith(row[1]))
     outcome = next(fitting, PullOutcome.REFUSED)
-    said = f"{status.code} {status.description}".strip()
+    text = f"{status.code} {status.description}".strip()
     if outcome is PullOutcome.LOST:
-        raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {said}")
+        raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {text}")
     if outcome is PullOutcome.REFUSED:
-        raise JetStreamError(f"the server refused a pull request on stream {stream}: {said}")
-    pending = status.headers.get("Nats-Pending-Messages", "")
-    undelivered = int(pending) if pending.isascii() and pending.isdigit() and len(pending) < 19 else None
-    return PullEnd(outcome, undelivered, words.startswith("message size exceeds"))
+        raise JetStreamError(f"the server refused a pull request on stream {stream}: {text}")
+    undelivered = whole_number(status.headers.get("Nats-Pending-Messages", ""))
+    return PullEnd(outcome, undelivered, description.startswith("message size exceeds"))
 
 
 def no_reply(context: str, seconds: float) -> RequestTimeout:

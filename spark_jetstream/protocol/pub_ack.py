@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, printable
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.protocol.vectors import load8, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray
+from spark_jetstream.protocol.wire import Frames, IntArray, parse_status
 
 NO_STREAM = 503
 """Status of an answer that says that nobody listens on the subject (``err_code`` 0)."""
@@ -37,8 +38,6 @@ _STRING = rb'"(?:[^"\\]|\\.)*"'
 _PLAIN_ANSWER = re.compile(
     rb'(\{"stream":%b,(?:"domain":%b,)?"seq":)\d+(?:\}|%b)' % (_STRING, _STRING, re.escape(_DUPLICATE))
 )
-_STATUS = re.compile(rb"NATS/1\.0 (\d{3})(?: ([^\r\n]*))?\r\n")
-_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,8 @@ class AckReader:
     def _one(self, frames: Frames, index: int, number: int, begin: int, end: int, answers: Answers) -> bool:
         """Read one answer; whether it taught how the answers of a stream begin (it is not taken then)."""
         payload = bytes(frames.data[begin:end])
-        status = _STATUS.match(frames.data, int(frames.line_end[index]), begin)
-        if status is not None and not payload:
-            words = (status[2] or b"").decode("utf-8", "replace")
-            answers.refused.append(Refusal(number, int(status[1]), 0, words))
+        if not payload and (status := parse_status(bytes(frames.data[int(frames.line_end[index]) : begin]))):
+            answers.refused.append(Refusal(number, status.code, 0, status.description))
             return False
         try:
             body = json.loads(payload)
@@ -173,7 +170,7 @@ def _refusal(number: int, error: Any) -> Refusal:
 
 
 def _integer(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _INT64_MAX:
+    if type(value) is not int or not 0 <= value <= INT64_MAX:
         raise ValueError("no number of 63 bits")
     return value
 

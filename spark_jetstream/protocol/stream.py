@@ -1,7 +1,7 @@
 """What is known of a stream, as data: its state, and ranges of its sequences. Pure.
 
 `StreamState` is what ``STREAM.INFO`` said, with what planning and the checks before writing need of it.
-`SequenceRange` says what to read; planning makes it, and `pulling.read_range` reads it.
+`SequenceRange` says what to read; planning makes it, and `pull.read_range` reads it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class StreamState:
     in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
     have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
+    ``num_replicas`` is 0 when the server did not say.
     """
 
     name: str
@@ -90,6 +91,7 @@ class StreamState:
     mirror: bool = False
     allow_msg_ttl: bool = False
     deny_purge: bool = False
+    num_replicas: int = 0
 
     @property
     def first_kept(self) -> int:
@@ -108,20 +110,19 @@ class StreamState:
 
 
 def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
-    """What matches the subjects that one of these filters (with ``*`` and ``>``) matches; nothing without a filter."""
-    each = []
-    for one in filters:
-        tokens = [{"*": r"[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in one.split(".")]
-        each.append(r"\.".join(tokens))
-    return re.compile("|".join(each) or "(?!)", re.DOTALL)
+    """Return a pattern for the subjects that one of these filters matches; it matches nothing without a filter."""
+    wildcards = {"*": r"[^.]+", ">": ".+"}
+    patterns = [r"\.".join(wildcards.get(token, re.escape(token)) for token in text.split(".")) for text in filters]
+    return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
 
 
 def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
-    """A `StreamState` from the reply of STREAM.INFO.
+    """Return the `StreamState` that a reply of STREAM.INFO holds.
 
     Settings that a server leaves out, or does not know yet, have the defaults of `StreamState`.
 
     Args:
+        body: The JSON object of the reply.
         context: What was asked, as an infinitive without "to".
 
     Raises:
@@ -159,7 +160,7 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         max_bytes=number("config.max_bytes", 0),
         server_time=reply_time(body, "ts", context),
         duplicate_window=number("config.duplicate_window", 0) / _SECOND,
-        subjects=tuple(str(each) for each in _field(body, "config.subjects", list, context, [])),
+        subjects=tuple(map(str, _field(body, "config.subjects", list, context, []))),
         max_msg_size=number("config.max_msg_size", -1),
         discard=text("config.discard", "old"),
         storage=text("config.storage", "file"),
@@ -168,6 +169,7 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         mirror=bool(_field(body, "config.mirror", dict, context, {})),
         allow_msg_ttl=flag("config.allow_msg_ttl"),
         deny_purge=flag("config.deny_purge"),
+        num_replicas=number("config.num_replicas", 0),
     )
 
 

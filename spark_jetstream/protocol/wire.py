@@ -17,10 +17,11 @@ Messages of the subscriptions that are collected come out as `Frames` (still und
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ _MSG = int.from_bytes(b"MSG ", "little")
 _HMSG = int.from_bytes(b"HMSG", "little")
 _SHORTEST_LINE = len(b"MSG a 1 0\r\n")
 _BULK_BELOW = 2048  # mean frame size, bytes, from which walking the frames is cheaper than looking at every byte
+_STATUS = re.compile(rb"NATS/1\.0 +(\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _CONTROL = (b"PING", b"PONG", b"+OK", b"-ERR", b"INFO")
 
 
@@ -358,19 +360,29 @@ def _status(frame: Frames, sid: int) -> Status:
     """Read one message without a reply as a status."""
     start = int(frame.line_end[0])
     head, size = int(frame.head[0]), int(frame.size[0])
-    block = frame.data[start : start + head]
-    first, *lines = block.split(b"\r\n")
-    words = first.split(None, 2)
-    if size != head or len(words) < 2 or words[0] != b"NATS/1.0" or not (words[1].isdigit() and len(words[1]) == 3):
+    line = parse_status(frame.data[start : start + head])
+    if size != head or line is None:
         raise ProtocolError("a message without a reply subject, and not a status, came for a pull request")
-    description = words[2].decode("utf-8", "replace").strip() if len(words) > 2 else ""
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        if colon:
-            headers[name.decode("utf-8", "replace").strip()] = value.decode("utf-8", "replace").strip()
     subject = bytes(frame.lines[int(frame.subject_start[0]) : int(frame.subject_end[0])])
-    return Status(sid, subject, int(words[1]), description, headers)
+    return Status(sid, subject, line.code, line.description, line.headers)
+
+
+class StatusLine(NamedTuple):
+    """What a header block with a status says (ADR-13 "Pull Subscribe internals")."""
+
+    code: int
+    description: str
+    headers: dict[str, str]
+
+
+def parse_status(block: bytes) -> StatusLine | None:
+    """Return the status of a header block, None when the block has none: of a message, or one that is cut off."""
+    match = _STATUS.fullmatch(block)
+    if match is None:
+        return None
+    lines = (line.partition(":") for line in match[3].decode("utf-8", "replace").split("\r\n"))
+    headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
+    return StatusLine(int(match[1]), (match[2] or b"").decode("utf-8", "replace").strip(), headers)
 
 
 def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:

@@ -40,6 +40,7 @@ from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerB
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import headers
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state, subject_pattern
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.streams.lookup import last_message, next_message, streams_of
@@ -47,7 +48,7 @@ from spark_jetstream.streams.pull import PullSettings, read_range
 
 log = logging.getLogger(__name__)
 
-BUCKET = "spark_jetstream_ledger"
+BUCKET = LEDGER_BUCKET
 STREAM = f"KV_{BUCKET}"
 _VERSION = 1
 _LEASE = 2.0  # seconds

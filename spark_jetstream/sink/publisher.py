@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 _SETTLING = 2.0  # seconds for the answers to what was sent before a failure
-_SIGN_OF_LIFE = 2.0
 
 
 @dataclass(frozen=True)
@@ -405,7 +404,7 @@ class Publisher:
             self._fail(flight, index, why, 0)
         flight.silences += 1
         try:
-            self._connection.check(_SIGN_OF_LIFE)
+            self._connection.check()
         except ConnectionFailed as error:
             self._resume(error)
             return

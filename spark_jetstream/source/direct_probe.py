@@ -128,7 +128,7 @@ class DirectProbe:
             seconds = connection.options.request_timeout
             event = inbox.get(seconds)
             if not isinstance(event, Frames):
-                connection.check(2.0)
+                connection.check()
                 raise jsapi.no_reply(f"count messages of stream {self.stream} by direct gets", seconds)
             answer = next(read_answers(event, inbox.subject))
         if not isinstance(answer, EndOfBatch):

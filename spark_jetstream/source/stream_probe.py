@@ -8,7 +8,6 @@ single message delivered without its payload.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from spark_jetstream.client.pool import retrying
 from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
+from spark_jetstream.protocol.conventions import plan_consumer
 from spark_jetstream.protocol.stream import StreamState, stream_state
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.protocol.wire import Frames
@@ -97,7 +97,7 @@ class StreamProbe:
 
     def _ask_once(self, start: Mapping[str, Any], look: bool, filters: tuple[str, ...]) -> _Answer:
         connection = self._connect()
-        name = f"spark-plan-{uuid.uuid4().hex[:12]}"
+        name = plan_consumer()
         pending = create_reader(
             connection,
             self.stream,

@@ -1,45 +1,44 @@
-"""A sequence range, read to its end by batched Direct Gets (JETSTREAM: ADR-31), without any consumer.
+"""Reads a range of sequences to its end with batched Direct Gets (ADR-31 "JetStream Direct Get"), without a consumer.
 
-`read_direct` keeps the contract of `pulling.read_range`: each matching message of a half-open range once, in order,
-whatever happens to connections and servers in between. Direct Gets are answered by whichever server comes first, and
-that decides the rules:
+`read_direct` keeps the contract of `pull.read_range`: each matching message of a half-open range once, in order,
+whatever happens to connections and servers in between. Any server that has the stream may answer a Direct Get, hence
+the rules:
 
-- A replica of the stream may lag behind its leader. It has all messages up to the last one it has, so a message that
-  came proves that nothing is missing in front of it; that nothing came proves nothing. The end of a range is a message
-  at or behind its last sequence, or the leader's word (`STREAM.MSG.GET`) that no more matches. Where the leader knows
-  of another message the same is asked for again.
-- A mirror answers for its origin even when it lacks messages, has others, or has other subjects for them. Messages that
-  are not signed with the name of the stream itself are dropped, and asked for again.
-- Each message of an answer names the one before it, and a status ends it: what the wire lost is asked for again.
-- Nothing in an answer says of which stream with this name it is. The time of its creation is looked up behind the first
-  answer, behind the last one, and behind each with messages that are younger than the look before.
+- A replica of the stream may lag behind its leader. A replica has all messages up to its last one, so a message proves
+  that nothing is missing in front of it. An empty answer proves nothing. The range ends with a message at or behind its
+  last sequence, or when the leader says (`STREAM.MSG.GET`) that no more matches. If the leader knows of another message
+  the reader repeats its request.
+- A mirror answers for its origin even if it lacks messages, has others, or has other subjects for them. The reader
+  drops messages that do not carry the name of the stream itself, and repeats its request.
+- Each message of an answer names the one before it, and a status ends the answer: the reader requests what was lost.
+- An answer does not say when its stream was created. The reader looks that up behind the first answer, behind the last
+  one, and behind each answer with messages that are younger than the last look.
 
-Outages may last `retryTimeout` each, counted from the last message that came.
+An outage may last `retryTimeout`, counted from the last message.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.requests import Connect, stream_info
 from spark_jetstream.errors import (
-    ConnectionFailed,
     DataLossError,
     JetStreamError,
     NoResponders,
-    OutageError,
     PermissionDenied,
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
-from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state
+from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import PullSettings
@@ -54,7 +53,7 @@ _MIRROR_ANSWERS = 20  # in a row that cost no pause: the stream itself is one of
 
 
 class AnswerRejected(JetStreamError):
-    """An answer to a Direct Get that proves nothing: another one may."""
+    """An answer to a Direct Get proves nothing; another answer may."""
 
     retriable = True
 
@@ -63,15 +62,22 @@ class MirrorAnswered(AnswerRejected):
     """An answer of a mirror."""
 
 
-def read_direct(
-    connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
-) -> Iterator[Messages]:
-    """The messages of `part`.
+def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+    """Yield the messages of `part`, in stream order.
 
-    `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins what is logged. One
-    batch is held at a time, of up to `settings.max_bytes` as they are stored and one message more; filters share that.
-    Payloads come along even with `headers_only`. The filters of `part` must not overlap. Raises `DataLossError`,
-    `OutageError`, and errors that no retry can mend as they are.
+    The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
+    that. Payloads are read even with `headers_only`.
+
+    Args:
+        connect: Returns the connection.
+        part: The range to read; its filters must not overlap.
+        settings: How to read.
+        label: The beginning of log messages.
+
+    Raises:
+        DataLossError: Messages that were planned are gone, or the stream is another one.
+        OutageError: An outage lasted longer than `settings.retry_timeout`.
+        JetStreamError: Another error that no retry can mend.
     """
     whole = _Part(connect, part, settings, label)
     most = min(settings.max_bytes, _MOST_BYTES)
@@ -94,16 +100,18 @@ def read_direct(
 
 
 def look(connection: Connection, part: SequenceRange) -> StreamState:
-    """The stream's state now. Raises `DataLossError` when it is not the stream any more that `part` is of."""
-    context = f"look at stream {part.stream}"
+    """Return the stream's state now.
+
+    Raises:
+        DataLossError: The stream of `part` was deleted, or deleted and created again.
+    """
     advice = "set failOnDataLoss to false to go on without them"
     try:
-        body = connection.ask(jsapi.stream_info(connection.prefix, part.stream), b"", context=context)
+        state = stream_info(connection, part.stream, f"look at stream {part.stream}")
     except StreamNotFound:
         raise DataLossError(
             f"stream {part.stream} was deleted while sequences {part.first} to {part.end - 1} were to be read; {advice}"
         ) from None
-    state = stream_state(body, context)
     if state.created != part.created:
         raise DataLossError(
             f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {part.first} to "
@@ -113,7 +121,7 @@ def look(connection: Connection, part: SequenceRange) -> StreamState:
 
 
 def check_server(connection: Connection) -> None:
-    """Raises `JetStreamError` when the server is too old for batches."""
+    """Raise `JetStreamError` if the server is too old for batched Direct Gets."""
     if connection.server_version < OLDEST_SERVER:
         version = ".".join(map(str, connection.server_version))
         raise JetStreamError(
@@ -122,7 +130,7 @@ def check_server(connection: Connection) -> None:
 
 
 def refuse_indirect(state: StreamState) -> None:
-    """Raises `JetStreamError` when nobody answers Direct Gets of the stream because it does not allow them."""
+    """Raise `JetStreamError` if the stream does not allow Direct Gets."""
     if not state.allow_direct:
         queue = state.retention == "workqueue"
         needed = "reading a work queue" if queue else "readWith=direct"
@@ -134,20 +142,20 @@ def refuse_indirect(state: StreamState) -> None:
 
 
 def next_at_leader(connection: Connection, stream: str, subject: str | None, sequence: int) -> int | None:
-    """The sequence of the first matching message from a sequence on, by the leader; None when there is none."""
+    """Ask the leader for the first matching message from a sequence on; return its sequence, None if there is none."""
     try:
-        found = next_message(connection, stream, subject or ">", sequence)
+        message = next_message(connection, stream, subject or ">", sequence)
     except PermissionDenied as error:
         raise PermissionDenied(
             f"{error}; with readWith=direct only the leader can say where stream {stream} ends, since any replica or "
             "mirror may answer a direct get",
             subject=error.subject,
         ) from None
-    return None if found is None else found.sequence
+    return None if message is None else message.sequence
 
 
 def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
-    """The error of an answer that came from a mirror."""
+    """Return the error of an answer that came from a mirror."""
     return MirrorAnswered(
         f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages: read the mirror "
         "itself (option stream), or set readWith to consumer"
@@ -157,9 +165,7 @@ def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
 class _Part:
     """What the readers of a range's filters have in common."""
 
-    def __init__(
-        self, connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
-    ) -> None:
+    def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
         self.connect = connect
         self.part = part
         self.settings = settings
@@ -167,15 +173,15 @@ class _Part:
         self._known = 0  # messages stored before this time (ns) are those of the stream that was planned
 
     def knows(self, runs: list[DirectBatch]) -> bool:
-        """Whether the last look at the stream is enough to say that these messages are of the one that was planned."""
+        """Whether the last look at the stream shows that these messages belong to the stream that was planned."""
         return not runs or int(runs[-1][-1:].timestamps()[0]) < self._known
 
     def look(self, connection: Connection) -> None:
-        """Make sure that what came before this call is of the stream that was planned. Raises `DataLossError`."""
+        """Check that all messages so far belong to the stream that was planned. Raises `DataLossError`."""
         self._known = look(connection, self.part).server_time - _CLOCK_SKEW
 
     def check_count(self, count: int) -> None:
-        """`count` messages were read."""
+        """Raise `DataLossError` if `count`, the number of messages that were read, is less than was planned."""
         part = self.part
         if part.count is not None and count < part.count:
             raise DataLossError(
@@ -187,7 +193,7 @@ class _Part:
 
 @dataclass
 class _Request:
-    """One batch that was asked for, and what came of it."""
+    """A request for one batch, and how much of it came."""
 
     number: int
     position: int
@@ -198,7 +204,7 @@ class _Request:
 
 
 class _Reader:
-    """Reads what one filter lets through of a range; `next` is the first sequence not handed out yet."""
+    """Reads the messages of a range that match one filter; `next` is the first sequence not handed out yet."""
 
     def __init__(self, whole: _Part, subject: str | None, max_bytes: int) -> None:
         self.whole = whole
@@ -210,31 +216,19 @@ class _Reader:
         self.mirrored = 0
 
     def read(self) -> Generator[DirectBatch, None, None]:
-        patience = self.whole.settings.retry_timeout
-        outage: Deadline | None = None
-        backoff = Backoff(0.01, at_once=True)
+        outage = Outage(self.whole.settings.retry_timeout, Backoff(0.01, at_once=True))
         while self.next < self.part.end:
             before = self.next
-            begun = Deadline(patience)
             try:
-                yield from self._batches(outage or begun)
+                yield from self._batches(outage.begin())
             except JetStreamError as error:
                 if not error.retriable:
                     raise
-                if self.next > before:
-                    outage = Deadline(patience)
-                    backoff.reset()
-                elif outage is None:
-                    # Waiting for a connection is part of the outage; waiting for signs of life came before it.
-                    outage = begun if isinstance(error, ConnectionFailed) else Deadline(patience)
-                if outage.expired:
-                    raise OutageError(
-                        f"reading stream {self.part.stream} at sequence {self.next} got no further for "
-                        f"{outage.seconds:g} s (option retryTimeout): {error}"
-                    ) from error
-                self._pause(error, backoff, outage)
+                doing = f"reading stream {self.part.stream} at sequence {self.next}"
+                outage.failed(error, doing, progressed=self.next > before)
+                self._pause(error, outage)
 
-    def _pause(self, error: JetStreamError, backoff: Backoff, outage: Deadline) -> None:
+    def _pause(self, error: JetStreamError, outage: Outage) -> None:
         rejected = isinstance(error, AnswerRejected)
         log.log(
             logging.INFO if rejected else logging.WARNING,
@@ -246,10 +240,10 @@ class _Reader:
         )
         self.mirrored = self.mirrored + 1 if isinstance(error, MirrorAnswered) else 0
         if not 0 < self.mirrored <= _MIRROR_ANSWERS:
-            backoff.pause(outage)
+            outage.pause()
 
     def _batches(self, patience: Deadline) -> Iterator[DirectBatch]:
-        """Read on over one connection, until the range is done. Raises what stands in the way."""
+        """Read over one connection until the range ends."""
         connection = self.whole.connect(patience.left)
         check_server(connection)
         with connection.inbox(whole=True) as inbox:
@@ -278,11 +272,11 @@ class _Reader:
                 if not _goes_on(request, ending):
                     self._nothing_more(connection, request, ending)
                     return
-                # Not earlier: asking one batch ahead made no measurable difference, and would hold twice as much.
+                # Not earlier: one batch ahead made no measurable difference, and takes twice the memory.
                 request = self._ask(connection, inbox, request.position)
 
     def _ask(self, connection: Connection, inbox: Inbox, position: int) -> _Request:
-        # One more than the range can hold: a message behind its end proves that nothing is missing in front of it.
+        # One more than the range can hold: a message behind its end proves that nothing is missing before it.
         batch = min(self.whole.settings.batch, self.part.end - position + 1)
         self.number += 1
         body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
@@ -292,12 +286,12 @@ class _Reader:
     def _take(
         self, connection: Connection, inbox: Inbox, request: _Request
     ) -> tuple[list[DirectBatch], EndOfBatch | None]:
-        """Wait for more of the answer; the messages that came, and the status that ends it, if that came too."""
+        """Wait for more of the answer; return its messages, and the status that ends it if that came too."""
         runs: list[DirectBatch] = []
         seconds = connection.options.request_timeout
         event = inbox.get(seconds)
         if not isinstance(event, Frames):
-            connection.check(2.0)
+            connection.check()
             raise jsapi.no_reply(f"read stream {self.part.stream} by direct gets", seconds)
         for answer in read_answers(event, inbox.subject):
             if answer.number != request.number or request.position >= self.part.end:
@@ -308,7 +302,7 @@ class _Reader:
         return runs, None
 
     def _accept(self, request: _Request, answer: DirectBatch) -> list[DirectBatch]:
-        """Check that messages follow what came before; those of them that are in the range."""
+        """Check that messages follow the ones before; return those that are in the range."""
         if answer.stream != self.part.stream:
             raise not_the_stream(self.part.stream, answer.stream)
         sequences, previous = answer.sequences, answer.previous
@@ -324,7 +318,7 @@ class _Reader:
         return [answer[:inside]] if inside else []
 
     def _nothing_more(self, connection: Connection, request: _Request, ending: EndOfBatch) -> None:
-        """An answer ended without going on: the range is done if the leader says so, or else raise why it is not."""
+        """End the range if the leader says that nothing more matches, else raise why it does not end."""
         stream, position = self.part.stream, request.position
         if ending.code == jsapi.NO_RESPONDERS:
             refuse_indirect(look(connection, self.part))
@@ -336,18 +330,18 @@ class _Reader:
         if (ending.last or 0) != request.last:
             raise AnswerRejected("messages of an answer were lost on the way")
         try:
-            found = next_at_leader(connection, stream, self.subject, position)
+            sequence = next_at_leader(connection, stream, self.subject, position)
         except StreamNotFound:
             look(connection, self.part)
             raise
-        if found is None or found >= self.part.end:
+        if sequence is None or sequence >= self.part.end:
             self.whole.look(connection)
             self.next = self.part.end
             return
         # Nothing matches in front of that one.
-        self.next = max(position, found)
+        self.next = max(position, sequence)
         raise AnswerRejected(
-            f"a server that answered does not have message {found} (yet), which the leader of stream {stream} has"
+            f"a server that answered does not have message {sequence} (yet), which the leader of stream {stream} has"
         )
 
 

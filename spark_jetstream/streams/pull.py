@@ -1,40 +1,40 @@
-"""A sequence range, read to its end by pull consumers of its own.
+"""Reads a range of sequences to its end with pull consumers.
 
-`read_range` hands out the messages of a half-open range of stream sequences, in order, each exactly once, whatever
+`read_range` returns the messages of a half-open range of stream sequences, in order, each exactly once, whatever
 happens to connections, servers and consumers in between. The rules:
 
-- An ephemeral consumer without acknowledgements is made at the next sequence, and asked for messages through
-  `CONSUMER.MSG.NEXT` (ADR-37) with two requests under way, never for more than the range can still hold.
-- The consumer's own sequence rises by one with each message. A hole, a cut connection, a status that says the
-  consumer is gone, silence instead of heartbeats: all lead to a new consumer at the next sequence not yet handed out.
-- The range ends when its last sequence was seen or passed, or when the server says that nothing more matches; never
-  because of a time-out. What the plan promised and the server no longer has is data loss and is raised as such.
-- Outages may last `retryTimeout` each, counted from the last message that came, and so may the wait for room on a
-  stream that has all the consumers it may have.
+- The reader creates an ephemeral consumer without acknowledgements at the next sequence, and requests messages from
+  `CONSUMER.MSG.NEXT` (ADR-37 "JetStream Simplification") with two requests in flight, never for more messages than the
+  range can still hold.
+- The consumer's own sequence rises by one with each message. After a hole, a cut connection, a status that says that
+  the consumer is gone, or missing heartbeats the reader creates a new consumer at the next sequence.
+- The range ends when its last sequence came or was passed, or when the server says that nothing more matches. It never
+  ends because of a time-out. Messages that the plan counted and the server no longer has are data loss.
+- An outage may last `retryTimeout`, counted from the last message, and so may the wait for a consumer on a stream
+  that has as many as it may have.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.requests import Connect, stream_info
 from spark_jetstream.errors import (
-    ConnectionFailed,
     ConsumerLost,
     DataLossError,
     JetStreamError,
-    OutageError,
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
-from spark_jetstream.protocol.stream import SequenceRange, stream_state
+from spark_jetstream.protocol.conventions import reader_consumer
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.wire import MAX_FRAME, Frames, Status
 from spark_jetstream.streams.consumers import create_reader, delete_reader
 
@@ -47,7 +47,7 @@ _FRUITLESS = 8  # requests in a row that the server ends without a message, thou
 
 @dataclass(frozen=True)
 class PullSettings:
-    """How to pull: messages and bytes of one request, times in seconds."""
+    """How to pull: messages and bytes of one request; times in seconds."""
 
     batch: int
     max_bytes: int
@@ -58,30 +58,34 @@ class PullSettings:
 
     @property
     def heartbeat(self) -> float:
-        """Interval of the server's signs of life; at most half of `expires`, as it demands."""
+        """Interval of the server's heartbeats; the server allows at most half of `expires`."""
         return min(5.0, self.expires / 2)
 
 
-def read_range(
-    connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
-) -> Iterator[Delivered]:
-    """The messages of `part`.
+def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
+    """Return the messages of `part`, in stream order.
 
-    `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins the consumers'
-    names. Raises `DataLossError`, `OutageError`, and errors that no retry can mend as they are.
+    Args:
+        connect: Returns the connection.
+        part: The range to read.
+        settings: How to pull.
+        label: The beginning of the names of the consumers.
+
+    Raises:
+        DataLossError: Messages that were planned are gone, or the stream is another one.
+        OutageError: An outage lasted longer than `settings.retry_timeout`.
+        JetStreamError: Another error that no retry can mend.
     """
     return RangeReader(connect, part, settings, label).read()
 
 
 class RangeReader:
-    """Reads one range. Who reads something else in the same way (`latest`) overrides how it begins and ends.
+    """Reads one range. Subclasses override where it begins and when it ends.
 
-    `next` is the first sequence that was not handed out yet, `count` is how many messages were.
+    `next` is the first sequence that was not handed out yet, `count` is the number of messages that were.
     """
 
-    def __init__(
-        self, connect: Callable[[float], Connection], part: SequenceRange, settings: PullSettings, label: str
-    ) -> None:
+    def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
         self.connect = connect
         self.part = part
         self.settings = settings
@@ -93,18 +97,15 @@ class RangeReader:
         self.left_to_stream: dict[str, Any] = {}
 
     def read(self) -> Iterator[Delivered]:
-        outage: Deadline | None = None
-        backoff = Backoff(at_once=True)
+        """Yield the messages in stream order. Raises what `read_range` raises."""
+        outage = Outage(self.settings.retry_timeout, Backoff(at_once=True))
         while self.next < self.part.end:
             before = self.next
-            begun = Deadline(self.settings.retry_timeout)
             try:
-                for pulled in self._consume(outage or begun):
-                    outage = None
-                    backoff.reset()
+                for pulled in self._consume(outage.begin()):
+                    outage.over()
                     yield pulled
-                outage = None
-                backoff.reset()
+                outage.over()
                 if self.next < self.part.end:
                     self.confirming.pause()
             except DataLossError as error:
@@ -115,41 +116,28 @@ class RangeReader:
             except JetStreamError as error:
                 if not error.retriable:
                     raise
-                if self.next > before:
-                    outage = Deadline(self.settings.retry_timeout)
-                    backoff.reset()
-                elif outage is None:
-                    # Waiting for a connection is part of the outage; waiting for signs of life came before it.
-                    waited = isinstance(error, ConnectionFailed)
-                    outage = begun if waited else Deadline(self.settings.retry_timeout)
-                if outage.expired:
-                    raise OutageError(
-                        f"reading stream {self.part.stream} at sequence {self.next} got no further for "
-                        f"{outage.seconds:g} s (option retryTimeout): {error}"
-                    ) from error
+                doing = f"reading stream {self.part.stream} at sequence {self.next}"
+                outage.failed(error, doing, progressed=self.next > before)
                 log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
-                backoff.pause(outage)
+                outage.pause()
         self._check_count()
 
     def _consume(self, patience: Deadline) -> Iterator[Delivered]:
-        """Read on with one new consumer, until the range is done or nothing seems to be left of it.
-
-        Raises `ConsumerLost` and the like.
-        """
+        """Read with one new consumer until the range ends or nothing seems to be left of it."""
         connection = self.connect(patience.left)
-        name = f"{self.label}-{uuid.uuid4().hex[:8]}"
+        name = reader_consumer(self.label)
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, patience)
                 if pending == 0:
                     self.nothing_more()
                     return
-                yield from self.pulls(connection, inbox, name, pending).drain()
+                yield from self.session(connection, inbox, name, pending).drain()
             finally:
                 delete_reader(connection, self.part.stream, name)
 
     def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
-        """Create the consumer; how many messages it has to deliver, those behind the range included."""
+        """Create the consumer and return how many messages it has to deliver, those behind the range included."""
         part = self.part
         settings = {**self.start(), "headers_only": self.settings.headers_only}
         try:
@@ -172,9 +160,7 @@ class RangeReader:
         return pending
 
     def _check_stream(self, connection: Connection) -> None:
-        context = f"look at stream {self.part.stream}"
-        body = connection.ask(jsapi.stream_info(connection.prefix, self.part.stream), b"", context=context)
-        created = stream_state(body, context).created
+        created = stream_info(connection, self.part.stream, f"look at stream {self.part.stream}").created
         if created != self.part.created:
             raise DataLossError(
                 f"stream {self.part.stream} was deleted and created again (at {created}) while sequences {self.next} "
@@ -183,15 +169,15 @@ class RangeReader:
             )
 
     def start(self) -> dict[str, Any]:
-        """Where a new consumer begins, as `jsapi.reader_config` has it."""
+        """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""
         return {"start_sequence": self.next}
 
-    def pulls(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> Pulls:
-        """How to pull from a new consumer, which has so many messages to deliver."""
-        return Pulls(self, connection, inbox, name, pending)
+    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> PullSession:
+        """Return the session with a new consumer, which has `pending` messages to deliver."""
+        return PullSession(self, connection, inbox, name, pending)
 
     def take(self, frames: Frames, acks: Acks) -> Delivered | None:
-        """Those of `frames` that belong to the range, in place of what was read last; None if none does."""
+        """Return the messages of `frames` that belong to the range, None if none does, and move `next` behind them."""
         sequences = acks.sequences()
         if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
             raise ConsumerLost("the consumer delivered messages out of order")
@@ -210,18 +196,18 @@ class RangeReader:
         return Delivered(inner, Acks(inner), sequences[:inside])
 
     def nothing_more(self) -> None:
-        """The server says that nothing from `next` on matches. Believed at once where nothing is missing."""
+        """Note that the server says that nothing from `next` on matches, and believe it if nothing is missing."""
         expected = self.part.count
         if expected is not None and self.count >= expected:
             self.next = self.part.end
             return
         self.found_nothing += 1
-        # A replica that has not caught up says the same: ask again, with a new consumer.
+        # A replica that lags says the same: the reader asks again, with a new consumer.
         if self.found_nothing >= _CONFIRMATIONS:
             self.next = self.part.end
 
     def caught_up(self) -> None:
-        """The last message said that nothing more is pending."""
+        """Note that the last message said that nothing more is pending."""
         if self.next < self.part.end:
             self.nothing_more()
 
@@ -238,8 +224,8 @@ class RangeReader:
         log.warning("%s", missing)
 
 
-class Pulls:
-    """The pull requests of one consumer, and the account of what they may still bring."""
+class PullSession:
+    """Sends the pull requests of one consumer, receives its messages, and counts what may still come."""
 
     over = False
     quiet_heartbeats = _QUIET_HEARTBEATS
@@ -264,14 +250,14 @@ class Pulls:
         self.heartbeat = owner.settings.heartbeat
 
     def drain(self) -> Iterator[Delivered]:
-        """What the consumer delivers, until its reader has all it wants, nothing is pending, or `over` is set."""
+        """Yield what the consumer delivers, until the range ends, nothing is pending, or `over` is set."""
         owner = self.owner
         silence = 2 * owner.settings.heartbeat + 1.0
         while not self.over:
             self.ask()
             event = self.inbox.get(silence)
             if event is None:
-                self.connection.check(2.0)
+                self.connection.check()
                 raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
             if not isinstance(event, Frames):
                 self.on_status(event)
@@ -289,28 +275,28 @@ class Pulls:
                 return
 
     def left(self, came: int, acks: Acks) -> int:
-        """How many messages the consumer still has to deliver, after the last of those that came."""
+        """Return how many messages the consumer still has to deliver after the last one that came."""
         return acks.pending()
 
     def possible(self) -> int:
-        """How many messages may still come that are of use."""
+        """Return how many messages of the range may still come."""
         owner = self.owner
         possible = min(owner.part.end - owner.next, self.pending)
         if owner.part.count is not None:
-            # The planned count can be too low, so it bounds what is asked for, not what is read: behind it, a single
-            # message (most likely one behind the range, which ends it), then more and more.
+            # The planned count can be too low, so it bounds the requests and not the reading: behind it the reader
+            # requests one message (most likely one behind the range, which ends it), then more and more.
             planned = owner.part.count - owner.count
             possible = min(possible, planned if planned > 0 else 1 << min(-planned, 20))
         return possible
 
     def ask(self) -> None:
-        """Keep up to two full requests under way, but never ask for more than is of use."""
+        """Keep up to two full requests in flight, but never request more than the range can hold."""
         batch, possible = self.owner.settings.batch, self.possible()
         while self.outstanding <= batch and (missing := possible - self.outstanding) > 0:
             self.request(min(batch, missing))
 
     def request(self, batch: int, *, no_wait: bool = False) -> None:
-        """Ask for so many messages."""
+        """Request up to `batch` messages."""
         self.number += 1
         self.since_request = 0
         body = jsapi.next_request(
@@ -320,17 +306,17 @@ class Pulls:
         self.outstanding += batch
 
     def limit_bytes(self, most: int) -> None:
-        """Let each request from now on ask for at most so many bytes."""
+        """Limit each request from now on to `most` bytes."""
         self.max_bytes = most
         self.inbox.expect(2 * most)
 
     def on_status(self, status: Status) -> None:
-        """A heartbeat, or the end of a request that did not bring all it could."""
+        """Handle a heartbeat, or the end of a request that did not bring all of its messages."""
         end = jsapi.pull_status(status, self.owner.part.stream)
         if end.outcome is jsapi.PullOutcome.GOES_ON:
             self.heartbeats += 1
             if self.heartbeats >= self.quiet_heartbeats:
-                # What should come was removed, or the consumer is stuck: a new one will say which.
+                # The next message was removed, or the consumer is stuck: a new consumer shows which.
                 raise ConsumerLost("the server has sent nothing but heartbeats")
             return
         if end.undelivered is None:
@@ -340,7 +326,7 @@ class Pulls:
             self.ended_without_message(end, status)
 
     def ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:
-        """Ask for more bytes where the next message alone is too large, and do not ask for ever."""
+        """Request more bytes if the next message is too large, and give up after some requests."""
         if end.too_large and self.max_bytes < MAX_FRAME:
             self.limit_bytes(min(2 * self.max_bytes, MAX_FRAME))
             return
@@ -349,7 +335,7 @@ class Pulls:
             raise ConsumerLost(f"the server ends each request without a message: {status.code} {status.description}")
 
     def _account(self, frames: Frames, acks: Acks) -> None:
-        """Check that no delivery is missing, and note what is still to come."""
+        """Check that no delivery is missing, and count what may still come."""
         first, last = acks.consumer_sequences()
         if first != self.consumed + 1 or last - first != len(frames) - 1:
             raise ConsumerLost(f"deliveries {self.consumed + 1} to {last} of the consumer have a hole")
