@@ -7,8 +7,8 @@
 # MAGIC
 # MAGIC - A **message** has a *subject* (words with dots between them, such as `orders.DE.web`), a payload of bytes, and
 # MAGIC   headers if it needs some.
-# MAGIC - A **stream** stores the messages of the subjects that it captures, and numbers them: 1, 2, 3, ... That number is
-# MAGIC   the *sequence*. To Spark a stream is what a topic with one partition is in Kafka.
+# MAGIC - A **stream** stores the messages of the subjects that it captures, and numbers them: 1, 2, 3, ... That number
+# MAGIC   is the *sequence*. To Spark a stream is what a topic with one partition is in Kafka.
 # MAGIC - In filters `*` matches one word of a subject, and `>` one or more at its end.
 # MAGIC
 # MAGIC This notebook creates a stream, reads it with Spark as a batch and as a stream, plots it, and writes results
@@ -27,7 +27,7 @@
 # MAGIC
 # MAGIC | setting | meaning | if empty |
 # MAGIC |---|---|---|
-# MAGIC | `NATS_URL` | a server with JetStream, `nats://nats.example.com` | the notebook starts one and stops it at the end |
+# MAGIC | `NATS_URL` | a server with JetStream, `nats://nats.example.com` | the notebook starts and stops one |
 # MAGIC | `WORK_DIR` | a folder for files and checkpoints | a temporary folder |
 # MAGIC
 # MAGIC The defaults are for Spark on one machine. A cluster needs both: a server that its workers can reach, and a
@@ -66,8 +66,8 @@ print("run", run, "on", "a server of its own" if server else "the server of NATS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Databricks has a Spark session already; `register` makes `format("jetstream")` known to it. Elsewhere the notebook
-# MAGIC starts a small session, which finds the installed package by itself.
+# MAGIC Databricks has a Spark session already; `register` makes `format("jetstream")` known to it. Elsewhere the
+# MAGIC notebook starts a small session, which finds the installed package by itself.
 
 # COMMAND ----------
 
@@ -101,8 +101,8 @@ print("Spark", spark.version)
 # MAGIC %md
 # MAGIC ## 2. Create a stream
 # MAGIC
-# MAGIC The NATS client for Python, `nats-py`, creates the stream and publishes single messages. It is installed with this
-# MAGIC package. Notebooks allow `await` outside of functions.
+# MAGIC The NATS client for Python, `nats-py`, creates the stream and publishes single messages. It is installed with
+# MAGIC this package. Notebooks allow `await` outside of functions.
 
 # COMMAND ----------
 
@@ -121,8 +121,8 @@ print(info.config.name, "captures", info.config.subjects)
 # MAGIC %md
 # MAGIC Now 6,000 made-up orders of the last hour. The subject says where an order came from, the payload is JSON.
 # MAGIC
-# MAGIC The server stores them within seconds. So the column `timestamp`, the time at which the server stored an order, is
-# MAGIC not the time of the order. That is in the payload, as `placed_at`.
+# MAGIC The server stores them within seconds. So the column `timestamp`, the time at which the server stored an order,
+# MAGIC is not the time of the order. That is in the payload, as `placed_at`.
 
 # COMMAND ----------
 
@@ -197,8 +197,8 @@ assert sum(counts.values()) == ORDERS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC With option `subjects` the server filters, and sends only messages that match. With a `WHERE` on column `subject`
-# MAGIC Spark reads everything and filters then.
+# MAGIC With option `subjects` the server filters, and sends only messages that match. With a `WHERE` on column
+# MAGIC `subject` Spark reads everything and filters then.
 
 # COMMAND ----------
 
@@ -221,8 +221,8 @@ assert number == sum(count for subject, count in counts.items() if ".DE." in sub
 # MAGIC The same options with `readStream`. This query parses the orders and copies them to Parquet files. It remembers
 # MAGIC in its checkpoint which sequence comes next.
 # MAGIC
-# MAGIC `availableNow` reads what the stream holds and ends, which suits scheduled jobs and notebooks. Without it the query
-# MAGIC reads every new message until you stop it.
+# MAGIC `availableNow` reads what the stream holds and ends, which suits scheduled jobs and notebooks. Without it the
+# MAGIC query reads every new message until you stop it.
 
 # COMMAND ----------
 
@@ -340,8 +340,8 @@ print(info.config.name, "captures", info.config.subjects)
 # MAGIC %md
 # MAGIC ### As a batch
 # MAGIC
-# MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that must store the rows:
-# MAGIC if another stream captures a subject, or none does, the write fails.
+# MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that must store the
+# MAGIC rows: if another stream captures a subject, or none does, the write fails.
 # MAGIC
 # MAGIC The stream does not store a row again if it has seen its `msg_id` within its duplicate window (two minutes by
 # MAGIC default). So this write can be repeated.

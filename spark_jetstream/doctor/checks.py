@@ -33,12 +33,11 @@ from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.servers import address
-from spark_jetstream.options.specs import CONNECTION_OPTIONS
 from spark_jetstream.options.values import hidden, revealed
 from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.units import parse_time
 
-_BY_NAME = {spec.name: spec for spec in CONNECTION_OPTIONS}
+_BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
 _VARIABLES = {option: variable for variable, option in PLAIN.items()}
 _LOGIN = frozenset({"user", "password", "token"})
 _MORE_VARIABLES = {

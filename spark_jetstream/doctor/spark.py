@@ -260,7 +260,7 @@ def _job_options(connection: ConnectionOptions) -> dict[str, str]:
     given = connection.given()
     return {
         spec.name: _option_text(getattr(connection, spec.field_name))
-        for spec in CONNECTION_OPTIONS
+        for spec in ConnectionOptions.specs
         if spec.name in given and spec.name != "context"
     }
 
