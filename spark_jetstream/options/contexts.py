@@ -1,17 +1,12 @@
-"""Contexts of the ``nats`` command line tool, read as options of this package.
+"""Contexts of the ``nats`` command line tool, and the ``NATS_*`` variables that it honours, as options of this package.
 
-A context is a JSON file, ``$XDG_CONFIG_HOME/nats/context/NAME.json`` (``~/.config`` without that variable),
-that the tool writes and ``--context NAME`` uses. Field names, the places looked in, what is expanded in which
-field, and which kind of authentication wins are those of github.com/nats-io/jsm.go, package natscontext.
-Nothing is written.
+A context is a JSON file, ``$XDG_CONFIG_HOME/nats/context/NAME.json`` (``~/.config`` without that variable), that the
+tool writes and ``--context NAME`` uses. The names of its fields, where they are looked up, which are expanded, and
+which kind of authentication wins follow github.com/nats-io/jsm.go, package natscontext. Nothing is written.
 
-The context that the tool has selected is used only by who asks for it (`selected_context`): a job must not
-change its server because somebody typed ``nats context select``.
-
-The ``NATS_*`` variables of the environment that the ``nats`` command honours, as options. Pure.
-
-Only the command line and `JetStreamAdmin.from_environment` look at them. Source and sink never do: a job must not
-change its server because somebody exported a variable.
+Source and sink use a context only where option ``context`` names it. Only the command line and
+`JetStreamAdmin.from_environment` use the selected context and the variables: ``nats context select`` or an exported
+variable must not change the server of a job.
 """
 
 from __future__ import annotations
@@ -47,12 +42,17 @@ _DATA = re.compile(r"data:[^,]*;base64,(.*)", re.DOTALL)
 
 @unseen
 def context_options(given: str | SecretStr) -> dict[str, str]:
-    """The options that a context stands for, by their names in this package, as text.
+    """Return the options that a context stands for, by their names in this package, as text.
 
-    ``given`` is a context's name, or a path to its file (recognised by ``.json`` at its end or by a slash).
-    Secret fields may be ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read
-    here, but the path of a credentials or seed file is passed on as a path. Raises `OptionError` about the
-    option ``context``, which shows no value of any field, and the name only of a context that exists.
+    Secret fields may be ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read here, but the
+    path of a credentials or seed file is passed on as a path.
+
+    Args:
+        given: A context's name, or a path to its file (recognised by ``.json`` at its end or by a slash).
+
+    Raises:
+        OptionError: There is no such context, or it cannot be used. The error is about option ``context``. It repeats
+            no value of any field, and the name only of a context that exists.
     """
     name = str(revealed(given))
     path = _path(name)
@@ -70,17 +70,28 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
 
 
 def selected_context() -> str | None:
-    """The name of the context that ``nats context select`` chose; None when there is none. `OptionError`."""
+    """Return the name of the context that ``nats context select`` chose; None when there is none.
+
+    Raises:
+        OptionError: The file that names it cannot be read.
+    """
     chosen = _root() / "context.txt"
     if not os.path.isfile(chosen):
         return None
+    text, problem = _read_text(chosen)
+    if problem:
+        raise _error(f"the file {chosen}, which names the selected one, {problem}")
+    return text.strip() or None
+
+
+def _read_text(path: Path) -> tuple[str, str]:
+    """Return the text of a file, and why it cannot be read."""
     try:
-        return chosen.read_text("utf-8").strip() or None
+        return path.read_text("utf-8"), ""
     except OSError as error:
-        fault = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
+        return "", f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
     except UnicodeDecodeError:
-        fault = "is not UTF-8 text"
-    raise _error(f"the file {chosen}, which names the selected one, {fault}")
+        return "", "is not UTF-8 text"
 
 
 def _root() -> Path:
@@ -105,21 +116,15 @@ def _path(name: str) -> Path:
 
 
 def _fields(name: str, path: Path) -> dict[str, Any]:
-    fault = ""
+    text, problem = _read_text(path)
     fields: object = None
     try:
-        fields = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        fault = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
-    except UnicodeDecodeError:
-        fault = "is not UTF-8 text"
+        fields = json.loads(text)
     except (ValueError, RecursionError):
-        fault = "is not valid JSON"
-    if not fault and not isinstance(fields, dict):
-        fault = "is not a JSON object"
-    if fault or not isinstance(fields, dict):
-        # Outside the except block: what json's error carries along is the whole file, secrets included.
-        raise _error(f'"{name}" {fault}')
+        problem = problem or "is not valid JSON"
+    if not isinstance(fields, dict):
+        # Outside of the except block: the error of json holds the whole file, secrets included.
+        raise _error(f'"{name}" {problem or "is not a JSON object"}')
     for field in _UNSUPPORTED:
         if fields.get(field):
             raise _error(f'"{name}" sets {field}, which is not supported')
@@ -137,12 +142,12 @@ def _servers(name: str, urls: str) -> tuple[tuple[str, ...], Login | None]:
     try:
         return Servers().parse("url", urls), Servers().login("url", urls)
     except OptionError as error:
-        fault = str(error).removeprefix("option ")
-    raise _error(f'in "{name}", {fault}')
+        problem = str(error).removeprefix("option ")
+    raise _error(f'in "{name}", {problem}')
 
 
 def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -> dict[str, str]:
-    """One kind of authentication, as the tool chooses: user, else creds, else NKey, else JWT, else token.
+    """Return one kind of authentication, as the tool chooses: user, else creds, else NKey, else JWT, else token.
 
     User info in a URL comes before all of them, as in the Go client.
     """
@@ -150,30 +155,27 @@ def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -
     def secret(field: str) -> str:
         return _resolved(name, field, _text(name, fields, field))
 
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     if login is not None:
-        kind, found = "the user in url", _login_options(login)
+        kind, options = "the user in url", _login_options(login)
     elif user := _text(name, fields, "user"):
-        kind, found = "user", {"user": user, "password": secret("password")}
+        kind, options = "user", {"user": user, "password": secret("password")}
     elif creds := _text(name, fields, "creds"):
-        kind, found = (
-            "creds",
-            _file_or_content(creds, "credentialsFile", "credentialsSecret", secret, "creds"),
-        )
+        kind, options = "creds", _file_or_content(creds, "credentialsFile", "credentialsSecret", secret, "creds")
     elif nkey := _text(name, fields, "nkey"):
-        kind, found = "nkey", _file_or_content(nkey, "nkeySeedFile", "nkeySeedSecret", secret, "nkey")
+        kind, options = "nkey", _file_or_content(nkey, "nkeySeedFile", "nkeySeedSecret", secret, "nkey")
     elif jwt := secret("user_jwt"):
         seed = secret("user_seed")
         if not seed:
             raise _error(f'"{name}" sets user_jwt without user_seed, which is not supported')
-        kind, found = "user_jwt", {"credentialsSecret": _credentials(jwt, seed)}
+        kind, options = "user_jwt", {"credentialsSecret": _credentials(jwt, seed)}
     else:
         token = secret("token")
         return {"token": token} if token else {}
     if _text(name, fields, "token"):
-        # The tool sends the token in addition, for which the options have no words.
+        # The tool sends the token in addition, which no options can say.
         raise _error(f'"{name}" sets token beside {kind}, which is not supported')
-    return {option: value for option, value in found.items() if value}
+    return {option: value for option, value in options.items() if value}
 
 
 def _login_options(login: Login) -> dict[str, str]:
@@ -199,8 +201,8 @@ def _credentials(jwt: str, seed: str) -> str:
 
 
 def _resolved(name: str, field: str, text: str) -> str:
-    """A secret field's text, or what its URI points to."""
-    fault = ""
+    """Return a secret field's text, or what its URI points to."""
+    problem = ""
     if text.startswith("env://"):
         variable = text.removeprefix("env://")
         if not os.environ.get(variable):
@@ -210,18 +212,18 @@ def _resolved(name: str, field: str, text: str) -> str:
         try:
             return Path(_expand(text.removeprefix("file://"))).read_text("utf-8").strip()
         except (OSError, ValueError):
-            fault = f"takes {field} from a file that cannot be read"
+            problem = f"takes {field} from a file that cannot be read"
     elif match := _DATA.fullmatch(text):
         try:
             return base64.b64decode(match[1], validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            fault = f"has base64 in {field} that cannot be decoded"
+            problem = f"has base64 in {field} that cannot be decoded"
     elif text.startswith("data:"):
-        fault = f"has a data: URI in {field} that is not base64"
+        problem = f"has a data: URI in {field} that is not base64"
     elif text.startswith(("op://", "nsc://")):
-        fault = f"takes {field} from {text.partition(':')[0]}://, which is not supported"
-    if fault:
-        raise _error(f'"{name}" {fault}')
+        problem = f"takes {field} from {text.partition(':')[0]}://, which is not supported"
+    if problem:
+        raise _error(f'"{name}" {problem}')
     return text
 
 
@@ -229,8 +231,8 @@ def _expand(path: str) -> str:
     return os.path.expandvars(os.path.expanduser(path))
 
 
-def _error(fault: str) -> OptionError:
-    return OptionError(f"option context: {fault}", option="context")
+def _error(problem: str) -> OptionError:
+    return OptionError(f"option context: {problem}", option="context")
 
 
 #: Variables that mean the same as one option of ours.
@@ -250,12 +252,15 @@ _NOT_IN_ENVIRONMENT = {
 
 
 def environment_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """The options that the variables stand for, by their names in this package; an empty variable counts as not set.
+    """Return the options that the variables stand for, by their names in this package. An empty variable is not set.
 
     ``NATS_URL``, ``NATS_CONTEXT``, ``NATS_CA``, ``NATS_CERT``, ``NATS_KEY``, ``NATS_TIMEOUT``, and one kind of
     authentication, chosen as the command does: ``NATS_USER`` with ``NATS_PASSWORD`` (alone, the user is a token), else
-    ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_TOKEN``. `OptionError`, which shows no value, for variables that
-    the command honours and this package cannot, and for a token beside another kind.
+    ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_TOKEN``.
+
+    Raises:
+        OptionError: The command honours a variable and this package cannot, or a token stands beside another kind. The
+            error repeats no value.
     """
     given = hidden({name: text for name, text in environ.items() if name.startswith("NATS_")})
     del environ  # a traceback with local variables would show it
@@ -278,17 +283,14 @@ def _authentication_of_environment(given: Mapping[str, str]) -> dict[str, str]:
     if "NATS_PASSWORD" in given and "NATS_USER" not in given:
         raise OptionError("the environment variable NATS_PASSWORD is set without NATS_USER")
     token = {"token": given["NATS_TOKEN"]} if "NATS_TOKEN" in given else {}
-    found: dict[str, str] = {}
-    kind = ""
+    options: dict[str, str] = {}
+    kind = next((name for name in ("NATS_USER", "NATS_CREDS", "NATS_NKEY") if name in given), "")
     if "NATS_PASSWORD" in given:
-        kind, found = "NATS_USER", {"user": given["NATS_USER"], "password": given["NATS_PASSWORD"]}
-    elif "NATS_USER" in given:
-        kind, found = "NATS_USER", {"token": given["NATS_USER"]}
-    elif "NATS_CREDS" in given:
-        kind, found = "NATS_CREDS", {"credentialsFile": given["NATS_CREDS"]}
-    elif "NATS_NKEY" in given:
-        kind, found = "NATS_NKEY", {"nkeySeedFile": given["NATS_NKEY"]}
-    if found and token and found != token:
-        # The command sends the token in addition, for which the options have no words.
+        options = {"user": given["NATS_USER"], "password": given["NATS_PASSWORD"]}
+    elif kind:
+        option = {"NATS_USER": "token", "NATS_CREDS": "credentialsFile", "NATS_NKEY": "nkeySeedFile"}[kind]
+        options = {option: given[kind]}
+    if options and token and options != token:
+        # The command sends the token in addition, which no options can say.
         raise OptionError(f"the environment variables {kind} and NATS_TOKEN are two kinds of authentication")
-    return found or token
+    return options or token

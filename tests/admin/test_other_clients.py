@@ -234,11 +234,26 @@ def one_by_one(values: Mapping[str, list[Any]]) -> list[Any]:
     ]
 
 
+def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
+    """What a client sends of a field that its user did not set: null, or what stands for nothing in its language."""
+    if null:
+        return {name: None for name, each in values.items() if None in each}
+    return {name: each[0] for name, each in values.items()}
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["nothing", "null"])
+def test_fields_that_were_not_set_are_accepted_back(null: bool, admin: JetStreamAdmin, api: Api, stream: str) -> None:
+    assert accepted_streams(admin, api, {**nothing_of(STREAM_VALUES, null), "subjects": [f"nothing.{null}"]})
+    assert accepted_consumers(admin, api, stream, nothing_of(CONSUMER_VALUES, null))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(("field", "value"), one_by_one(STREAM_VALUES))
 def test_each_value_of_a_stream_is_accepted_back(field: str, value: Any, admin: JetStreamAdmin, api: Api) -> None:
     assert accepted_streams(admin, api, {field: value})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("field", "value"), one_by_one(CONSUMER_VALUES))
 def test_each_value_of_a_consumer_is_accepted_back(
     field: str, value: Any, admin: JetStreamAdmin, api: Api, stream: str
@@ -246,13 +261,16 @@ def test_each_value_of_a_consumer_is_accepted_back(
     assert accepted_consumers(admin, api, stream, {field: value})
 
 
-@pytest.mark.parametrize("kind", TOGETHER)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.full if kind.startswith("from 1") else ()) for kind in TOGETHER]
+)
 def test_values_of_a_consumer_that_belong_together_are_accepted_back(
     kind: str, admin: JetStreamAdmin, api: Api, stream: str
 ) -> None:
     assert accepted_consumers(admin, api, stream, TOGETHER[kind])
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(base=st.sampled_from(list(STREAMS.values())), fields=some(STREAM_VALUES))
 def test_streams_with_several_values_are_accepted_back(
@@ -261,6 +279,7 @@ def test_streams_with_several_values_are_accepted_back(
     assume(accepted_streams(admin, api, {**base, **fields}))
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(base=st.sampled_from([{}, *CONSUMERS.values()]), fields=some(CONSUMER_VALUES))
 def test_consumers_with_several_values_are_accepted_back(

@@ -192,6 +192,7 @@ def test_what_an_update_of_a_consumer_can_do(
     assert differences(wanted if possible else actual, after) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("asked", STREAMS)
 def test_every_kind_of_stream_updated_to_every_other(asked: str, api: Api) -> None:
     """The plan says what the server does, and nothing is left to do after it."""
@@ -214,6 +215,7 @@ def named(config: dict[str, Any]) -> dict[str, Any]:
     return {**subjects, **config, "name": "PAIR"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("asked", CONSUMERS)
 def test_every_kind_of_consumer_updated_to_every_other(
     asked: str, api: Api, make_consumer: Make, update_consumer: Api

@@ -1,15 +1,11 @@
-"""What is different between the configuration that somebody wants and the one that is there. Pure.
+"""What differs between two configurations, which differences an update can remove, and the change that does it. Pure.
 
-An update replaces the whole configuration, so a field that is not given stands for its default: where the actual one
-has another value, that is a difference. What the server fills in or implies by itself is none (`LEFT_TO_SERVER`).
+An update replaces the whole configuration. A field that is not given therefore stands for its default: where the actual
+one has another value, that is a difference. What the server fills in or implies by itself is none (`LEFT_TO_SERVER`).
+`IMMUTABLE` says which fields the server never changes, `RISKS` which changes lose messages or are final. Each row was
+tried on server 2.15.1 (error codes 10052 and 10055 for streams, 10012 for consumers).
 
-What an update can do: which fields the server never changes, and which changes cannot be undone. Pure.
-
-Each row was tried on server 2.15.1. The error codes are 10052 and 10055 for streams, 10012 for consumers.
-
-From what a user gives to a configuration, and to a change of one that is there. Pure.
-
-`StreamConfig` and `ConsumerConfig` alike. Errors are one line each, and begin with ``what``, such as ``stream ORDERS``.
+Errors of functions that read what a user gives are one line, and begin with ``what``, such as ``stream ORDERS``.
 """
 
 from __future__ import annotations

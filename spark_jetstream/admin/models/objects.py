@@ -1,8 +1,6 @@
-"""Object Store buckets: how one is set up, and what the server says of one (JETSTREAM ADR-20). Pure.
+"""Object Store buckets and their objects (ADR-20 "JetStream based Object Stores"). Pure.
 
-A bucket is a stream with certain settings, those that the clients of NATS give it.
-
-What administration says of an object (JETSTREAM ADR-20). Pure.
+A bucket is a stream with the settings that the clients of NATS give it.
 """
 
 from __future__ import annotations
