@@ -14,7 +14,7 @@ from spark_jetstream.options.servers import Login, Servers, address
 from spark_jetstream.options.specs import AUTHENTICATION, Options, OptionSpec, Side, given_options, option
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
-# What replaces what when an option stands beside a context: one option of a group drops all of the context's.
+# One option of a group, given beside a context, replaces all options of the group that come from the context.
 _LOGIN_OPTIONS = frozenset(name for names in AUTHENTICATION.values() for name in names)
 _GROUPS = (
     _LOGIN_OPTIONS,
@@ -32,10 +32,10 @@ _CONTEXT = OptionSpec(
 
 
 def _both(given: frozenset[str], some: tuple[str, ...], others: tuple[str, ...]) -> None:
+    """Raise `OptionError` when options of only one of the two groups are given."""
     for here, there in ((some, others), (others, some)):
-        found = given.intersection(here)
-        if found and not given.intersection(there):
-            name = min(found)
+        if given.intersection(here) and not given.intersection(there):
+            name = min(given.intersection(here))
             raise OptionError(f"option {name} needs {' or '.join(there)} beside it", option=name)
 
 
@@ -85,10 +85,12 @@ class ConnectionOptions(Options):
 
     @classmethod
     def from_spark(cls, mapping: Mapping[str, object]) -> ConnectionOptions:
-        """The connection options in ``mapping``; options of sources and sinks in it are left alone.
+        """Return the connection options in ``mapping``, and leave options of sources and sinks in it alone.
 
-        Names match in any case. Reads no file but that of a ``context`` and those that its secret fields point
-        to. Raises `OptionError`.
+        Names match in any case. The only files read are that of a ``context`` and those that its secret fields name.
+
+        Raises:
+            OptionError: An option is unknown or not valid, or options do not fit together.
         """
         mapping = hidden(mapping)
         return cls.from_given(given_options(mapping, cls.specs))
@@ -106,8 +108,9 @@ class ConnectionOptions(Options):
         except OptionError as error:
             if error.option not in inherited:
                 raise
-            fault = OptionError(f"{error} (it comes from option context, {revealed(context)})", option=error.option)
-        raise fault
+            with_origin = f"{error} (it comes from option context, {revealed(context)})"
+            option_name = error.option
+        raise OptionError(with_origin, option=option_name)
 
     @model_validator(mode="before")
     @classmethod
@@ -153,14 +156,14 @@ class ConnectionOptions(Options):
 
     @property
     def api_prefix_resolved(self) -> str:
-        """What JetStream's API subjects begin with, without a dot at the end."""
+        """The prefix of the subjects of the JetStream API, without a dot at the end."""
         if self.domain is not None:
             return f"$JS.{self.domain}.API"
         return self.api_prefix or "$JS.API"
 
     @property
     def requires_tls(self) -> bool:
-        """Whether an unencrypted connection would be less than what was asked for."""
+        """Whether the options ask for encryption, so that an unencrypted connection must be refused."""
         tls = (self.tls_ca_file, self.tls_ca_pem, self.tls_cert_file, self.tls_cert_pem, self.tls_hostname)
         secure = any(url.startswith(("tls:", "wss:")) for url in self.servers)
         return secure or self.tls_handshake_first or any(item is not None for item in tls)
@@ -172,7 +175,7 @@ class ConnectionOptions(Options):
 
     @property
     def authentication_options(self) -> str:
-        """Which options say who we are, in words for an error; never their values."""
+        """The names of the options for authentication that are given, for an error."""
         given = self.given()
         names = [name for names in self._kinds(given).values() for name in names if name in given]
         if not names:
@@ -186,7 +189,7 @@ def _login(servers: object) -> Login | None:
 
 
 def beside(own: Mapping[str, SecretStr], context: Mapping[str, SecretStr | None]) -> dict[str, SecretStr]:
-    """What remains of a context's options (or of others that may be overridden) beside those that the user gave."""
+    """Return what remains of a context's options, or of others that may be overridden, beside those the user gave."""
     given = set(own)
     if "servers" in own and _login(own["servers"]) is not None:
         given.add("user")

@@ -1,4 +1,4 @@
-"""Where rows go, how often at most, and what happens to those that are refused: the options of a sink."""
+"""The options of a sink: where rows go, how often at most, and what happens to those that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to read, from where to where, and in what portions: the options of a source as one frozen model."""
+"""The options of a source: what to read, from where to where, and in what portions."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class SourceOptions(Options):
         return self.streams if self.object_bucket is None else (f"OBJ_{self.object_bucket}",)
 
     def named(self, stream: str) -> str:
-        """What the user calls one of `read_streams`."""
+        """Return what the user calls one of `read_streams`."""
         return self.bucket or self.object_bucket or stream
 
     @property
@@ -270,16 +270,16 @@ class SourceOptions(Options):
     def _check_streams(self, option: str, positions: Bound) -> dict[str, int]:
         if isinstance(positions, str):
             return {}
-        found = dict(positions)
+        sequences = dict(positions)
         what, kind = ("stream", "stream") if self.streams else ("bucket", "bucket" if self.bucket else "objectBucket")
         named = [self.named(stream) for stream in self.read_streams]
-        for name in found:
+        for name in sequences:
             if name not in named:
                 raise OptionError(f'option {option} names {what} "{name}", which option {kind} does not', option=option)
         for name in named:
-            if name not in found:
+            if name not in sequences:
                 raise OptionError(f'option {option} gives no sequence for {what} "{name}"', option=option)
-        return found
+        return sequences
 
     @model_validator(mode="after")
     def _check_portions(self) -> SourceOptions:

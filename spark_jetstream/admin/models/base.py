@@ -1,15 +1,15 @@
-"""The base of all models: strict with people, open to servers. Pure.
+"""The base of all models: strict with users, open to servers. Pure.
 
-`Model(...)`, `model_validate` and `parse` read what a user wrote: a misspelt field is refused with the name that was
-meant, ranges are checked, durations may be text. `from_server` reads what a server said: nothing is checked but types,
-and what this version does not know yet is kept in ``model_extra`` and sent back unchanged.
+`Model(...)`, `model_validate` and `parse` read what a user wrote: they refuse a misspelt field and name the one that is
+like it, check ranges, and take durations as text. `from_server` reads what a server sent: it checks types alone, and
+keeps fields that this version does not know in ``model_extra``, which is sent back unchanged.
 
-A field that nobody set has the server's default, and is not sent (``model_fields_set`` tells which are set). None means
-"not set" everywhere. A user may write one item where a list is meant (``subjects: orders.>``), and a text for a part
-that has a ``shorthand`` (``mirror: ORDERS``).
+A field that is not set has the server's default and is not sent (``model_fields_set`` has those that are set). None
+means "not set" everywhere. A user may write one item in place of a list (``subjects: orders.>``), and a text in place
+of a part that has a ``shorthand`` (``mirror: ORDERS``).
 
-For a type checker a duration is `Nanoseconds` and a list a tuple: what is written otherwise goes through `parse`, or
-through `Nanoseconds.of("10s")`.
+For a type checker a duration is `Nanoseconds` and a list is a tuple. Other forms go through `parse`, or through
+`Nanoseconds.of("10s")`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Check = tuple[Any, str]
 _PART = "part"
 _NEWER = "newer"
 _KNOWN_FAULTS = "known faults"
-_WORDS = {  # of pydantic, for what is wrong with a field as a whole -> our own
+_MESSAGES = {  # by pydantic's type of error
     "missing": "is required",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping of names to values",
@@ -60,38 +60,46 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls: type[M], given: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None) -> M:
-        """From what a user wrote. `OptionError` that begins with ``what`` and says all that is wrong in one line.
+        """Return the model of what a user wrote.
 
-        ``newer`` is asked when there is an unknown field: whether the server is newer than this version. Such a server
-        may have written the field, and itself refuses those that it does not know, so the field is kept.
+        Args:
+            given: The fields by name.
+            what: How an error begins.
+            newer: Asked when there is an unknown field: whether the server is newer than this version. Such a server
+                may have written the field, and itself refuses those that it does not know, so the field is kept.
+
+        Raises:
+            OptionError: The error says all that is wrong, in one line.
         """
         try:
             return cls.model_validate(given, context={_NEWER: newer})
         except ValidationError as error:
-            said = complaint(error)
-        raise OptionError(f"{what}: {said}")
+            problems = complaint(error)
+        raise OptionError(f"{what}: {problems}")
 
     @classmethod
     def from_server(cls: type[M], body: Mapping[str, Any], context: str = "read the server's reply") -> M:
-        """From what a server said; ``context`` is an infinitive without "to".
+        """Return the model of what a server sent; ``context`` is an infinitive without "to".
 
-        `ProtocolError` when a field is missing that the server always sends, or is of another type.
+        Raises:
+            ProtocolError: A field that the server always sends is missing, or a field is of another type.
         """
         try:
             return cls.model_validate(body, context=TRUST)
         except ValidationError as error:
-            said = complaint(error)
-        raise ProtocolError(f"cannot {context}: {said}")
+            problems = complaint(error)
+        raise ProtocolError(f"cannot {context}: {problems}")
 
     def body(self) -> dict[str, Any]:
-        """What is sent to a server: the fields that are set, unknown ones included, without the server's metadata."""
+        """Return what is sent to a server: the fields that are set, unknown ones included, without its metadata."""
         return _own(self.model_dump(mode="json", exclude_unset=True))
 
     def changed(self: M, **changes: Any) -> M:
-        """A copy with other values, checked like those of a user; None takes a field back to its default.
+        """Return a copy with other values, checked like those of a user; None takes a field back to its default.
 
-        `pydantic.ValidationError` when a change is not allowed, or does not fit to the other fields. What did not fit
-        before is no fault of the change.
+        Raises:
+            pydantic.ValidationError: A change is not allowed, or does not fit to the other fields. What did not fit
+                before does not count.
         """
         required = {name: getattr(self, name) for name, field in type(self).model_fields.items() if field.is_required()}
         given = {name: value for name, value in changes.items() if value is not None}
@@ -132,7 +140,7 @@ class Model(BaseModel):
 
     @classmethod
     def _listed(cls, name: str, value: Any) -> Any:
-        """The value of a field as a user means it: a single item of a list is one."""
+        """Return the value of a field as a user means it: a single item stands for a list of one."""
         field = cls.model_fields.get(name)
         if field is None or get_origin(field.annotation) is not tuple or not isinstance(value, (str, Mapping, Model)):
             return value
@@ -145,9 +153,9 @@ class Model(BaseModel):
         context = info.context or {}
         known = context.get(_KNOWN_FAULTS)
         checked = known is not None or not (trusted(info) or context.get(_PART))
-        found = [each for each in self.faults() if each not in (known or ())] if checked else []
-        if found:
-            raise field_error("contradiction", "; ".join(found))
+        faults = [fault for fault in self.faults() if fault not in (known or ())] if checked else []
+        if faults:
+            raise field_error("contradiction", "; ".join(faults))
         return self
 
 
@@ -170,18 +178,18 @@ class Page(Reply):
 
 
 def complaint(error: ValidationError) -> str:
-    """All that is wrong, in one line that names the fields and repeats no more of the input than they do."""
+    """Return all that is wrong, in one line."""
     return "; ".join(_complaints(error))
 
 
 def _complaints(error: ValidationError) -> Iterator[str]:
-    for each in error.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in each["loc"] if part != "[key]")
-        words = _WORDS.get(each["type"], each["msg"])
-        if each["type"] in {"unknown_field", "contradiction"}:
-            yield f"in {where}, {words}" if where else words
+    for problem in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+        message = _MESSAGES.get(problem["type"], problem["msg"])
+        if problem["type"] in {"unknown_field", "contradiction"}:
+            yield f"in {where}, {message}" if where else message
         else:
-            yield f"{where} {words}".strip()
+            yield f"{where} {message}".strip()
 
 
 def without_server_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
