@@ -1,4 +1,4 @@
-"""The account: what it uses, what it may use, and which server answers."""
+"""The account: its usage, its limits, and the server that answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from spark_jetstream.protocol.jsapi import LEVELS
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Who answers. ``version`` is that of the server at the other end of the connection; ``api_level`` and ``domain``
-    belong to the JetStream that answers, which is another server's behind a leaf node."""
+    """The server of the connection, and the JetStream that answers, which is another server's behind a leaf node.
+
+    ``version`` and ``max_payload`` (bytes) are those of the server, ``api_level`` and ``domain`` of the JetStream.
+    """
 
     version: str
     api_level: int
@@ -21,7 +23,7 @@ class ServerInfo:
 
     @property
     def api_since(self) -> str:
-        """The first server version with this API; ``before 2.11`` for level 0."""
+        """The first version of the server with this API; ``before 2.11`` for level 0."""
         known = [level for level in LEVELS if level <= self.api_level]
         return LEVELS[max(known)] if known else "before 2.11"
 
@@ -33,17 +35,16 @@ class Account:
         self._api = api
 
     def info(self) -> AccountInfo:
-        """What the account uses of JetStream, what it may use, and how many requests it made. `JetStreamNotEnabled`
-        when it, or the server, has none."""
+        """Return usage, limits and number of requests. Raises `JetStreamNotEnabled` where there is no JetStream."""
         return self._api.account()
 
     def tiers(self) -> dict[str, Tier]:
-        """Usage and limits by the number of replicas (``R1``, ``R3``); of an account without tiers, those of ``""``."""
+        """Return usage and limits by tier (``R1``, ``R3``); of an account without tiers, those of ``""``."""
         info = self.info()
         return info.tiers or {"": info}
 
     def server(self, info: AccountInfo | None = None) -> ServerInfo:
-        """The server, and the level of its API; by ``info``, if that was asked for already."""
+        """Return the server and its API; ``info`` saves the request where the caller has it."""
         info = info or self.info()
         connection = self._api.connection
         version = ".".join(map(str, connection.server_version))

@@ -1,8 +1,8 @@
-"""The backup of a stream and its consumers, by the snapshot protocol of the server (backup and restore, version 2).
+"""Backup of a stream and its consumers, by the snapshot protocol of the server (nats-server: server/jetstream_api.go).
 
-The server sends chunks to an inbox, each full one with a reply subject at which it wants to hear that it came; only so
-many bytes are on their way at a time (the window). The end is an empty message: with status 204, or, when all of it
-fitted into one chunk, without a status. Any other status says what went wrong.
+The server sends chunks to an inbox. A full chunk has a reply subject, at which the client acknowledges it; the server
+sends no more than a window of bytes without acknowledgements. The end is an empty message with status 204, or without a
+status when all data fitted into one chunk. Another status says what went wrong.
 
 Needed permissions, besides the inbox: publish to ``$JS.API.STREAM.SNAPSHOT.<stream>`` and
 ``$JS.SNAPSHOT.ACK.<stream>.>``.
@@ -29,13 +29,13 @@ from spark_jetstream.protocol.units import Bytes, Timestamp
 from spark_jetstream.protocol.wire import Frames, Status
 
 Progress = Callable[[int, int], None]
-"""Called now and then with bytes that are done, and with how many there are in all."""
+"""Called again and again with the bytes that are done, and their total."""
 
 CHUNK_SIZE = 512 * 1024
 """Bytes of a chunk, where the server takes messages of that size."""
 
 SILENCE = 30.0
-"""Seconds after which a server that sends nothing counts as gone."""
+"""Seconds without a message after which the backup fails."""
 
 _ACKS = "$JS.SNAPSHOT.ACK."
 _DONE = 204
@@ -44,7 +44,7 @@ _TOKEN = "snapshot"
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was made: where it is, what is in it, and which kind of data the server sent."""
+    """A complete backup: its path, the server's reply, the manifest, and the kind of data."""
 
     path: Path
     reply: SnapshotReply
@@ -64,24 +64,34 @@ def backup(
     silence: float = SILENCE,
     progress: Progress | None = None,
 ) -> Backup:
-    """Save a stream, with its `consumers`, at `target`: a single file when that ends with ``.tar``, else a directory.
+    """Save a stream at `target`, which appears when the backup is complete and on the disk.
 
-    Both are what ``nats stream restore`` reads; the file has to be unpacked for it. Missing directories are made. The
-    target appears when it is complete and on the disk, not before.
+    ``nats stream restore`` reads the backup too; a single file must be unpacked for it. Servers before 2.15 cannot save
+    a stream in memory.
 
-    `chunk_size` and `window_size` are bytes (1 KiB to 1 MiB, 1 KiB to 32 MiB; 0 for the server's 128 KiB and 8 MiB). A
-    window is about the memory that is needed. `check` lets a server before 2.15 check all messages first; later ones
-    always do. `silence` is how many seconds the server may send nothing: that is all there is to see when the stream is
-    deleted meanwhile. `progress` gets the bytes received and the size of the stream, which is an estimate: what is sent
-    is compressed.
+    The stream is not locked: messages that are removed during the backup may be missing, and messages that are stored
+    during it are. In a cluster, deliveries after the acknowledgement floor of a consumer are not saved: after a restore
+    they are delivered again.
 
-    The stream is not locked: messages that are removed meanwhile may be missing, those stored meanwhile are. In a
-    cluster a consumer that waits for acknowledgements is saved as if nothing behind its acknowledgement floor had been
-    delivered: after a restore that comes again. Servers before 2.15 cannot save a stream that is in memory.
+    Args:
+        connection: The connection.
+        stream: The stream.
+        target: A file if it ends with ``.tar``, else a directory. Missing directories above it are created.
+        consumers: Save the consumers too.
+        chunk_size: Bytes of a chunk, 1 KiB to 1 MiB; 0 for the server's 128 KiB.
+        window_size: Bytes without acknowledgements, 1 KiB to 32 MiB, about the memory needed; 0 for 8 MiB.
+        check: Let a server before 2.15 check all messages first; later ones always do.
+        silence: Seconds without a message after which the backup fails, such as when the stream is deleted meanwhile.
+        progress: Called with the bytes received and the size of the stream; the data is compressed, so that is an
+            estimate.
 
-    Raises `OptionError` when there is something at the target; `StreamNotFound` and other answers of the API;
-    `PermissionDenied` with the subject; `ConnectionFailed` when the connection is cut; `BackupError` when the server
-    gives up, falls silent, or sends what cannot be a backup. What was written is removed then.
+    Raises:
+        OptionError: The target exists.
+        StreamNotFound: There is no such stream.
+        ApiError: The server refuses the backup.
+        PermissionDenied: The account may not publish to a subject, which the error has.
+        ConnectionFailed: The connection was lost.
+        BackupError: The server stopped, was silent, or sent data that cannot be a backup. The target is removed.
     """
     context = f"back up stream {stream}"
     with connection.inbox(replies=True, paced=False, token=_TOKEN) as inbox:
@@ -119,7 +129,7 @@ def backup(
 
 
 def _receive(chunks: _Chunks, draft: Draft, total: int, progress: Progress | None) -> tuple[EntryKind, int]:
-    """Write what comes; what kind it is, and how many chunks."""
+    """Write the chunks; return the kind of data, and the number of chunks."""
     framing = Framing(f"what the server sent of stream {chunks.stream}")
     for data in chunks:
         framing.feed(data)
@@ -130,7 +140,7 @@ def _receive(chunks: _Chunks, draft: Draft, total: int, progress: Progress | Non
 
 
 class _Chunks:
-    """The chunks in their order, each acknowledged before it is handed out."""
+    """Yields the chunks in their order, each acknowledged before."""
 
     def __init__(self, connection: Connection, inbox: Inbox, stream: str, silence: float) -> None:
         self.stream = stream
@@ -149,7 +159,7 @@ class _Chunks:
                     self._check_end(frames.data[start : start + head])
                     return
                 if self._acknowledged < self.count:
-                    raise BackupError(f"the backup of stream {self.stream} goes on after its last chunk")
+                    raise BackupError(f"the backup of stream {self.stream} continues after its last chunk")
                 self.count += 1
                 self._acknowledge(_reply_subject(frames, index), size - head)
                 yield frames.data[start + head : start + size]
@@ -159,7 +169,7 @@ class _Chunks:
             try:
                 event = self._inbox.get(self._silence)
             except PermissionDenied as error:
-                # It is told of whatever anybody may not publish over this connection.
+                # The inbox also receives the refusals of other publishers of this connection.
                 denied = error.subject or ""
                 if denied == f"{self._connection.options.inbox_prefix}.>":
                     raise
@@ -179,12 +189,12 @@ class _Chunks:
             return event
 
     def _acknowledge(self, subject: str, size: int) -> None:
-        """Let the server go on. The last chunk has no subject for that, if it is not full (server 2.15)."""
+        """Acknowledge a chunk. The last one has no reply subject if it is not full (server 2.15)."""
         if not subject:
             return
         self._inbox.send(b"PUB %s 0\r\n\r\n" % subject.encode())
         self._acknowledged += 1
-        # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be called something else.
+        # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be mapped to another subject.
         numbers = subject.rpartition(f"{_ACKS}{self.stream}.")[2].split(".")[1:]
         if subject.startswith(_ACKS) and numbers != [str(size), str(self.count)]:
             raise BackupError(
@@ -193,15 +203,16 @@ class _Chunks:
             )
 
     def _check_end(self, head: bytes) -> None:
-        words = head.partition(b"\r\n")[0].decode("utf-8", "replace").split(None, 2)
-        if words[1:2] == [str(_DONE)] or (not words and not self._acknowledged and self.count):
+        line = head.partition(b"\r\n")[0].decode("utf-8", "replace").strip()
+        status = line.split(None, 2)[1:]
+        if status[:1] == [str(_DONE)] or (not line and not self._acknowledged and self.count):
             return
-        said = " ".join(words[1:]) or "an end without a status"
-        raise BackupError(f"the backup of stream {self.stream} is broken off by the server: {said}")
+        reason = " ".join(status) or "an end without a status"
+        raise BackupError(f"the backup of stream {self.stream} is broken off by the server: {reason}")
 
 
 def _reply_subject(frames: Frames, index: int) -> str:
-    """Of one message; empty without one."""
+    """Return the reply subject of a message, or an empty text."""
     dots = int(frames.reply_dots[index])
     if dots < 0:
         return ""

@@ -1,21 +1,16 @@
-"""Where a backup of a stream is kept: a directory, or a single tar file of what would be in it.
+"""The files of a backup of a stream: `Draft` writes them, `opened` and `checked` read them.
 
-`Draft` writes one, under another name until it is complete. `opened` and `checked` read one.
+A backup is a directory, or a single tar file of it, with the two files that ``nats stream backup`` writes, and a third
+one of this package, `Manifest`::
 
-What a backup of a stream consists of, and how much of it can be checked without a server. Pure.
+    backup.json            {"config": ..., "state": ...} of the stream when the backup began
+    stream.tar.s2          the data as the server sent it: an S2 stream
+    spark_jetstream.json   sizes, and the checksums of the other two
 
-A backup is what ``nats stream backup`` writes too, two files::
-
-    backup.json     {"config": ..., "state": ...} as the server said them when the backup began
-    stream.tar.s2   what the server sent, as it came: an S2 stream
-
-and a third one of our own, `Manifest`, with the checksums of both.
-
-An S2 stream is a chain of chunks, each a byte for its kind and three for its length. Since server 2.15 it holds
-``NATSARC1`` and entries behind it (backup and restore, version 2), before that a tar file of the server's own. The
-checksum of a chunk is that of its uncompressed content, and S2 goes beyond Snappy, which Python libraries can read: so
-`Framing` follows the chain, which a damaged length or a cut breaks, and leaves the rest to the SHA-256 of the manifest
-and to the server, which checks the chunks and refuses an archive without its last entry.
+An S2 stream is a chain of chunks; each begins with a byte for its kind and three bytes for its length. Since server
+2.15 the stream holds ``NATSARC1`` and the entries of an archive, before that a tar file of the server. The checksum of
+a chunk is that of its uncompressed content, and Python libraries read Snappy but not S2. So `Framing` follows the
+chain, which a damaged length or a cut breaks. The SHA-256 of the manifest, and the server, find other damage.
 """
 
 from __future__ import annotations
@@ -45,7 +40,9 @@ from spark_jetstream.errors import BackupError, OptionError, ProtocolError
 META, DATA, MANIFEST = "backup.json", "stream.tar.s2", "spark_jetstream.json"
 """The names of the files of a backup."""
 VERSION = 1
-"""Of the manifest."""
+"""The version of the manifest."""
+SUFFIX = ".tar"
+"""A target with this suffix becomes a single file."""
 
 _IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 _MAGIC = b"NATSARC1"
@@ -55,6 +52,9 @@ _FIRST_SKIPPABLE, _LAST_SKIPPABLE = 0x80, 0xFE
 _CHECKSUM = 4  # bytes at the beginning of a chunk with content
 _LONGEST = (4 << 20) + (1 << 16)  # bytes of a chunk: S2 compresses 4 MiB at most
 _PEEK = 256  # bytes kept from the beginning of the stream
+_BLOCK = tarfile.BLOCKSIZE
+_PIECE = 1 << 20  # bytes read at a time
+_SMALL = 64 << 20  # bytes: more than the JSON files of any backup
 
 
 class EntryKind(enum.Enum):
@@ -65,18 +65,18 @@ class EntryKind(enum.Enum):
 
 
 class Manifest(Model):
-    """What is known of a backup when it is complete."""
+    """The description of a complete backup."""
 
     version: Count = VERSION
-    """Of this description."""
+    """The version of this description."""
     stream: String
     """The stream that was saved."""
     server: String
-    """The version of the server that it was saved over, such as ``2.15.1``."""
+    """The version of the server that sent it, such as ``2.15.1``."""
     time: Time
-    """When it was complete."""
+    """When the backup was complete."""
     consumers: Boolean
-    """Whether consumers are in it."""
+    """Whether the backup has the consumers."""
     chunks: Count
     """How many chunks the server sent."""
     data_bytes: Volume
@@ -87,12 +87,12 @@ class Manifest(Model):
     """The SHA-256 of ``backup.json``, in hexadecimal digits."""
 
     def to_json(self) -> bytes:
-        """As it is written."""
+        """Return the text of the file."""
         return indented(self.model_dump(mode="json"))
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Manifest:
-        """As it was written to ``where``. `BackupError` when it cannot be read, or is of a later version."""
+        """Read the file ``where``. Raises `BackupError` when it cannot be read, or has a later version."""
         given = _object(content, where)
         version = given.get("version")
         if isinstance(version, int) and version > VERSION:
@@ -100,26 +100,26 @@ class Manifest(Model):
                 f"{where} has version {version}, and this spark-jetstream knows {VERSION}: a newer one is needed"
             )
         try:
-            found = cls.model_validate(given)
+            manifest = cls.model_validate(given)
         except ValidationError as error:
-            said = complaint(error)
+            problem = complaint(error)
         else:
-            if found.version == VERSION:
-                return found
-            said = f"there is no version {found.version}"
-        raise BackupError(f"damaged backup: {where}: {said}")
+            if manifest.version == VERSION:
+                return manifest
+            problem = f"there is no version {manifest.version}"
+        raise BackupError(f"damaged backup: {where}: {problem}")
 
 
 @dataclass(frozen=True)
 class Meta:
-    """How a stream was set up, and what it held, when its backup began."""
+    """The configuration and state of a stream when its backup began."""
 
     config: StreamConfig
     state: StreamState
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Meta:
-        """What ``backup.json`` says, read from ``where``. `BackupError` when it cannot be read."""
+        """Read ``backup.json`` from ``where``. Raises `BackupError` when it cannot be read."""
         given = _object(content, where)
         parts = [given.get(name) for name in ("config", "state")]
         if not all(isinstance(part, Mapping) for part in parts):
@@ -132,9 +132,9 @@ class Meta:
 
 
 class Framing:
-    """Follows the chunks of an S2 stream that is fed in pieces of any size; keeps none of it.
+    """Follows the chunks of an S2 stream, which is fed in pieces of any size.
 
-    `where` is named by the errors. `size` counts bytes.
+    Errors name `where`. `size` counts the bytes that were fed.
     """
 
     def __init__(self, where: str) -> None:
@@ -145,7 +145,7 @@ class Framing:
         self._left = len(_IDENTIFIER)
 
     def feed(self, data: bytes) -> None:
-        """Go on. `BackupError` where the chain breaks."""
+        """Follow the next bytes. Raises `BackupError` where the chain breaks."""
         if len(self._start) < _PEEK:
             self._start += data[: _PEEK - len(self._start)]
             if not _IDENTIFIER.startswith(self._start[: len(_IDENTIFIER)]):
@@ -165,7 +165,7 @@ class Framing:
         self.size += len(data)
 
     def finish(self) -> EntryKind:
-        """The data ends here; what it holds. `BackupError` when it was cut off, or is no backup."""
+        """Return what the whole data is. Raises `BackupError` when it is cut off, or is not a backup."""
         if self._left or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
         content = _first_content(bytes(self._start[len(_IDENTIFIER) :]))
@@ -176,7 +176,7 @@ class Framing:
         raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
 
     def _length(self, at: int) -> int:
-        """Of the chunk whose head was read; it begins at this byte."""
+        """Return the length of the chunk whose head ends at this byte."""
         kind, length = self._head[0], int.from_bytes(self._head[1:], "little")
         content = kind in (_COMPRESSED, _PLAIN) and _CHECKSUM < length <= _LONGEST
         if not (content or _FIRST_SKIPPABLE <= kind <= _LAST_SKIPPABLE):
@@ -185,7 +185,7 @@ class Framing:
 
 
 def indented(body: Mapping[str, Any]) -> bytes:
-    """JSON for files that people may read."""
+    """Return JSON for a file that people may read."""
     return json.dumps(body, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
@@ -200,10 +200,10 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
 
 
 def _first_content(chunk: bytes) -> bytes:
-    """What the content of the first chunk begins with: all there is of it, or its first literal.
+    """Return the beginning of the first chunk's content: all that was kept of it, or its first literal.
 
-    A compressed block is its length as a varint, then literals and references to what came before. There is nothing
-    to refer to at its beginning.
+    A compressed block is its length as a varint, then literals and references to earlier content; so it begins with a
+    literal.
     """
     kind, body = chunk[0], chunk[4 + _CHECKSUM :]
     if kind == _PLAIN:
@@ -218,19 +218,11 @@ def _first_content(chunk: bytes) -> bytes:
     return body[begin : begin + length]
 
 
-SUFFIX = ".tar"
-"""A target with this suffix becomes a single file."""
-
-_BLOCK = tarfile.BLOCKSIZE
-_PIECE = 1 << 20  # bytes read at a time
-_SMALL = 64 << 20  # bytes: more than the JSON files of any backup
-
-
 class Draft:
-    """A backup that is being written; `target` is there once `complete` has returned, and not before.
+    """A backup that is being written; `target` appears when `complete` returns.
 
-    What is written before stands beside it, under a name that begins with a dot and ends with ``.part``. `OptionError`
-    when there is something at `target` already, and `BackupError` when nothing can be written there.
+    Until then the files are beside it, under a name that begins with a dot and ends with ``.part``. Raises
+    `OptionError` when `target` exists, and `BackupError` when nothing can be written there.
     """
 
     def __init__(self, target: Path) -> None:
@@ -239,7 +231,7 @@ class Draft:
         self._single = target.suffix == SUFFIX
         self._sum = hashlib.sha256()
         if not target.name:
-            raise OptionError(f"target must be the path of a backup that is to be made, not {target}", option="target")
+            raise OptionError(f"target must be the path of a new backup, not {target}", option="target")
         self._temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         with _writing(target):
             _refuse_existing(target)
@@ -248,23 +240,23 @@ class Draft:
                 self._temporary.mkdir()
             self._file: IO[bytes] = (self._temporary if self._single else self._temporary / DATA).open("xb")
             if self._single:
-                # The size belongs into the header, and is not known yet. Until it is there, this is no tar file.
+                # The header needs the size, which is not known yet. Until it is written, this is no tar file.
                 self._file.write(bytes(_BLOCK))
 
     @property
     def sha256(self) -> str:
-        """The checksum of what was written, in hexadecimal digits."""
+        """The SHA-256 of the data written, in hexadecimal digits."""
         return self._sum.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Go on with ``stream.tar.s2``."""
+        """Write more of ``stream.tar.s2``."""
         with _writing(self.target):
             self._file.write(data)
         self._sum.update(data)
         self.size += len(data)
 
     def complete(self, others: Mapping[str, bytes]) -> None:
-        """Add the other files, have all of it on the disk, and give it its name."""
+        """Add the other files, sync all to the disk, and rename it to `target`."""
         with _writing(self.target):
             if self._single:
                 self._file.write(bytes(-self.size % _BLOCK))
@@ -273,19 +265,19 @@ class Draft:
                 self._file.write(bytes(2 * _BLOCK))
                 self._file.seek(0)
                 self._file.write(_header(DATA, self.size))
-            _close(self._file)
+            _sync_and_close(self._file)
             if not self._single:
                 for name, content in others.items():
                     file = (self._temporary / name).open("xb")
                     file.write(content)
-                    _close(file)
+                    _sync_and_close(file)
                 if self.target.is_dir():
                     self.target.rmdir()
             _refuse_existing(self.target)
             self._temporary.rename(self.target)
 
     def discard(self) -> None:
-        """Remove what was written, unless it is complete."""
+        """Remove the files, unless they are complete."""
         self._file.close()
         if self._single:
             self._temporary.unlink(missing_ok=True)
@@ -295,10 +287,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Saved:
-    """A backup that is open; its `data`, of `size` bytes, is not checked yet.
-
-    `manifest` is None for a backup that another tool has made.
-    """
+    """An open backup. Its `data`, of `size` bytes, is not checked yet; `manifest` is None for one of another tool."""
 
     source: Path
     meta: Meta
@@ -308,21 +297,21 @@ class Saved:
 
     @property
     def data_path(self) -> Path:
-        """Where the data is, for people."""
+        """The path of the data, for people."""
         return self.source / DATA
 
 
 @contextmanager
 def opened(source: Path) -> Iterator[Saved]:
-    """The backup at `source`, a directory or a tar file, with its descriptions read and checked.
+    """Open the backup at `source`, a directory or a tar file, and check its descriptions.
 
-    `BackupError` when it is none, or is damaged; the message names the file.
+    Raises `BackupError`, which names the file, when it is damaged or not a backup.
     """
     with contextlib.ExitStack() as stack:
         with _reading(source):
             find = _in_directory(source, stack) if source.is_dir() else _in_tar(source, stack)
             meta_file, data, manifest_file = (find(name) for name in (META, DATA, MANIFEST))
-            content, description = _small(meta_file), _small(manifest_file)
+            content, description = (b"" if file is None else file.read(_SMALL) for file in (meta_file, manifest_file))
             size = 0 if data is None else data.seek(0, io.SEEK_END)
         if meta_file is None or data is None:
             missing = source / (META if meta_file is None else DATA)
@@ -336,10 +325,10 @@ def opened(source: Path) -> Iterator[Saved]:
 
 
 def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> EntryKind:
-    """Read all data once, and say what it holds; it stands at its beginning again.
+    """Read all data once, follow its chunks, and compare it with the manifest, if there is one; return what it is.
 
-    Compares it with the manifest, where there is one, and follows its frames. `progress` gets the bytes read and
-    their total. `BackupError` when it is damaged.
+    Afterwards the file is at its beginning again. `progress` gets the bytes read and their total. Raises `BackupError`
+    when the data is damaged.
     """
     where = saved.data_path
     framing = Framing(str(where))
@@ -371,17 +360,13 @@ def _in_directory(source: Path, stack: contextlib.ExitStack) -> Callable[[str], 
 
 def _in_tar(source: Path, stack: contextlib.ExitStack) -> Callable[[str], IO[bytes] | None]:
     archive = stack.enter_context(tarfile.TarFile(source))
-    # Who packs a directory into a tar file has its name in front of the others.
+    # In a tar file that was made of the directory, its name is in front of the others.
     members = {member.name.rpartition("/")[2]: member for member in archive.getmembers() if member.isfile()}
 
     def find(name: str) -> IO[bytes] | None:
         return archive.extractfile(members[name]) if name in members else None
 
     return find
-
-
-def _small(file: IO[bytes] | None) -> bytes:
-    return b"" if file is None else file.read(_SMALL)
 
 
 def _header(name: str, size: int) -> bytes:
@@ -391,7 +376,7 @@ def _header(name: str, size: int) -> bytes:
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 
-def _close(file: IO[bytes]) -> None:
+def _sync_and_close(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
     file.close()

@@ -1,4 +1,4 @@
-"""Buckets of either kind: list, create, change, delete. Each is a stream."""
+"""Buckets of either kind: list, create, change, delete. A bucket is a stream."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ B = TypeVar("B", bound=AnyBucketInfo)
 
 
 class Buckets(ABC, Generic[C, B]):
-    """The buckets of one kind in an account, those of ``info``. All methods raise what `Api` raises; `StreamNotFound`
-    names the bucket."""
+    """The buckets of one kind in an account. All methods raise what `Api` raises; `StreamNotFound` names the bucket."""
 
     def __init__(self, api: Api, info: type[B]) -> None:
         self._api = api
@@ -28,19 +27,19 @@ class Buckets(ABC, Generic[C, B]):
     # Looking
 
     def names(self) -> Iterator[str]:
-        """The names of all buckets, sorted, page by page."""
+        """Return the names of all buckets, sorted, page by page."""
         for name in self._streams.names():
             if name.startswith(self._kind.prefix):
                 yield name.removeprefix(self._kind.prefix)
 
     def infos(self) -> Iterator[B]:
-        """All buckets, sorted by name, page by page. `ServerBusy` at the end when servers did not answer for some."""
+        """Return all buckets, sorted by name, page by page. Raises `ServerBusy` at the end when some are missing."""
         for info in self._streams.infos():
             if info.config.name.startswith(self._kind.prefix):
                 yield self._info(info)
 
     def load(self, bucket: str) -> B:
-        """A bucket: how it is set up, and what it holds."""
+        """Return the configuration of a bucket and its size. Raises `StreamNotFound`."""
         name = self._kind.name(bucket)
         with self._kind.naming(name):
             return self._info(self._streams.load(self._stream(name)))
@@ -48,35 +47,44 @@ class Buckets(ABC, Generic[C, B]):
     # Creating and changing
 
     def create(self, bucket: str, config: C | Mapping[str, Any] | None = None, /, **fields: Any) -> B:
-        """Create a bucket. One that exists just so stays as it is; `StreamExists`, which lists the differences of its
-        stream, for one that is different.
+        """Create a bucket; one that exists with the same configuration stays as it is.
 
-        `OptionError` when it cannot be, `JetStreamError` when the server is too old for something.
+        Raises:
+            OptionError: The configuration is not possible.
+            StreamExists: The bucket exists with another configuration; the error lists the differences of its stream.
+            JetStreamError: The server is too old for a field, or ignored one.
         """
         return self._info(self._streams.create(self._wanted(bucket, config, fields)))
 
     def load_or_create(self, bucket: str, config: C | Mapping[str, Any] | None = None, /, **fields: Any) -> B:
-        """The bucket, created if there is none. `JetStreamError` that lists in what an existing one is different."""
+        """Return the bucket; create it if there is none. Raises `JetStreamError` when an existing one is different."""
         return self._info(self._streams.load_or_create(self._wanted(bucket, config, fields)))
 
     def plan(self, bucket: str, /, **changes: Any) -> list[Difference]:
-        """What `update` with the same arguments would change. Nothing is changed."""
+        """Return what `update` with the same arguments would change."""
         name = self._kind.name(bucket)
         with self._kind.naming(name):
             return self._streams.plan(self._stream(name), self._changes(name, changes))
 
     def update(self, bucket: str, /, **changes: Any) -> list[Difference]:
-        """Change a bucket, by fields of its configuration; returns what was changed of its stream, as `Streams.update`.
+        """Change fields of a bucket's configuration; return what was changed of its stream. None sets the default.
 
-        None takes a field back to its default. What no longer fits, to a shorter ``ttl`` for example, is removed.
+        What the new limits exclude is removed, such as revisions that are older than a shorter ``ttl``.
+
+        Raises:
+            OptionError: A value is not possible.
+            JetStreamError: The server cannot do all of it: nothing was changed. Or it has ignored a field.
         """
         name = self._kind.name(bucket)
         with self._kind.naming(name):
             return self._streams.update(self._stream(name), self._changes(name, changes))
 
     def delete(self, bucket: str, *, missing_ok: bool = False) -> bool:
-        """Delete a bucket with all that is in it; whether there was one. `StreamNotFound` without one, unless
-        ``missing_ok``."""
+        """Delete a bucket with its content; return whether there was one.
+
+        Raises:
+            StreamNotFound: There is no such bucket, and ``missing_ok`` is False.
+        """
         name = self._kind.name(bucket)
         with self._kind.naming(name):
             return self._streams.delete(self._stream(name), missing_ok=missing_ok)
@@ -88,8 +96,8 @@ class Buckets(ABC, Generic[C, B]):
 
     @abstractmethod
     def _wanted(self, bucket: str, config: C | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration of a bucket's stream. `OptionError`."""
+        """Return the configuration of a bucket's stream. Raises `OptionError`."""
 
     @abstractmethod
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """What changes of a bucket's fields change of its stream's. `OptionError`."""
+        """Return the changes of the stream for changes of the bucket. Raises `OptionError`."""

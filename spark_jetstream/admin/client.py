@@ -1,4 +1,4 @@
-"""`JetStreamAdmin`: what administers the JetStream of one account."""
+"""`JetStreamAdmin`: the administration of the JetStream of one account."""
 
 from __future__ import annotations
 
@@ -29,35 +29,44 @@ _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
 
 class JetStreamAdmin:
-    """Administers the JetStream of one account::
+    """Administers the JetStream of one account.
+
+    ::
 
         with JetStreamAdmin(servers="nats://127.0.0.1:4222") as admin:
             admin.streams.create(DEFAULT_STREAM, name="ORDERS", subjects=["orders.>"])
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages``, ``account``, ``events``, ``kv`` and ``objects`` hold the methods. Options
-    are those of ``docs/options.md`` that say how to connect; their names match in any case. Nothing is asked of a
-    server before the first method is.
+    ``streams``, ``consumers``, ``messages``, ``account``, ``events``, ``kv`` and ``objects`` have the methods. Options
+    are the connection options of ``docs/options.md``; case does not matter. The first method sends the first request.
 
-    All methods block, and may be called from any thread, where an event loop runs (a notebook), and in a forked child.
-    The connection is the one that everything in this process with the same options shares, Spark's readers included; it
-    stays open for them when this is closed.
+    All methods block. Any thread may call them, also one that runs an event loop (a notebook), and a forked child. The
+    connection is shared with everything in this process that has the same options, such as Spark's readers, and stays
+    open for them after `close`.
+
+    All methods raise `OptionError` for an argument that cannot be one, and `JetStreamError` or a subclass for a request
+    that fails: `ApiError` (an error of the server, with its code), `PermissionDenied` (with the subject),
+    `RequestTimeout`, `NoResponders`, `ConnectionFailed`. They name further classes under "Raises".
     """
 
     def __init__(self, **options: object) -> None:
-        """`OptionError` for an option that does not exist here, or has a value that it cannot have."""
+        """Check the options. Raises `OptionError` for an unknown option, and for a value that is not possible."""
         given, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
         self._set_up(ConnectionOptions.from_given(_own(given, lists)))
 
     @classmethod
     def from_environment(cls, **options: object) -> JetStreamAdmin:
-        """As the ``nats`` command would connect: by the variables ``NATS_URL``, ``NATS_CONTEXT`` and so on (see
-        `environment_options`), else by the context that ``nats context select`` chose.
+        """Connect as the ``nats`` command does.
 
-        What is given here wins: a user, say, over all that the variables say of authentication, and a context over
-        ``NATS_URL``. (The command lets the variable win there; but who names a context must not end up elsewhere.)
+        The options come from variables such as ``NATS_URL`` and ``NATS_CONTEXT`` (see `environment_options`), else from
+        the context that ``nats context select`` chose. ``options`` replace them: a user replaces all variables of the
+        authentication, and a context replaces ``NATS_URL``. (There the command prefers the variable, and so could
+        connect to another server than the one of the context.)
+
+        Raises:
+            OptionError: An option is not known or not possible; the error names the variable if it comes from one.
         """
         wanted, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
@@ -75,12 +84,11 @@ class JetStreamAdmin:
             admin._set_up(ConnectionOptions.from_given({**inherited, **given}))
             return admin
         except OptionError as error:
-            variable = next((name for name, option in PLAIN.items() if option == error.option), "NATS_*")
             if error.option not in inherited:
                 raise
-            said = f"{error} (it comes from the environment, {variable})"
-            fault = OptionError(said, option=error.option)
-        raise fault
+            variable = next((name for name, option in PLAIN.items() if option == error.option), "NATS_*")
+            problem = OptionError(f"{error} (it comes from the environment, {variable})", option=error.option)
+        raise problem
 
     def _set_up(self, options: ConnectionOptions) -> None:
         self._api = api = Api(options)
@@ -94,16 +102,22 @@ class JetStreamAdmin:
 
     @property
     def options(self) -> ConnectionOptions:
-        """How this connects."""
+        """The connection options."""
         return self._api.options
 
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True
     ) -> Iterator[ConsumerLag]:
-        """How far each consumer of a stream, or of all streams, is behind, sorted by name; or just one of a stream.
+        """Return how far each consumer of a stream, or of all streams, lags, sorted by name; or one consumer.
 
-        ``ages`` looks up the oldest message that is not processed, a request for each consumer that is behind.
-        `ConsumerNotFound` when the one that is named is not there, `OptionError` when its stream is not named.
+        Args:
+            stream: The stream; by default all.
+            consumer: Only this consumer of ``stream``.
+            ages: Look up the oldest message that is not processed: a request for each consumer that lags.
+
+        Raises:
+            ConsumerNotFound: There is no such consumer.
+            OptionError: ``consumer`` is given without ``stream``.
         """
         if consumer is None:
             return lags(self._api, stream, ages=ages)
@@ -112,26 +126,30 @@ class JetStreamAdmin:
         return iter([lag_of(self._api, stream, consumer, ages=ages)])
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
-        """How far a stream, or each of all streams, is behind what it mirrors or copies from its sources; sorted."""
+        """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted."""
         return origin_lags(self._api, stream)
 
     def plan(self, *described: str | os.PathLike[str] | Mapping[str, Any], given_only: bool = False) -> Plan:
-        """What has to be done to have streams and their consumers as files, or mappings, describe them.
+        """Return the steps that make streams and consumers what descriptions say. Nothing is changed.
 
-        A description is a stream's configuration with a list ``consumers`` beside its fields; files are YAML where
-        their names end in ``.yaml`` or ``.yml``, else JSON, and may hold several. What they do not name is left alone.
-        ``given_only``: fields that a description does not set stay as they are; else they get the server's default.
+        Args:
+            *described: Files or mappings. A description is a stream's configuration, with a list ``consumers`` beside
+                its fields. A file is YAML if its name ends in ``.yaml`` or ``.yml``, else JSON, and may have several.
+                Consumers that no description names are ignored.
+            given_only: Fields that a description does not set stay as they are; else they get their defaults.
 
-        Nothing is changed. `OptionError` names the file that is wrong.
+        Raises:
+            OptionError: A description is not possible; the error names the file.
         """
         wanted = read_wanted(*described, newer=self._api.newer)
         return make_plan(self._api.connection, wanted, given_only=given_only)
 
     def apply(self, plan: Plan) -> None:
-        """Carry a plan out; a plan of the same descriptions has nothing left to do then.
+        """Carry out a plan; the next plan of the same descriptions has no changes.
 
-        Nothing is done, and `JetStreamError` raised, when a step is refused, or the server is too old for one.
-        `PlanOutdated` when somebody has changed since what the plan is about.
+        Raises:
+            PlanOutdated: Another client changed a stream or consumer after the plan was made.
+            JetStreamError: A step is refused, or the server is too old for one: nothing was done.
         """
         for step in plan.steps:
             if step.action in ("create", "update"):
@@ -139,16 +157,18 @@ class JetStreamAdmin:
         carry_out(self._api.connection, plan)
 
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
-        """A stream and its durable consumers, as `plan` takes them. A plan of it for the same server has no changes.
+        """Return a stream and its durable consumers, as `plan` takes them.
 
-        ``readable``: only what is not the default, with durations and sizes as text. Otherwise every field as the
-        server has it, with integers of nanoseconds and bytes: the form that ``nats stream add --config`` reads.
+        Args:
+            stream: The stream's name.
+            readable: Only fields that do not have their default, with durations and sizes as text. Otherwise all fields
+                with integers of nanoseconds and bytes, which ``nats stream add --config`` reads.
         """
-        durable = [each.config for each in self.consumers.infos(stream) if each.config.durable_name]
+        durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)
 
     def close(self) -> None:
-        """End this; its methods raise `JetStreamError` from now on. May be called again."""
+        """End the administration: all methods then raise `JetStreamError`. May be called again."""
         self._api.close()
 
     def __enter__(self) -> JetStreamAdmin:
@@ -164,12 +184,12 @@ class JetStreamAdmin:
 
 
 def _lists(options: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the options that have several values."""
+    """Return the names of the options that have several values."""
     return tuple(name for name, value in options.items() if isinstance(value, (list, tuple)))
 
 
 def _own(options: Mapping[str, SecretStr | None], lists: tuple[str, ...]) -> dict[str, SecretStr]:
-    """The options by their proper names. `OptionError` for one that has no meaning here, or several values."""
+    """Return the options by their proper names. Raises `OptionError` for an unknown one, or one with several values."""
     for name in options:
         if name.lower() not in _NAMES:
             hint = did_you_mean(name.replace("_", ""), _NAMES.values(), 0.0)

@@ -1,7 +1,4 @@
-"""Consumers: list, create, change, pause, reset, delete, and try them out.
-
-A few messages pulled from a consumer: one request, what answers it, and the acknowledgements.
-"""
+"""Consumers: list, create, change, pause, reset, delete; and pull a few messages from one."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from spark_jetstream.admin.models.consumers import (
 )
 from spark_jetstream.admin.models.messages import DoneReply, StoredMessage
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, confirm_done, replicas
-from spark_jetstream.admin.streams import Absent, pages, placement
+from spark_jetstream.admin.streams import pages, placement, whole_pages
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.errors import (
@@ -56,13 +53,18 @@ from spark_jetstream.protocol.wire import Frames
 
 Ack = Literal["ack", "nak", "term", "none"]
 ACKS: dict[str, bytes] = {"ack": b"+ACK", "nak": b"-NAK", "term": b"+TERM", "none": b""}
-_SLACK = 2.0  # seconds that the server's answer may come late
+_SLACK = 2.0  # seconds that the server's reply may come late
+_MOST = 1000
+_SHORTEST = 0.1  # seconds: a server may drop a pull that expires sooner before it looks for messages
 
 
 @dataclass(frozen=True)
 class DeliveredMessage:
-    """A message as a consumer delivered it. ``deliveries`` counts how often it did, ``consumer_seq`` all that it
-    delivered, ``pending`` what it had yet to deliver behind this one. ``reply`` is where an acknowledgement goes."""
+    """A message as a consumer delivered it.
+
+    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the consumer. ``pending``
+    messages were not delivered yet. ``reply`` is the subject of the acknowledgement.
+    """
 
     message: StoredMessage
     consumer: str
@@ -75,21 +77,21 @@ class DeliveredMessage:
 def pull(
     connection: Connection, info: ConsumerInfo, count: int, timeout: float, group: str | None
 ) -> list[DeliveredMessage]:
-    """Up to ``count`` messages: what is there, or, when nothing is, what comes within ``timeout`` seconds.
+    """Return up to ``count`` messages: those that are pending, or else those of the next ``timeout`` seconds.
 
-    With a ``timeout`` of 0 what is there alone. A server does not answer such a pull while too many messages wait for
-    their acknowledgement, so no answer of a server that lives means that there is nothing.
+    With a ``timeout`` of 0 only those that are pending. While too many messages wait for their acknowledgement a server
+    does not answer such a pull, so no reply of a server that is up means that there are none.
 
-    Raises `ConsumerLost` when the consumer went away, `JetStreamError` when the server refuses the pull,
+    Raises `ConsumerLost` when the consumer was deleted, `JetStreamError` when the server refuses the pull,
     `RequestTimeout` when it does not answer.
     """
     stream, name = info.stream_name, info.name
     context = f"get messages from consumer {name} of stream {stream}"
-    found: list[DeliveredMessage] = []
+    messages: list[DeliveredMessage] = []
     deadline = Deadline(timeout + _SLACK)
     with connection.inbox() as inbox:
         inbox.publish(jsapi.consumer_next(connection.prefix, stream, name), _request(count, timeout, group), 1)
-        while len(found) < count:
+        while len(messages) < count:
             event = inbox.get(deadline.left)
             if event is None:
                 connection.check(_SLACK)
@@ -97,32 +99,26 @@ def pull(
                     break
                 raise jsapi.no_reply(context, deadline.seconds)
             if isinstance(event, Frames):
-                found += _read(event, info)
+                messages += _read(event, info)
             elif jsapi.pull_status(event, stream).outcome is jsapi.PullOutcome.ENDED:
                 break
-    return found
-
-
-def settle(connection: Connection, found: DeliveredMessage, ack: str) -> None:
-    """Acknowledge a message in one of the ways of `ACKS`, and wait until the server has it."""
-    context = f"acknowledge message {found.message.seq} of stream {found.message.stream} to consumer {found.consumer}"
-    connection.request(found.reply, ACKS[ack], context=context)
+    return messages
 
 
 def _request(count: int, timeout: float, group: str | None) -> bytes:
-    # With no heartbeat: the server would silently drop a pull with one where too many wait already.
+    # Without a heartbeat: the server drops a pull with one, without an error, where too many pulls wait already.
     body: dict[str, Any] = {"batch": count}
     if timeout:
         body["expires"] = jsapi.nanoseconds(timeout)
     if count > 1 or not timeout:
-        body["no_wait"] = True  # where it expires, it waits for the first message only
+        body["no_wait"] = True  # with "expires" the pull waits for the first message only
     if group is not None:
         body["group"] = group
     return json.dumps(body).encode()
 
 
 def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredMessage]:
-    """Messages of a stream, as a consumer delivered them."""
+    """Return the messages that a consumer delivered."""
     lines = frames.lines.tobytes()
     sequences, times = acks.sequences(), acks.timestamps()
     for at in range(len(frames)):
@@ -147,22 +143,22 @@ def _read(frames: Frames, info: ConsumerInfo) -> Iterator[DeliveredMessage]:
         first, last = frames.separators[space] + 1, frames.separators[space + int(frames.reply_dots[at]) + 1]
         reply = lines[first:last].decode("utf-8", "replace")
         tokens = reply.split(".")
-        # Of its two forms one has a domain and an account in front (ADR-15); `Acks` has seen that it is one of them.
+        # One of the two forms begins with a domain and an account (ADR-15 "JetStream Subject Mapping"); `Acks` has
+        # checked the form.
         shift = 0 if len(tokens) == 9 else 2
         deliveries, consumer_seq, pending = (int(tokens[shift + number]) for number in (4, 6, 8))
         yield DeliveredMessage(message, info.name, deliveries, consumer_seq, pending, reply)
 
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
-_MOST = 1000
-_SHORTEST = 0.1  # seconds: a server may drop a pull that expires sooner before it looks for messages
 
 
 class Consumers:
     """The consumers of an account's streams; ``admin.consumers``.
 
-    A configuration is given as for `Streams`. All methods raise what `Api` raises; `ConsumerNotFound` and
-    `StreamNotFound` name what was asked for.
+    A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as for `Streams`. All
+    methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name what was asked for; `OptionError` for
+    an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -171,32 +167,30 @@ class Consumers:
     # Looking
 
     def names(self, stream: str) -> Iterator[str]:
-        """The names of a stream's consumers, sorted, page by page."""
+        """Return the names of a stream's consumers, sorted, page by page."""
         context = f"list the consumers of stream {stream}"
         ask = partial(self._api.ask, jsapi.CONSUMER_NAMES, context=context, stream=stream_name(stream))
         for page in pages(ConsumerNamesPage, ask, {}, context):
             yield from page.consumers
 
     def infos(self, stream: str) -> Iterator[ConsumerInfo]:
-        """The consumers of a stream, sorted by name, page by page.
+        """Return the consumers of a stream, sorted by name, page by page.
 
-        Raises `ServerBusy` at the end when servers of a cluster did not answer for some, which it names.
+        Raises:
+            ServerBusy: At the end, when servers of a cluster did not answer for some consumers, which it names.
         """
         context = f"list the consumers of stream {stream}"
-        absent = Absent()
         ask = partial(self._api.ask, jsapi.CONSUMER_LIST, context=context, stream=stream_name(stream))
-        for page in pages(ConsumerPage, ask, {}, context):
+        for page in whole_pages(ConsumerPage, ask, {}, context):
             yield from page.consumers
-            absent.add(page)
-        absent.check(context)
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
-        """A consumer: its configuration and state."""
+        """Return configuration and state of a consumer."""
         context = f"look at {_what(stream, name)}"
         return ConsumerInfo.from_server(self._ask(jsapi.CONSUMER_INFO, None, context, stream, name), context)
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
-        """The servers that keep a consumer, the leader first; empty outside of a cluster."""
+        """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster."""
         return replicas(self.load(stream, name).cluster)
 
     # Creating and changing
@@ -212,36 +206,35 @@ class Consumers:
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
-        """Create a consumer. One that exists just so stays as it is.
+        """Create a consumer; one that exists with the same configuration stays as it is.
 
-        One without a durable name and an ``inactive_threshold`` is always different to the server.
+        To the server, a consumer with an ``inactive_threshold`` and no durable name is always different.
 
-        The API has several forms of this request, which differ in their subjects, and so in the permissions they need:
+        The request has several forms; its subject decides which permissions it needs:
 
-        - without a name, ``CONSUMER.CREATE.STREAM``: the server names it, and removes it when nobody uses it;
-        - with a name, ``CONSUMER.CREATE.STREAM.NAME``: ``durable_name`` makes it stay, ``name`` alone does not;
-        - with a name and ``filter_subject``, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: so permissions can name the
-          filter; ``filter_subjects`` is no part of a subject, however many there are;
-        - with ``durable_form=True``, ``CONSUMER.DURABLE.CREATE.STREAM.NAME``: what clients used before server 2.9, for
-          accounts that may use nothing else.
+        - without a name, ``CONSUMER.CREATE.STREAM``: the server names the consumer, and removes it when it is unused;
+        - with a name, ``CONSUMER.CREATE.STREAM.NAME``: ``durable_name`` makes the consumer stay, ``name`` does not;
+        - with a name and ``filter_subject``, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: permissions can name the filter;
+          ``filter_subjects`` is not part of the subject;
+        - with ``durable_form=True``, ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
 
-        Where nothing is said the server's defaults hold, and its ``ack_policy`` is ``none``: `DEFAULT_CONSUMER` is a
+        Fields that are not given have the server's defaults; its ``ack_policy`` is ``none``. `DEFAULT_CONSUMER` is a
         template with ``explicit``.
 
         Args:
             stream: The stream's name.
-            name: The name of a durable consumer. A configuration, or ``durable_name=...``, may stand here instead; for
-                one that is not durable ``name=...``.
-            config: The configuration; its own names do not count beside ``name``.
-            durable_form: Ask at the subject of old clients.
-            any_filter: Allow filters that match no subject of the stream. The server takes them in silence.
+            name: The name of a durable consumer; or a configuration; or nothing, with the field ``durable_name=...``,
+                or ``name=...`` for a consumer that is not durable.
+            config: The configuration; ``name`` replaces its names.
+            durable_form: Use the subject of old clients.
+            any_filter: Allow filters that match no subject of the stream; the server accepts them.
             **fields: Fields of `ConsumerConfig`, such as ``filter_subject="orders.eu.>"``.
 
         Raises:
-            OptionError: The configuration cannot be one, or a filter matches nothing that the stream stores or holds.
-                Filters are not checked where the account may not look at the stream.
-            ApiError: 10148, there is another consumer of this name; the text lists the differences.
-            JetStreamError: The server is too old for something in it, or created the consumer and left something out.
+            OptionError: The configuration is not possible, or a filter matches nothing that the stream stores or holds.
+                Filters are not checked where the account may not read the stream's configuration.
+            ApiError: Error 10148: the consumer exists with another configuration; the error lists the differences.
+            JetStreamError: The server is too old for a field; or it created the consumer and ignored one.
         """
         wanted = self._wanted(stream, name, config, fields)
         own = wanted.durable_name or wanted.name
@@ -270,7 +263,7 @@ class Consumers:
                 raise
             return existing_instead(error, wanted, lambda: self.load(stream, own))
         info = ConsumerInfo.from_server(body, context)
-        # The name that the server chose is in the configuration of some versions.
+        # Some versions of the server put the name that they chose into the configuration.
         complete = wanted if own else wanted.changed(name=info.config.name)
         confirm(complete, info.config, f"{_what(stream, info.name)} was created")
         return info
@@ -286,10 +279,19 @@ class Consumers:
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
-        """The consumer, created if there is none of its name. The arguments are those of `create`.
+        """Return the consumer; create it if there is none. The arguments are those of `create`.
 
-        `JetStreamError` that lists the differences when there is one with another configuration. ``given_only``
-        compares nothing but what is given here; else what is not given stands for its default.
+        Args:
+            stream: As for `create`.
+            name: As for `create`.
+            config: As for `create`.
+            given_only: Compare an existing consumer in the given fields only; else the others must have their defaults.
+            any_filter: As for `create`.
+            **fields: As for `create`.
+
+        Raises:
+            JetStreamError: The consumer exists with another configuration (the error lists the differences), and what
+                `create` raises.
         """
         wanted = self._wanted(stream, name, config, fields)
         name = wanted.durable_name or wanted.name
@@ -303,44 +305,44 @@ class Consumers:
             except ApiError as error:
                 if error.err_code != jsapi.CONSUMER_EXISTS:
                     raise
-                # Somebody else was quicker.
+                # Another client was faster.
                 info = self.load(stream, name)
         refuse_difference(wanted, info.config, _what(stream, name), given_only=given_only)
         return info
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """What `update` with the same arguments would change. Nothing is changed."""
+        """Return what `update` with the same arguments would change."""
         return self._planned(stream, name, changes, fields)[2]
 
     def update(
         self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
     ) -> list[Difference]:
-        """Change a consumer; returns what was changed. As `Streams.update`, errors included.
+        """Change a consumer; return what was changed. Arguments and errors are those of `Streams.update`.
 
-        ``filter_subject`` and ``filter_subjects`` are one thing: give the other one as None to change between them.
-        New filters are checked as `create` does it, unless ``any_filter``.
+        To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
+        checked as `create` does, unless ``any_filter``.
         """
-        wanted, actual, found = self._planned(stream, name, changes, fields)
+        wanted, actual, changed_fields = self._planned(stream, name, changes, fields)
         what = _what(stream, name)
-        refuse_impossible(found, what)
-        if found:
+        refuse_impossible(changed_fields, what)
+        if changed_fields:
             context = f"update {what}"
             self._api.need_for(wanted, context)
-            if not any_filter and any(each.field == "filter_subjects" for each in found):
+            if not any_filter and any(change.field == "filter_subjects" for change in changed_fields):
                 self._check_filters(stream, "", wanted, context)
             request = jsapi.update_request(stream, update_body(wanted, actual))
             body = self._ask(_form(wanted), request, context, stream, name, filter=wanted.filter_subject)
             confirm(wanted, ConsumerInfo.from_server(body, context).config, f"{what} was updated")
-        return found
+        return changed_fields
 
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
     ) -> ConsumerInfo:
-        """Create a consumer of the same stream with the configuration of another one, and these changes.
+        """Create a consumer of the same stream with the configuration of another one and these changes.
 
-        It begins where its ``deliver_policy`` says: the position of the other one is its own. It is durable if that one
-        is. What marks that one as a Spark query's (`durables`) is left out, and so is a pause that is over. Raises what
-        `create` raises; on a work queue two consumers cannot have the same filter.
+        It begins where its ``deliver_policy`` says, not at the position of the other one. It is durable if that one is.
+        The metadata of a Spark query (option ``durable``) and a pause that is over are not copied. Raises what `create`
+        raises; on a work queue two consumers cannot have the same filter.
         """
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)
@@ -357,9 +359,12 @@ class Consumers:
         return self.create(stream, changed(config, {**new, **changes}, what), any_filter=any_filter)
 
     def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a consumer; whether there was one. `ConsumerNotFound` without one, unless ``missing_ok``.
+        """Delete a consumer; return whether there was one.
 
-        Its position is lost, and on a stream with interest retention the messages that only it waited for.
+        Its position is lost, and on a stream with interest retention the messages that only it had to deliver.
+
+        Raises:
+            ConsumerNotFound: There is no such consumer, and ``missing_ok`` is False.
         """
         context = f"delete {_what(stream, name)}"
         try:
@@ -374,12 +379,17 @@ class Consumers:
     # Using
 
     def pause(self, stream: str, name: str, until: Any) -> PauseReply:
-        """Deliver nothing until a time: an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds
-        since the epoch; or for a while from now on, by the server's clock: a `timedelta`, or text such as ``10m``.
-        Server 2.11.
+        """Let a consumer deliver nothing until a time (server 2.11).
 
-        `JetStreamError` when that time is past by the server's clock, before anything is changed: the server would take
-        it as an order to resume.
+        Args:
+            stream: The stream's name.
+            name: The consumer's name.
+            until: A time: an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch.
+                Or a duration from now, by the server's clock: a `timedelta`, or text such as ``10m``.
+
+        Raises:
+            JetStreamError: The time is past by the server's clock, which the server would take as a request to resume:
+                nothing was changed. Or the server is too old.
         """
         context = f"pause {_what(stream, name)}"
         span = _while(until)
@@ -396,32 +406,37 @@ class Consumers:
         return reply
 
     def resume(self, stream: str, name: str) -> PauseReply:
-        """Deliver again. Server 2.11."""
+        """Let a paused consumer deliver again. Raises `JetStreamError` before server 2.11."""
         context = f"resume {_what(stream, name)}"
         return PauseReply.from_server(self._ask(jsapi.CONSUMER_PAUSE, None, context, stream, name), context)
 
     def reset(self, stream: str, name: str, sequence: int | None = None) -> ResetReply:
-        """Let a consumer go on at a sequence of the stream, or, without one, behind what is acknowledged. Server 2.14.
+        """Let a consumer continue at a sequence of the stream, by default after the acknowledged ones (server 2.14).
 
-        What it delivered and nobody acknowledged is forgotten. `ApiError` 10204 for a sequence that its
-        ``deliver_policy`` does not allow.
+        The consumer forgets deliveries that were not acknowledged.
+
+        Raises:
+            ApiError: Error 10204: the consumer's ``deliver_policy`` does not allow the sequence.
+            JetStreamError: The server is too old.
         """
         context = f"reset {_what(stream, name)}" + (f" to sequence {sequence}" if sequence is not None else "")
         request = {"seq": positive(sequence)} if sequence is not None else None
-        # For one that is missing there would be no reply at all.
+        # The server does not reply for a consumer that does not exist.
         self.load(stream, name)
         return ResetReply.from_server(self._ask(jsapi.CONSUMER_RESET, request, context, stream, name), context)
 
     def unpin(self, stream: str, name: str, group: str) -> None:
-        """Take the place of the pinned client of a priority group away; the next one that pulls gets it. Server 2.11.
+        """Unpin the pinned client of a priority group; the next client that pulls is pinned (server 2.11).
 
-        `ApiError` when the consumer has no such group.
+        Raises:
+            ApiError: The consumer has no such group.
+            JetStreamError: The server is too old.
         """
         context = f"unpin group {group} of {_what(stream, name)}"
         self._ask(jsapi.CONSUMER_UNPIN, {"group": group}, context, stream, name)
 
     def step_down(self, stream: str, name: str, *, preferred: str | None = None) -> None:
-        """Let the leader of a consumer give way to another server. As `Streams.step_down`."""
+        """Let the leader of a consumer step down. Arguments and errors are those of `Streams.step_down`."""
         context = f"let the leader of {_what(stream, name)} step down"
         request = placement(self._api, preferred, context)
         body = self._ask(jsapi.CONSUMER_STEP_DOWN, request, context, stream, name)
@@ -437,14 +452,22 @@ class Consumers:
         ack: Ack = "ack",
         group: str | None = None,
     ) -> list[DeliveredMessage]:
-        """Up to ``count`` messages of a pull consumer: what there is, or else what comes within ``timeout`` seconds.
+        """Return up to ``count`` messages of a pull consumer: the pending ones, or else the next ones.
 
-        To have a look, not to process a stream. ``ack``: ``ack`` settles each message, ``nak`` has it delivered again
-        at once, ``term`` never again, ``none`` leaves it to the consumer's ``ack_wait``; each is confirmed by the
-        server before this returns. ``group`` is needed for a consumer with priority groups. An empty list: nothing
-        came. A ``timeout`` of 0 takes what there is and does not wait.
+        This is meant for a look at a few messages. An empty list means that there was none.
 
-        `JetStreamError` for a push consumer, and for one that is paused.
+        Args:
+            stream: The stream's name.
+            name: The consumer's name.
+            count: 1 to 1,000 messages.
+            timeout: Seconds to wait for the first message; 0 returns only messages that are pending.
+            ack: ``ack`` acknowledges each message, ``nak`` has it delivered again at once, ``term`` never again,
+                ``none`` leaves it to the consumer's ``ack_wait``. The server confirms each before this returns.
+            group: The priority group, for a consumer that has them.
+
+        Raises:
+            ConsumerLost: The consumer was deleted meanwhile.
+            JetStreamError: It is a push consumer, or paused; or the server refuses the pull.
         """
         if ack not in get_args(Ack):
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
@@ -462,11 +485,12 @@ class Consumers:
         if not timeout and info.config.ack_policy != "none" and 0 < limit <= info.num_ack_pending:
             return []  # the server would not answer
         connection = self._api.connection
-        found = pull(connection, info, count, timeout, group)
+        messages = pull(connection, info, count, timeout, group)
         if ack != "none" and info.config.ack_policy != "none":
-            for each in found:
-                settle(connection, each, ack)
-        return found
+            for message in messages:
+                context = f"acknowledge message {message.message.seq} of stream {stream} to consumer {name}"
+                connection.request(message.reply, ACKS[ack], context=context)
+        return messages
 
     def _ask(self, subject: str, body: Any, context: str, stream: str, name: str, **names: str) -> Any:
         stream, name = stream_name(stream), consumer_name(name)
@@ -477,9 +501,9 @@ class Consumers:
         return asked_for(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
 
     def _check_filters(self, stream: str, name: str, wanted: ConsumerConfig, context: str) -> None:
-        """Refuse a filter that matches nothing that the stream stores, or still holds from before.
+        """Raise `OptionError` for a filter that matches neither the stream's subjects nor messages from before.
 
-        Nothing is refused where that is not certain, nor for a consumer ``name`` that exists already.
+        Does nothing where that is not certain, and for a consumer ``name`` that exists already.
         """
         if not wanted.filters:
             return
@@ -489,14 +513,15 @@ class Consumers:
             if config.mirror or config.sources or config.subject_transform:
                 return
             stored = config.subjects
-            outside = [each for each in wanted.filters if not any(subjects_overlap(each, one) for one in stored)]
-            for each in outside:
-                if StreamInfo.from_server(ask({"subjects_filter": each}), context).state.subjects:
-                    continue  # of a time when the stream had other subjects
+            for filter_ in wanted.filters:
+                if any(subjects_overlap(filter_, subject) for subject in stored):
+                    continue
+                if StreamInfo.from_server(ask({"subjects_filter": filter_}), context).state.subjects:
+                    continue  # messages from when the stream had other subjects
                 if name and self._exists(stream, name):
                     return
                 raise OptionError(
-                    f"cannot {context}: {shown(each)} matches nothing that the stream stores "
+                    f"cannot {context}: {shown(filter_)} matches nothing that the stream stores "
                     f"({', '.join(stored)}), so nothing would ever be delivered for it; "
                     "any_filter=True (--any-filter) allows it nevertheless"
                 )
@@ -519,12 +544,12 @@ class Consumers:
 
 
 def _form(config: ConsumerConfig) -> str:
-    """The subject of the request that creates or updates a consumer with a name."""
+    """Return the subject of the request that creates or updates a consumer with a name."""
     return jsapi.CONSUMER_CREATE_FILTERED if config.filter_subject else jsapi.CONSUMER_CREATE_NAMED
 
 
 def _while(until: Any) -> Nanoseconds | None:
-    """How long that is; None when it is a time."""
+    """Return a duration; None for a time."""
     if not isinstance(until, (str, dt.timedelta)):
         return None
     try:
@@ -539,8 +564,8 @@ def _time(until: Any) -> Timestamp:
     except OptionError:
         if not isinstance(until, str):
             raise
-    words = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
-    raise OptionError(f"until must be {words}, not {shown(until)}{minutes_or_months(until)}")
+    expected = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
+    raise OptionError(f"until must be {expected}, not {shown(until)}{minutes_or_months(until)}")
 
 
 def _what(stream: str, name: str) -> str:

@@ -1,15 +1,11 @@
-"""Descriptions of streams and their consumers, as people write them: JSON or YAML, as text or in files.
+"""Descriptions of streams and their consumers in JSON or YAML, and templates of configurations.
 
-A description is a stream's configuration (`StreamConfig`), and may have a list ``consumers`` (`ConsumerConfig`) beside
-its fields. What ``stream info --json`` and ``consumer info --json`` print, here and by the ``nats`` command, stands
-for the configuration in it.
+A description is a stream's configuration (`StreamConfig`), with an optional list ``consumers`` (`ConsumerConfig`)
+beside its fields. The output of ``stream info --json`` and ``consumer info --json``, here and of the ``nats`` command,
+counts as the configuration in it. A text has one description, a list of them, an object of them by the names of the
+streams, or, in YAML, several documents. A key that appears twice is refused, since only one of the two would count.
 
-A text holds one description, a list of them, an object of them by the names of the streams, or, in YAML, several
-documents. What is written twice is refused, since only one of the two would count.
-
-Configurations to begin with: what a new stream or consumer has where nothing else is said. Pure but for `template`.
-
-A template is a mapping of fields; what is given beside it wins::
+A template is a mapping of fields; fields beside it replace its own::
 
     admin.streams.create(DEFAULT_WORK_QUEUE, name="JOBS", subjects=["jobs.>"])
     admin.streams.create(template("team-stream.yaml"), name="ORDERS", subjects=["orders.>"], max_age="30d")
@@ -41,7 +37,7 @@ _YAML_TIME = "tag:yaml.org,2002:timestamp"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A stream as somebody wants it, and those of its consumers that the description names."""
+    """A described stream, and its described consumers."""
 
     stream: StreamConfig
     consumers: tuple[ConsumerConfig, ...] = ()
@@ -50,33 +46,33 @@ class Wanted:
 def read_wanted(
     *described: str | os.PathLike[str] | Mapping[str, Any], newer: Callable[[], bool] | None = None
 ) -> tuple[Wanted, ...]:
-    """What files describe, or descriptions themselves: YAML where a name ends in ``.yaml`` or ``.yml``, else JSON.
+    """Read descriptions: mappings, or files, YAML where the name ends in ``.yaml`` or ``.yml``, else JSON.
 
-    `OptionError` names the file. ``newer`` as for `Model.parse`.
+    Raises `OptionError`, which names the file. ``newer`` is that of `Model.parse`.
     """
-    found: dict[str, tuple[Wanted, str]] = {}
+    streams: dict[str, tuple[Wanted, str]] = {}
     for number, given in enumerate(described, start=1):
         where = f"description {number}" if isinstance(given, Mapping) else file_path("description", given)
         documents = [given] if isinstance(given, Mapping) else file_content(where, where)
-        for each in wanted_in(documents, where, newer=newer):
-            name = each.stream.name
-            if name in found:
-                raise OptionError(f"{where}: stream {name} is described in {found[name][1]} already")
-            found[name] = each, where
-    return tuple(each for each, _ in found.values())
+        for wanted in wanted_in(documents, where, newer=newer):
+            name = wanted.stream.name
+            if name in streams:
+                raise OptionError(f"{where}: stream {name} is described in {streams[name][1]} already")
+            streams[name] = wanted, where
+    return tuple(wanted for wanted, _ in streams.values())
 
 
 def description(
     stream: StreamConfig, consumers: Iterable[ConsumerConfig] = (), *, readable: bool = True
 ) -> dict[str, Any]:
-    """A stream and its consumers as `read_wanted` reads them, without the metadata that the server adds.
+    """Return the description of a stream and its consumers, without the metadata that the server adds.
 
-    ``readable``: only what is not the default, with durations and sizes as text. Otherwise every field as the server
-    has it, with integers of nanoseconds and bytes: the form that ``nats stream add --config`` reads.
+    ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
+    with integers of nanoseconds and bytes, which ``nats stream add --config`` reads.
     """
     form = _described if readable else Model.body
-    kept = [form(each) for each in consumers]
-    return form(stream) | ({_CONSUMERS: kept} if kept else {})
+    described = [*map(form, consumers)]
+    return form(stream) | ({_CONSUMERS: described} if described else {})
 
 
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
 
 
 def file_content(path: str, what: str) -> list[Any]:
-    """The documents in a file. `OptionError` that begins with ``what`` when there is no such file, or it is damaged."""
+    """Return the documents of a file. Raises `OptionError`, which begins with ``what``, when it cannot be read."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
@@ -108,37 +104,37 @@ def file_content(path: str, what: str) -> list[Any]:
 
 
 def json_document(text: str, what: str) -> Any:
-    """What JSON holds. `OptionError` that begins with ``what``, and says where it is no JSON."""
+    """Return the value of JSON. Raises `OptionError`, which begins with ``what``, and says where it is not JSON."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            twice = next(key for key in found if sum(key == name for name, _ in pairs) > 1)
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            twice = next(key for key in value if sum(key == name for name, _ in pairs) > 1)
             raise OptionError(f"{what}: {shown(twice)} is there twice in one object")
-        return found
+        return value
 
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        words = f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
+        problem = f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
     except RecursionError:
-        words = "it is nested too deeply"
+        problem = "it is nested too deeply"
     except OptionError:
         raise
-    except ValueError:  # of a number with thousands of digits
-        words = "it holds a number that is too long"
-    raise OptionError(f"{what}: this is not valid JSON: {words}")
+    except ValueError:  # for a number with thousands of digits
+        problem = "it holds a number that is too long"
+    raise OptionError(f"{what}: this is not valid JSON: {problem}")
 
 
 def yaml_documents(text: str, what: str) -> list[Any]:
-    """What each document of a YAML text holds; times stay text. `OptionError` that begins with ``what``."""
+    """Return the documents of a YAML text; times stay text. Raises `OptionError`, which begins with ``what``."""
     yaml = _yaml(f"{what}: reading")
     try:
         loader = yaml.SafeLoader(text)
         # As a `datetime` a time would lose its nanoseconds.
         loader.yaml_implicit_resolvers = {
-            first: [(tag, pattern) for tag, pattern in each if tag != _YAML_TIME]
-            for first, each in loader.yaml_implicit_resolvers.items()
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != _YAML_TIME]
+            for first, resolvers in loader.yaml_implicit_resolvers.items()
         }
         documents = []
         while loader.check_node():
@@ -151,18 +147,18 @@ def yaml_documents(text: str, what: str) -> list[Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        words = getattr(error, "problem", None) or "it cannot be read"
+        problem = getattr(error, "problem", None) or "it cannot be read"
     except OptionError:
         raise
     except (RecursionError, ValueError):
-        where, words = "", "it is nested too deeply, or holds a number or a time that is none"
+        where, problem = "", "it is nested too deeply, or holds a number or a time that is none"
     else:
         return documents
-    raise OptionError(f"{what}: this is not valid YAML: {words}{where}")
+    raise OptionError(f"{what}: this is not valid YAML: {problem}{where}")
 
 
 def yaml_text(value: Any) -> str:
-    """A description as YAML, in the order of its fields. `OptionError` where PyYAML is missing."""
+    """Return a description as YAML, in the order of its fields. Raises `OptionError` where PyYAML is missing."""
     written: str = _yaml("writing").safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
     return written
 
@@ -177,7 +173,7 @@ def _yaml(what: str) -> ModuleType:
 
 
 def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
-    """Keys that a mapping has already, with their lines; ``seen`` are nodes that were looked at, by identity."""
+    """Yield keys that a mapping has twice, with their lines; ``seen`` has the ids of nodes that were visited."""
     if id(node) in seen or not isinstance(node.value, list):
         return
     seen.add(id(node))
@@ -197,39 +193,37 @@ def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
 def wanted_in(
     documents: Sequence[Any], what: str, name: str | None = None, *, newer: Callable[[], bool] | None = None
 ) -> tuple[Wanted, ...]:
-    """What documents describe, in their order; ``name`` is the stream that one without a name is for.
+    """Return the descriptions in documents, in their order; ``name`` is for a stream that is described without one.
 
-    ``newer`` as for `Model.parse`.
-
-    `OptionError` that begins with ``what``: nothing is described, something is misspelt or out of range, a name is
-    missing or there twice.
+    Raises `OptionError`, which begins with ``what``: there is no description, a field is misspelt or out of range, a
+    name is missing or appears twice. ``newer`` is that of `Model.parse`.
     """
-    found: dict[str, Wanted] = {}
+    streams: dict[str, Wanted] = {}
     for described, key in _descriptions(documents, what):
         wanted = _wanted(described, what, key or name, newer)
         if key is not None and wanted.stream.name != key:
             raise OptionError(f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its fields")
-        if wanted.stream.name in found:
+        if wanted.stream.name in streams:
             raise OptionError(f"{what}: stream {wanted.stream.name} is described twice")
-        found[wanted.stream.name] = wanted
-    if not found:
+        streams[wanted.stream.name] = wanted
+    if not streams:
         raise OptionError(f"{what}: no stream is described")
-    return tuple(found.values())
+    return tuple(streams.values())
 
 
 def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping[str, Any], str | None]]:
-    """Each description, and the name that it stands under."""
+    """Yield each description, and its key in an object of several."""
     for document in documents:
-        for each in document if isinstance(document, list) else [document]:
-            if not isinstance(each, Mapping):
-                if each is not None or isinstance(document, list):  # an empty document describes nothing
+        for entry in document if isinstance(document, list) else [document]:
+            if not isinstance(entry, Mapping):
+                if entry is not None or isinstance(document, list):  # an empty document describes nothing
                     raise OptionError(
-                        f"{what}: a stream is described by an object with its fields, not by {_kind(each)}"
+                        f"{what}: a stream is described by an object with its fields, not by {_type_text(entry)}"
                     )
-            elif each and not each.keys() & _FIELDS and all(isinstance(value, Mapping) for value in each.values()):
-                yield from ((value, str(key)) for key, value in each.items())
+            elif entry and not entry.keys() & _FIELDS and all(isinstance(value, Mapping) for value in entry.values()):
+                yield from ((value, str(key)) for key, value in entry.items())
             else:
-                yield own_configuration(each), None
+                yield own_configuration(entry), None
 
 
 def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Callable[[], bool] | None) -> Wanted:
@@ -241,69 +235,59 @@ def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Ca
     stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}", newer)
     consumers = described.get(_CONSUMERS) or []
     if not isinstance(consumers, list):
-        raise OptionError(f"{what}: stream {stream.name}: consumers must be a list, not {_kind(consumers)}")
-    found: dict[str, ConsumerConfig] = {}
-    for at, each in enumerate(consumers, start=1):
+        raise OptionError(f"{what}: stream {stream.name}: consumers must be a list, not {_type_text(consumers)}")
+    configs: dict[str, ConsumerConfig] = {}
+    for at, entry in enumerate(consumers, start=1):
         where = f"{what}: stream {stream.name}, consumer {at}"
-        if not isinstance(each, Mapping):
-            raise OptionError(f"{where}: a consumer is described by an object with its fields, not by {_kind(each)}")
-        consumer = ConsumerConfig.parse(own_configuration(each), where, newer)
+        if not isinstance(entry, Mapping):
+            expected = "an object with its fields"
+            raise OptionError(f"{where}: a consumer is described by {expected}, not by {_type_text(entry)}")
+        consumer = ConsumerConfig.parse(own_configuration(entry), where, newer)
         known = consumer.name or consumer.durable_name
         if not consumer.durable_name and not (known and consumer.inactive_threshold):
             raise OptionError(
-                f"{where}: it needs a durable_name (or a name and an inactive_threshold): without it the consumer is "
-                "gone as soon as nobody uses it"
+                f"{where}: it needs a durable_name (or a name and an inactive_threshold): without it the server "
+                "removes the consumer when it is unused"
             )
-        if known in found:
+        if known in configs:
             raise OptionError(f"{where}: consumer {known} is described twice")
-        found[known] = consumer
-    return Wanted(stream, tuple(found.values()))
+        configs[known] = consumer
+    return Wanted(stream, tuple(configs.values()))
 
 
-def _kind(value: object) -> str:
+def _type_text(value: object) -> str:
     kinds = {bool: "true or false", str: "text", list: "a list", dict: "an object", type(None): "nothing"}
     return kinds.get(type(value), "a number")
 
 
 DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
-    {
-        "retention": "limits",
-        "storage": "file",
-        "discard": "old",
-        "allow_direct": True,
-    }
+    {"retention": "limits", "storage": "file", "discard": "old", "allow_direct": True}
 )
-"""A stream on disk that keeps everything until a limit says otherwise, and answers direct reads."""
+"""A stream on disk that keeps messages up to its limits, and allows Direct Get."""
 
 DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
-    {
-        "retention": "workqueue",
-        "storage": "file",
-        "discard": "new",
-        "allow_direct": True,
-    }
+    {"retention": "workqueue", "storage": "file", "discard": "new", "allow_direct": True}
 )
-"""A queue on disk from which a message goes when it was worked on; when it is full, publishers are told."""
+"""A queue on disk: a message is removed when it is acknowledged; a full queue refuses new messages."""
 
 DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
-    {
-        "deliver_policy": "all",
-        "ack_policy": "explicit",
-        "replay_policy": "instant",
-    }
+    {"deliver_policy": "all", "ack_policy": "explicit", "replay_policy": "instant"}
 )
-"""A pull consumer that delivers everything, and everything again until it is acknowledged."""
+"""A pull consumer that delivers all messages, and again until they are acknowledged."""
 
 
 def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:
-    """The user's own template: a file with one object, whose fields are those of a configuration.
+    """Read a template of the user: a file with one object, whose fields are those of a configuration.
 
-    The file may also hold what ``stream info --json`` or ``consumer info --json`` prints, here or by the ``nats``
-    command.
+    The file may also have the output of ``stream info --json`` or ``consumer info --json``, here or of the ``nats``
+    command. The fields are checked where the template is used.
 
-    YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. Which fields there are, and what they may hold, is
-    checked where the template is used. `OptionError`, which begins with ``what`` and the file, when the file cannot be
-    read, or holds something else.
+    Args:
+        path: The file, YAML if its name ends in ``.yaml`` or ``.yml``, else JSON.
+        what: The beginning of error messages.
+
+    Raises:
+        OptionError: The file cannot be read, or has something else.
     """
     file = os.path.expanduser(file_path(what, path))
     documents = file_content(file, f"{what} {file}")

@@ -1,8 +1,6 @@
-"""From a message to an event. Pure; never fails.
+"""Messages to events, and the subjects of events. Pure.
 
-Whatever somebody publishes where events are published comes out as an `Event`: a watch must not end because of it.
-
-Which subjects to listen to for which events. Pure.
+Any message at a subject of events becomes an `Event`: no message may end a watch.
 """
 
 from __future__ import annotations
@@ -24,14 +22,28 @@ from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 
 E = TypeVar("E", bound=Event)
 
+PREFIX = "$JS.EVENT"
+"""The beginning of the subjects of events."""
+
+KINDS: Mapping[str, type[Event]] = {type.rpartition(".")[2]: model for type, model in EVENT_TYPES.items()}
+"""Model by the last part of its type, the name that users give."""
+
+_ADVISORIES, _METRICS = "ADVISORY", "METRIC"
+_OF_STREAMS = "ADVISORY.STREAM.*.{stream}"
+_OF_CONSUMERS = tuple(f"{what}.CONSUMER.*.{{stream}}.{{consumer}}" for what in (_ADVISORIES, _METRICS))
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event:
-    """The event that a message is: of the class of its type, or a plain `Event` for a type that is not known here, or
-    an `UnknownEvent` for a message that is no event at all.
+    """Return the event of a message; it never raises.
 
-    ``received`` is when it came, or was stored; it is the ``timestamp`` of an `UnknownEvent`.
+    The class is that of the event's type, `Event` for a type that is not known, and `UnknownEvent` for a message that
+    is not an event.
+
+    Args:
+        subject: The subject of the message.
+        data: Its content.
+        received: When it was received or stored; the ``timestamp`` of an `UnknownEvent`.
     """
     try:
         body = _json_object(data)
@@ -44,21 +56,21 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
 
 
 def stored_event(message: StoredMessage) -> Event:
-    """The event that a message of a stream is which captures events (subjects ``$JS.EVENT.ADVISORY.>``)."""
+    """Return the event of a message in a stream that captures events (subjects ``$JS.EVENT.ADVISORY.>``)."""
     return parse_event(message.subject, message.data, message.time)
 
 
 def _json_object(data: bytes) -> dict[str, Any]:
-    """`ValueError` for anything else, and for what could not be written as JSON again."""
+    """Return a JSON object. Raises `ValueError` for other data, and for what cannot be written as JSON again."""
     try:
         body = json.loads(data, parse_constant=_refuse, parse_float=_finite)
         if _SURROGATE.search(data):
             json.dumps(body, ensure_ascii=False).encode()
     except (UnicodeError, RecursionError, ValueError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise ValueError("it is not a JSON object")
-    return body
+    if isinstance(body, dict):
+        return body
+    raise ValueError("it is not a JSON object")
 
 
 def _refuse(word: str) -> Any:
@@ -91,17 +103,6 @@ def _with_origin(event: E, subject: str, data: bytes) -> E:
     return event
 
 
-PREFIX = "$JS.EVENT"
-"""What the subjects of events begin with."""
-
-KINDS: Mapping[str, type[Event]] = {type.rpartition(".")[2]: model for type, model in EVENT_TYPES.items()}
-"""The last part of each type, which is how people name it -> its model."""
-
-_ADVISORIES, _METRICS = "ADVISORY", "METRIC"
-_OF_STREAMS = "ADVISORY.STREAM.*.{stream}"
-_OF_CONSUMERS = tuple(f"{what}.CONSUMER.*.{{stream}}.{{consumer}}" for what in (_ADVISORIES, _METRICS))
-
-
 def event_subjects(
     wanted: Iterable[str | type[Event]],
     *,
@@ -111,28 +112,30 @@ def event_subjects(
     consumer: str | None,
     prefix: str,
 ) -> tuple[str, ...]:
-    """The subjects, of which no two have anything in common: an event comes once.
+    """Return the subjects to subscribe to; no two of them overlap, so that an event is received once.
 
-    ``wanted`` are kinds, models, or subjects as they are; without any, all. A kind that does not name a stream, or a
-    consumer, cannot be asked for together with one. `OptionError` for what does not exist or fit together.
+    ``wanted`` has kinds, models, or subjects; empty for all events. Raises `OptionError` for a kind that does not
+    exist, and for one whose subjects do not name the stream or consumer that is given.
     """
     kinds = tuple(wanted)
-    templates = [each for one in kinds for each in _templates(one, prefix)]
+    templates = [template for kind in kinds for template in _templates(kind, prefix)]
     if not kinds:
         templates = _all(stream is not None, consumer is not None)
     allowed = {_ADVISORIES: advisories, _METRICS: metrics}
-    kept = [each for each in templates if allowed.get(each.partition(".")[0], True)]
+    kept = [template for template in templates if allowed.get(template.partition(".")[0], True)]
     if not kept or (kinds and len(kept) < len(templates)):
         raise OptionError("neither advisories nor metrics are wanted, or not those of the kinds that are")
     given = {"stream": stream, "consumer": consumer}
-    for each in kept if kinds else ():
-        lacking = [name for name, value in given.items() if value is not None and name not in _fields(each)]
+    for template in kept if kinds else ():
+        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
+        lacking = [name for name, value in given.items() if value is not None and name not in fields]
         if lacking:
             raise OptionError(
-                f"events on {prefix}.{each} cannot be chosen by {lacking[0]}: they name none, or not in their subject"
+                f"events on {prefix}.{template} cannot be chosen by {lacking[0]}: they name none, or not in their "
+                "subject"
             )
     names = {name: value or "*" for name, value in given.items()}
-    return _apart([_placed(each, names, prefix) for each in kept])
+    return _without_overlap([_subject(template, names, prefix) for template in kept])
 
 
 def _all(of_stream: bool, of_consumer: bool) -> list[str]:
@@ -142,15 +145,15 @@ def _all(of_stream: bool, of_consumer: bool) -> list[str]:
 
 
 def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
-    """Subjects without the prefix, unless they are somewhere else."""
+    """Return the subjects of a kind, without the prefix."""
     if not isinstance(wanted, str):
         if wanted.TYPE not in EVENT_TYPES:
             raise OptionError(f"{wanted.__name__} is no kind of event that a server sends")
         return wanted.SUBJECTS
     if "." in wanted and wanted not in EVENT_TYPES:
-        fault = subject_fault(wanted)
-        if fault:
-            raise OptionError(f"in {shown(wanted)} {fault}")
+        problem = subject_fault(wanted)
+        if problem:
+            raise OptionError(f"in {shown(wanted)} {problem}")
         if not wanted.startswith((f"{prefix}.", f"{_ADVISORIES}.", f"{_METRICS}.")):
             raise OptionError(
                 f"events are published below {prefix}.{_ADVISORIES} and {prefix}.{_METRICS}, not on {wanted} "
@@ -165,26 +168,22 @@ def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
     return model.SUBJECTS
 
 
-def _fields(template: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
-
-
-def _placed(template: str, names: Mapping[str, str], prefix: str) -> str:
-    # A subject that was given as it is may hold braces.
+def _subject(template: str, names: Mapping[str, str], prefix: str) -> str:
+    # Not `str.format`: a subject of the user may have braces.
     for name, value in names.items():
         template = template.replace(f"{{{name}}}", value)
     return f"{prefix}.{template}"
 
 
-def _apart(subjects: list[str]) -> tuple[str, ...]:
-    """Without those that others cover. `OptionError` for two that share some subjects and differ in others."""
-    found: list[str] = []
-    for each in subjects:
-        shared = {one: common_subjects(one, each) for one in found}
-        if each in shared.values():
+def _without_overlap(subjects: list[str]) -> tuple[str, ...]:
+    """Drop subjects that others cover. Raises `OptionError` for two that overlap without one covering the other."""
+    kept: list[str] = []
+    for subject in subjects:
+        shared = {other: common_subjects(other, subject) for other in kept}
+        if subject in shared.values():
             continue
-        crossing = [one for one, common in shared.items() if common not in (None, one)]
+        crossing = [other for other, common in shared.items() if common not in (None, other)]
         if crossing:
-            raise OptionError(f"{crossing[0]} and {each} have subjects in common: ask for one that covers both")
-        found = [*(one for one in found if shared[one] is None), each]
-    return tuple(found)
+            raise OptionError(f"{crossing[0]} and {subject} have subjects in common: ask for one that covers both")
+        kept = [*(other for other in kept if shared[other] is None), subject]
+    return tuple(kept)

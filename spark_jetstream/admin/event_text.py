@@ -1,4 +1,4 @@
-"""Events for people, as one line, and for programs, as JSON or as CloudEvents 1.0. Pure."""
+"""Events as a line of text, as JSON, and as CloudEvents 1.0. Pure."""
 
 from __future__ import annotations
 
@@ -10,49 +10,47 @@ from typing import Any
 from spark_jetstream.admin.models import events
 from spark_jetstream.admin.models.events import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
 from spark_jetstream.errors import printable
-from spark_jetstream.protocol.units import Bytes, Timestamp
+from spark_jetstream.protocol.units import Timestamp
 
 SOURCE = "urn:nats:jetstream"
 """The source of all CloudEvents of JetStream; the ``nats`` command has the same."""
 
 _LONGEST = 200  # characters of a message that is no event
 
-Words = Callable[[Any], str]
-
 
 def event_line(event: Event) -> str:
-    """One line: when, which kind, and what happened, in words. What cannot be printed is escaped."""
-    words = _WORDS.get(type(event), _plain)
-    return printable(f"{_clock(event.timestamp)} {event.kind} {words(event)}")
+    """Return an event as a line of text: time, kind, and what happened. Characters that do not print are escaped."""
+    text = _TEXTS.get(type(event), _plain)
+    return printable(f"{_clock(event.timestamp)} {event.kind} {text(event)}")
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """As the server sent it; a `Gap` and an `UnknownEvent` by their own fields."""
+    """Return an event as the server sent it; a `Gap` and an `UnknownEvent` by their fields."""
     if event.raw and not isinstance(event, UnknownEvent):
-        found: dict[str, Any] = json.loads(event.raw)
-        return found
+        body: dict[str, Any] = json.loads(event.raw)
+        return body
     return event.model_dump(mode="json", exclude_unset=True)
 
 
 def cloud_event(event: Event) -> dict[str, Any]:
-    """As a CloudEvent 1.0 in its JSON format: ``specversion``, ``id``, ``source`` and ``type``, which are required,
-    ``time``, ``subject`` (where the event was published, if that is known), and the event itself as ``data``.
+    """Return an event as a CloudEvent 1.0 in its JSON format.
 
-    An `UnknownEvent` has the message as ``data_base64``.
+    It has ``specversion``, ``id``, ``source``, ``type`` and ``time``; ``subject``, where the event was published, if
+    that is known; and the event as ``data``, or the message of an `UnknownEvent` as ``data_base64``.
     """
-    found: dict[str, Any] = {"specversion": "1.0", "id": event.id, "source": SOURCE, "type": event.type}
+    cloud: dict[str, Any] = {"specversion": "1.0", "id": event.id, "source": SOURCE, "type": event.type}
     if event.published_on:
-        found["subject"] = event.published_on
+        cloud["subject"] = event.published_on
     if not event.timestamp.never:
-        found["time"] = str(event.timestamp)
+        cloud["time"] = str(event.timestamp)
     if isinstance(event, UnknownEvent):
         encoded = base64.b64encode(event.data).decode()
-        return {**found, "datacontenttype": "application/octet-stream", "data_base64": encoded}
-    return {**found, "datacontenttype": "application/json", "data": event_json(event)}
+        return {**cloud, "datacontenttype": "application/octet-stream", "data_base64": encoded}
+    return {**cloud, "datacontenttype": "application/json", "data": event_json(event)}
 
 
 def _clock(time: Timestamp) -> str:
-    """A time to the millisecond, cut, as the sender's clock had it."""
+    """Return a time, cut to milliseconds."""
     if time.never:
         return "-"
     second, point, rest = time.partition(".")
@@ -63,7 +61,7 @@ def _clock(time: Timestamp) -> str:
 
 
 def _plain(event: Event) -> str:
-    """All fields of an event of an unknown type."""
+    """Return all fields of an event of an unknown type."""
     rest = {name: value for name, value in event_json(event).items() if name not in Event.model_fields}
     return json.dumps(rest, ensure_ascii=False)
 
@@ -78,9 +76,9 @@ def _message(event: events.DeliveryEvent | events.MaxDeliver) -> str:
 
 
 def _client(client: ClientInfo | None) -> str:
-    """Who somebody is, as far as the server tells."""
+    """Return the user or client, as far as the server tells."""
     if client is None:
-        return "somebody"
+        return "an unknown client"
     who = client.user or client.name or client.client_id or f"client {client.id}"
     at = f" at {client.host}" if client.host else ""
     return f"{who}{at} (account {client.acc or 'unknown'})"
@@ -92,7 +90,7 @@ def _audit(event: events.ApiAudit) -> str:
 
 
 def _error(response: str) -> str:
-    """The error of a reply of the API, or nothing."""
+    """Return the error of a reply of the API, or an empty text."""
     try:
         error = json.loads(response).get("error")
         return str(error["description"]) if error else ""
@@ -106,27 +104,18 @@ def _done(action: str) -> str:
 
 def _led(what: str, event: Any) -> str:
     # A domain's leader is given by its id.
-    named = next((each.name for each in event.replicas if each.peer == event.leader), event.leader)
-    return f"{named or 'nobody'} leads {what} now, {_servers(event)}"
+    named = next((replica.name for replica in event.replicas if replica.peer == event.leader), event.leader)
+    return f"{named or 'no server'} leads {what} now, {_servers(event)}"
 
 
 def _stalled(what: str, event: Any) -> str:
-    away = {each.name for each in event.replicas if each.offline or not each.current}
+    away = {replica.name for replica in event.replicas if replica.offline or not replica.current}
     return f"{what} has no leader, most of its servers are away: {_servers(event, away)}"
 
 
 def _servers(event: Any, away: Collection[str] = ()) -> str:
-    names = [f"{each.name}{' (away)' if each.name in away else ''}" for each in event.replicas]
+    names = [f"{replica.name}{' (away)' if replica.name in away else ''}" for replica in event.replicas]
     return f"servers {', '.join(names)}" if names else "no other servers"
-
-
-def _pause(event: events.ConsumerPause) -> str:
-    return f"{_consumer(event)} {f'is paused until {event.pause_until}' if event.paused else 'goes on'}"
-
-
-def _ended(event: events.SnapshotComplete) -> str:
-    how = f"failed: {event.error}" if event.error else "ended"
-    return f"the backup of stream {event.stream} that began at {_clock(event.start)} {how}"
 
 
 def _gap(event: Gap) -> str:
@@ -143,12 +132,14 @@ def _unknown(event: UnknownEvent) -> str:
     return f"a message on {event.subject} is no event ({event.reason}): {text}{more}"
 
 
-_WORDS: Mapping[type[Event], Words] = {
+_TEXTS: Mapping[type[Event], Callable[[Any], str]] = {
     events.ApiAudit: _audit,
     events.ApiLimitReached: lambda e: f"server {e.server} dropped {e.dropped:,} requests to the JetStream API",
     events.StreamAction: lambda e: f"stream {e.stream} {_done(e.action)}",
     events.ConsumerAction: lambda e: f"{_consumer(e)} {_done(e.action)}",
-    events.ConsumerPause: _pause,
+    events.ConsumerPause: lambda e: (
+        f"{_consumer(e)} {f'is paused until {e.pause_until}' if e.paused else 'delivers again'}"
+    ),
     events.MaxDeliver: lambda e: f"{_message(e)} is given up",
     events.Nak: lambda e: f"{_message(e)} was refused, and will be delivered again",
     events.Terminated: lambda e: f"{_message(e)} was refused for good{f': {e.reason}' if e.reason else ''}",
@@ -158,9 +149,12 @@ _WORDS: Mapping[type[Event], Words] = {
     events.SnapshotCreate: lambda e: (
         f"a backup of stream {e.stream} ({e.state.messages:,} messages) was begun by {_client(e.client)}"
     ),
-    events.SnapshotComplete: _ended,
+    events.SnapshotComplete: lambda e: (
+        f"the backup of stream {e.stream} that began at {_clock(e.start)} "
+        f"{f'failed: {e.error}' if e.error else 'ended'}"
+    ),
     events.RestoreCreate: lambda e: f"a restore of stream {e.stream} was begun by {_client(e.client)}",
-    events.RestoreComplete: lambda e: f"the restore of stream {e.stream} ended, with {_size(e.bytes)}",
+    events.RestoreComplete: lambda e: f"the restore of stream {e.stream} ended, with {int(e.bytes):,} bytes",
     events.StreamBatchAbandoned: lambda e: f"batch {e.batch} for stream {e.stream} was not stored ({e.reason})",
     events.StreamLeaderElected: lambda e: _led(f"stream {e.stream}", e),
     events.StreamQuorumLost: lambda e: _stalled(f"stream {e.stream}", e),
@@ -177,7 +171,3 @@ _WORDS: Mapping[type[Event], Words] = {
     Gap: _gap,
     UnknownEvent: _unknown,
 }
-
-
-def _size(size: Bytes) -> str:
-    return f"{int(size):,} bytes"

@@ -1,7 +1,7 @@
-"""Events as they happen: what `JetStreamAdmin.events` does.
+"""Events as they happen: `JetStreamAdmin.events`.
 
-Events are core NATS messages, which nobody keeps. What is published while the connection is lost never comes; that
-much can be known, and is told by a `Gap`. To lose none, let a stream capture ``$JS.EVENT.>``, and read it.
+Events are core NATS messages, which no server keeps. Events that are published while the connection is lost are lost; a
+`Gap` says so. To lose none, let a stream capture ``$JS.EVENT.>``, and read it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from spark_jetstream.protocol.jsapi import ACCOUNT_INFO
 from spark_jetstream.protocol.units import Timestamp, shown
 
 _SYSTEM = "$SYS.REQ.SERVER.PING"
-_SIGN_OF_LIFE = 2.0  # seconds for the answer to a ping
-_QUIET = 10.0  # seconds without an event after which the server is asked for a sign of life
+_SIGN_OF_LIFE = 2.0  # seconds for the reply to a ping
+_QUIET = 10.0  # seconds without an event after which the server is pinged
 _LOOK_AGAIN = 1.0  # seconds
 
 
 class Events:
-    """The events of an account; ``admin.events``."""
+    """The events of an account; ``admin.events``. Raises what `Api` raises."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -57,16 +57,24 @@ class Events:
         count: int | None = None,
         prefix: str | None = None,
     ) -> Watch:
-        """Listen to events; all that happens once this has returned is heard.
+        """Subscribe to events; all events after this call are received.
 
-        ``wanted``: kinds (``"max_deliver"``, or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); without any,
-        all. ``stream`` and ``consumer`` choose those that name them in their subject, so none of the API, a server, or
-        a domain. The iteration ends after ``timeout`` seconds, or with ``count`` events (a `Gap` is not counted), or
-        never. ``prefix`` is what the subjects of events begin with, for events that another account exports and this
-        one imports; without it that is ``$JS.EVENT``, and the account must have JetStream or be the system account.
+        Args:
+            *wanted: Kinds (``"max_deliver"`` or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); by default all.
+            advisories: Receive advisories.
+            metrics: Receive metrics.
+            stream: Only events whose subject names this stream; so none of the API, a server, or a domain.
+            consumer: Only events whose subject names this consumer.
+            timeout: End after so many seconds.
+            count: End with so many events; a `Gap` does not count.
+            prefix: The beginning of the subjects, for events of another account that this one imports. By default
+                ``$JS.EVENT``; the account must then have JetStream, or be the system account.
 
-        Raises `OptionError`, `PermissionDenied` with the subject, `ConnectionFailed`; `JetStreamNotEnabled` or
-        `NoResponders` where the account or the server has no JetStream, as far as the account may ask.
+        Raises:
+            OptionError: The arguments do not fit together.
+            PermissionDenied: The account may not subscribe to a subject, which the error has.
+            JetStreamNotEnabled: The account has no JetStream, as far as it may ask.
+            NoResponders: The server has no JetStream, as far as the account may ask.
         """
         if timeout is not None and not timeout > 0:
             raise OptionError(f"timeout must be a number of seconds above 0, not {shown(timeout)}")
@@ -85,7 +93,7 @@ class Events:
         return Watch(self._api, subjects, timeout, count)
 
     def _need_jetstream(self) -> None:
-        """Raise where no event can come. What cannot be known now is no error: events tell of a cluster in trouble."""
+        """Raise where there can be no event. Other errors are ignored: events also report a cluster in trouble."""
         connection, context = self._api.connection, "listen to events"
 
         def ask(subject: str) -> bytes:
@@ -94,7 +102,7 @@ class Events:
         try:
             jsapi.reply(ask(f"{connection.prefix}.{ACCOUNT_INFO}"), context)
         except (JetStreamNotEnabled, NoResponders):
-            # The system account has no JetStream, and hears of servers and domains. No other one reaches this subject.
+            # The system account has no JetStream, but events of servers and domains. Only it reaches this subject.
             try:
                 ask(_SYSTEM)
                 return
@@ -106,15 +114,14 @@ class Events:
 
 
 class Watch:
-    """An iterator of events, made by `Events.watch`, and a context manager that ends it. For one thread at a time;
-    `close` may come from any other.
+    """An iterator of events, and a context manager that ends it. One thread uses it; any thread may call `close`.
 
-    It outlives the loss of the connection: a `Gap` says so as soon as that is known, another one when events are heard
-    again, and ``gaps`` counts them. When that takes longer than option ``retryTimeout``, `OutageError` is raised. A
-    `Gap` with ``lost`` says that this program did not take the events as quickly as they came.
+    It survives the loss of the connection: a `Gap` reports the loss, another one the end of it, and ``gaps`` counts
+    them. A `Gap` with ``lost`` says that this program was too slow, and the client has dropped events. After a loss of
+    more than option ``retryTimeout`` it raises `OutageError`.
 
-    When it ends by itself, the server has given a sign of life, and all events up to then have come; or else the last
-    one is a `Gap` without ``until``.
+    When it ends by itself, the server has answered a ping, so all events before were received; otherwise the last event
+    is a `Gap` without ``until``.
     """
 
     def __init__(self, api: Api, subjects: tuple[str, ...], timeout: float | None, count: int | None) -> None:
@@ -131,7 +138,7 @@ class Watch:
         self._deadline = None if timeout is None else Deadline(timeout)
 
     def close(self) -> None:
-        """Stop listening; the iteration ends. May be called again."""
+        """End the iteration. May be called again."""
         self._closed = True
         self._forget()
 
@@ -168,13 +175,13 @@ class Watch:
         listener = connection.listen(self.subjects)
         listener.go_on(generation)
         self._connection, self._listener = connection, listener
-        # For those who break out of a loop and forget this.
+        # For callers that leave the loop without `close`.
         self._forget = weakref.finalize(self, _close, listener, self._pid)
         self._forget.atexit = False
         self._since = _now()
 
     def _next(self) -> Event | None:
-        """The next event, or gap; None at the end."""
+        """Return the next event, or gap; None at the end."""
         if self._lost is not None:
             return self._back(*self._lost)
         try:
@@ -190,17 +197,17 @@ class Watch:
         return None
 
     def _hear(self) -> Event | None:
-        """What was heard within a few seconds, if anything; then it is certain that there was nothing to hear."""
+        """Return the next event of some seconds, or None; then the server has answered that there was none."""
         over = self._deadline is not None and self._deadline.expired
         if over and not self._ending:
             self._connection.check(_SIGN_OF_LIFE)
             self._ending = True
-            self._forget()  # what came until now is still handed out
+            self._forget()  # events that were received are still returned
         patience = _QUIET if self._deadline is None else self._deadline.within(_QUIET)
         heard = self._listener.hear(patience)
         if heard is None:
             if not (self._ending or self._closed):
-                # What came before the answer is there now.
+                # Events before the reply were received.
                 self._connection.check(_SIGN_OF_LIFE)
                 self._since = _now()
             return None
@@ -212,16 +219,18 @@ class Watch:
         return parse_event(heard.subject, heard.data, self._since)
 
     def _back(self, error: ConnectionFailed, outage: Deadline) -> Event | None:
-        """Wait until events are heard again; None when the watch ends before that."""
+        """Wait until events are received again; return the gap, None when the watch ends before."""
         backoff = Backoff()
         while not self._closed and not (self._deadline is not None and self._deadline.expired):
-            patience = min(_LOOK_AGAIN, *(each.left for each in (self._deadline, outage) if each is not None))
+            patience = min(
+                _LOOK_AGAIN, *(deadline.left for deadline in (self._deadline, outage) if deadline is not None)
+            )
             try:
                 self._rejoin(patience)
             except ConnectionFailed as failure:
                 if outage.expired:
                     raise OutageError(
-                        f"no events could be heard for {outage.seconds:g} s (option retryTimeout): {error}; {failure}"
+                        f"no events were received for {outage.seconds:g} s (option retryTimeout): {error}; {failure}"
                     ) from failure
                 backoff.pause(outage)
                 continue
@@ -231,7 +240,7 @@ class Watch:
         return None
 
     def _rejoin(self, patience: float) -> None:
-        """`ConnectionFailed` when events cannot be heard again yet."""
+        """Subscribe again. Raises `ConnectionFailed` when that is not possible yet."""
         if not self._connection.usable:
             self._forget()
             since = self._since
@@ -240,7 +249,7 @@ class Watch:
             return
         self._connection.wait(patience)
         generation = self._connection.reconnects
-        # nats-py subscribes again before it says anything else.
+        # nats-py sends its subscriptions before anything else.
         self._connection.check(_SIGN_OF_LIFE)
         self._listener.go_on(generation)
 

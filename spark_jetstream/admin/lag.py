@@ -1,4 +1,4 @@
-"""How far consumers are behind."""
+"""How far consumers, mirrors and sources lag behind their streams."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
 @dataclass(frozen=True)
 class ConsumerLag:
-    """How far a consumer is behind. ``pending`` messages are still to be delivered, ``ack_pending`` were and wait for
-    their acknowledgement, ``redelivered`` of those more than once.
+    """How far a consumer lags.
 
-    ``oldest`` is when the oldest message was stored that is not processed, and ``age`` how long ago that was by the
-    server's clock; None when there is none, or when it cannot be told (``deliver_policy`` ``last_per_subject``, or it
-    was not asked for). While acknowledgements are missing it may be one that was delivered ``max_deliver`` times and
-    given up.
+    ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged, ``redelivered`` of
+    them more than once.
 
-    ``spark_since`` is when a Spark query took a consumer that shows how far it has committed (option ``durable``); None
-    for all other consumers. Nobody pulls from such a one: all that it has to deliver is what the query has yet to
-    commit.
+    ``oldest`` is when the oldest message was stored that is not processed, ``age`` how long ago that was by the
+    server's clock. They are None when there is none, when they were not asked for, and for ``deliver_policy``
+    ``last_per_subject``. While acknowledgements are missing, it may be a message that was given up (``max_deliver``).
+
+    ``spark_since`` is when a Spark query took a consumer that shows its progress (option ``durable``); None for others.
+    No client pulls from such a consumer: its pending messages are those that the query has not committed yet.
     """
 
     stream: str
@@ -49,10 +49,10 @@ class ConsumerLag:
 
 @dataclass(frozen=True)
 class OriginLag:
-    """How far a mirror, or a stream with sources, is behind one ``origin``. ``lag`` messages are still to come; it is 0
-    as well while the origin was never reached: look at ``error`` and ``active`` too.
+    """How far a mirror, or a stream with sources, lags behind one ``origin``.
 
-    ``active`` is how long ago something came, if only a sign of life; None for never.
+    ``lag`` messages are not copied yet; it is 0 too when the origin was never reached: see ``error`` and ``active``.
+    ``active`` is how long ago a message or heartbeat came from the origin; None for never.
     """
 
     stream: str
@@ -63,42 +63,37 @@ class OriginLag:
 
 
 def origin_lags(api: Api, stream: str | None = None) -> Iterator[OriginLag]:
-    """The lag of a stream, or of all streams, behind what they copy; sorted by name.
+    """Return the lag of a stream, or of all streams, behind their origins; sorted by name.
 
     Raises what `Streams.infos` and `Streams.load` raise.
     """
     streams = Streams(api)
     for info in streams.infos() if stream is None else [streams.load(stream)]:
-        for each in info.origins:
-            active = each.active if each.active >= 0 else None
-            error = each.error.description if each.error else ""
-            yield OriginLag(info.config.name, each.name, each.lag, active, error)
+        for origin in info.origins:
+            active = origin.active if origin.active >= 0 else None
+            error = origin.error.description if origin.error else ""
+            yield OriginLag(info.config.name, origin.name, origin.lag, active, error)
 
 
 def lag_of(api: Api, stream: str, consumer: str, *, ages: bool = True) -> ConsumerLag:
-    """The lag of one consumer. As `lags`; `ConsumerNotFound` when it is not there."""
+    """Return the lag of one consumer, as `lags` does. Raises `ConsumerNotFound`."""
     return _lag(Messages(api), Consumers(api).load(stream, consumer), ages)
 
 
 def lags(api: Api, stream: str | None, *, ages: bool = True) -> Iterator[ConsumerLag]:
-    """The lag of each consumer of a stream, or of all streams, sorted by name.
+    """Return the lag of each consumer of a stream, or of all streams, sorted by name.
 
-    ``ages`` asks for the oldest message that is not processed, which takes a request for each filter of a consumer that
-    is behind. Raises what `Consumers.infos` and `Streams.names` raise.
+    ``ages`` asks for the oldest message that is not processed: a request for each filter of a consumer that lags.
+    Raises what `Consumers.infos` and `Streams.names` raise.
     """
-    if stream is not None:
-        yield from _lags(api, stream, ages)
-        return
-    for name in Streams(api).names():
+    messages, consumers = Messages(api), Consumers(api)
+    for name in Streams(api).names() if stream is None else [stream]:
         try:
-            yield from _lags(api, name, ages)
+            yield from (_lag(messages, info, ages) for info in consumers.infos(name))
         except StreamNotFound:
-            continue  # it was deleted meanwhile
-
-
-def _lags(api: Api, stream: str, ages: bool) -> Iterator[ConsumerLag]:
-    messages = Messages(api)
-    yield from (_lag(messages, info, ages) for info in Consumers(api).infos(stream))
+            if stream is not None:
+                raise
+            # The stream was deleted since the list was read.
 
 
 def _lag(messages: Messages, info: ConsumerInfo, ages: bool) -> ConsumerLag:
@@ -121,15 +116,15 @@ def _lag(messages: Messages, info: ConsumerInfo, ages: bool) -> ConsumerLag:
 
 
 def _oldest(messages: Messages, info: ConsumerInfo) -> Timestamp | None:
-    """When the oldest message was stored that the consumer has to deliver, or that waits for its acknowledgement."""
+    """Return when the oldest message was stored that is not delivered, or not acknowledged."""
     if not info.lag or info.config.deliver_policy == "last_per_subject":
         return None
-    # Behind the acknowledgements only while one is missing: the floor stays where a message was given up.
+    # The acknowledgement floor counts only while one is missing: it stays where a message was given up.
     behind = info.ack_floor if info.num_ack_pending else info.delivered
-    found = []
+    oldest = []
     for subject in info.config.filters or (">",):
         try:
-            found.append(messages.next(info.stream_name, subject, behind.stream_seq + 1))
+            oldest.append(messages.next(info.stream_name, subject, behind.stream_seq + 1))
         except MessageNotFound:
             continue
-    return min(found, key=lambda each: each.seq).time if found else None
+    return min(oldest, key=lambda message: message.seq).time if oldest else None

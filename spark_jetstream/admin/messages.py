@@ -1,6 +1,6 @@
-"""Messages of streams: read one, read many, erase one.
+"""Messages of streams: read one or many, delete one.
 
-Messages by direct gets (ADR-31): whichever replica, or mirror, comes first answers, and may be behind.
+By Direct Get (ADR-31 "JetStream Direct Get") any replica or mirror answers, which may lag behind the leader.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.admin.api import Api, moment, positive, stream_name, subject_filter
@@ -31,161 +30,31 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.protocol.wire import Frames, StatusLine, parse_status
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct
 from spark_jetstream.streams.pull import PullSettings
 
-_STATUS = re.compile(rb"NATS/1\.0 (\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _PLACE = re.compile(rb"\r\nNats-Num-Pending: (\d{1,20})\r\nNats-Last-Sequence: (\d{1,20})\r\n\r\n\Z")
-_UP_TO = re.compile(rb"^Nats-UpTo-Sequence: (\d{1,20})\r$", re.MULTILINE)
-_PENDING = re.compile(rb"^Nats-Num-Pending: (\d{1,20})\r$", re.MULTILINE)
+_UP_TO, _PENDING = "Nats-UpTo-Sequence", "Nats-Num-Pending"
 _MOST_SUBJECTS = 1024
 _TOO_MANY = 413
 _ATTEMPTS = 3
-_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without waiting for anybody
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """The status that ends an answer, and its header lines."""
-
-    code: int
-    description: str
-    lines: bytes
-
-
-def get_directly(connection: Connection, stream: str, subject: str, request: bytes, context: str) -> StoredMessage:
-    """The message that answers a direct get at ``subject``.
-
-    Raises `MessageNotFound`, `NoResponders` when the stream does not allow it, `PermissionDenied`, `RequestTimeout`.
-    """
-    with connection.inbox(whole=True) as inbox:
-        inbox.publish(subject, request, 1)
-        found, ending = _take(connection, inbox, context)
-    if ending is not None:
-        raise _refusal(stream, ending, context)
-    return found[0]
-
-
-def last_of_each(
-    connection: Connection, stream: str, filters: Sequence[str], limit: Mapping[str, Any], context: str
-) -> list[StoredMessage]:
-    """The last message of each subject that matches a filter, as of one moment; in the order of the stream.
-
-    ``limit`` is ``up_to_seq`` or ``up_to_time``, or empty. Asked for again when messages of an answer were lost on the
-    way. Raises as `get_directly`, and `JetStreamError` for more than 1,024 subjects.
-    """
-    for _ in range(_ATTEMPTS - 1):
-        with contextlib.suppress(AnswerRejected):
-            return _last_of_each(connection, stream, filters, limit, context)
-    return _last_of_each(connection, stream, filters, limit, context)
-
-
-def _last_of_each(
-    connection: Connection, stream: str, filters: Sequence[str], limit: Mapping[str, Any], context: str
-) -> list[StoredMessage]:
-    subject = jsapi.direct_get(connection.prefix, stream)
-    whole: list[StoredMessage] = []
-    with connection.inbox(whole=True) as inbox:
-        while True:
-            body = {"multi_last": list(filters), "max_bytes": _BYTES, **limit}
-            inbox.publish(subject, json.dumps(body).encode(), 1)
-            answer: list[StoredMessage] = []
-            chain = _Chain()
-            ending = None
-            while ending is None:
-                found, ending = _take(connection, inbox, context, chain)
-                answer += found
-            whole += answer
-            if ending.code == jsapi.NOT_FOUND and not answer:
-                return whole
-            if ending.code != jsapi.END_OF_BATCH:
-                raise _refusal(stream, ending, context)
-            up_to, pending = _UP_TO.search(ending.lines), _PENDING.search(ending.lines)
-            if up_to is None or pending is None:
-                raise ProtocolError(f"cannot {context}: the end of the answer does not say how far it goes")
-            if not int(pending[1]) or not answer:
-                return whole
-            # The rest of what there was at the same moment.
-            limit = {"up_to_seq": int(up_to[1]), "seq": answer[-1].seq + 1}
-
-
-class _Chain:
-    """Makes sure that no message of an answer is missing: each names the one before it, and how many come after it."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._left: int | None = None
-
-    def add(self, sequence: int, block: bytes, context: str) -> None:
-        """The next message; `AnswerRejected` when there should have been another one before it."""
-        place = _PLACE.search(block)
-        if place is None:
-            raise ProtocolError(f"cannot {context}: a message does not say where in the answer it stands")
-        left, previous = int(place[1]), int(place[2])
-        if previous != self._last or (self._left is not None and left != self._left - 1):
-            raise AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
-        self._last, self._left = sequence, left
-
-
-def _take(
-    connection: Connection, inbox: Inbox, context: str, chain: _Chain | None = None
-) -> tuple[list[StoredMessage], _Ending | None]:
-    """What comes next of an answer: messages, and its end, if that is there."""
-    seconds = connection.options.request_timeout
-    event = inbox.get(seconds)
-    if not isinstance(event, Frames):
-        connection.check()
-        raise jsapi.no_reply(context, seconds)
-    found: list[StoredMessage] = []
-    for start, head, size in zip(event.line_end, event.head, event.size, strict=True):
-        block, data = event.data[start : start + head], event.data[start + head : start + size]
-        try:
-            found.append(StoredMessage.from_direct(block, data, context))
-            if chain is not None:
-                chain.add(found[-1].seq, block, context)
-        except ProtocolError:
-            # No message is taken for a status: it has the lines that the server adds.
-            status = _STATUS.fullmatch(block)
-            if status is None or data:
-                raise
-            return found, _Ending(int(status[1]), (status[2] or b"").decode("utf-8", "replace"), status[3])
-    return found, None
-
-
-def _refusal(stream: str, status: _Ending, context: str) -> JetStreamError:
-    said = f"{status.code} {status.description}".strip()
-    if status.code == jsapi.NOT_FOUND:
-        return MessageNotFound(
-            f"cannot {context}: the server that answered has no such message ({said})",
-            code=status.code,
-            err_code=0,
-            description=status.description,
-        )
-    if status.code == jsapi.NO_RESPONDERS:
-        return NoResponders(
-            f"cannot {context}: nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct "
-            "set"
-        )
-    if status.code == _TOO_MANY:
-        return JetStreamError(f"cannot {context}: more than {_MOST_SUBJECTS:,} subjects match, which a server refuses")
-    return JetStreamError(f"cannot {context}: the server refused the direct get: {said}")
-
-
+_ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without flow control
 _BATCH = 500
 _BATCH_BYTES = 4 * 1024 * 1024
 _GONE = frozenset({10043, 10057})
-"""What the server answers to the deletion of a message that is not there, or must stay (error codes)."""
+"""Error codes of a deletion, for a message that does not exist and for one that must stay."""
 
 
 class Messages:
     """The messages of an account's streams; ``admin.messages``.
 
-    Single messages come from the stream's leader, which is never behind. With ``direct`` whichever server comes first
-    answers, which the stream must allow (``allow_direct``): a replica, or a mirror, that may lack what was stored just
-    now. It is for accounts that may do no more than that. `NoResponders` when the stream does not allow it.
+    The leader of the stream answers for single messages, and never lags. With ``direct`` they are read by Direct Get,
+    for accounts that may do no more: any replica or mirror answers, which may lack the latest messages. The stream must
+    allow it (``allow_direct``), else `NoResponders` is raised.
 
-    All methods raise what `Api` raises; `MessageNotFound` says what was asked for.
+    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for; `OptionError`
+    for an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -193,27 +62,34 @@ class Messages:
         self._streams = Streams(api)
 
     def get(self, stream: str, sequence: int, *, direct: bool = False) -> StoredMessage:
-        """The message with a sequence."""
+        """Return the message with a sequence. Raises `MessageNotFound`."""
         return self._get(stream, jsapi.message_request(positive(sequence)), f"get message {sequence} of", direct)
 
     def last(self, stream: str, subject: str = ">", *, direct: bool = False) -> StoredMessage:
-        """The last message on a subject (wildcards allowed)."""
+        """Return the last message on a subject (wildcards allowed). Raises `MessageNotFound`."""
         request, context = jsapi.last_message_request(subject_filter(subject)), f"get the last {subject} of"
         if direct and not {"*", ">"} & set(subject.split(".")):
-            # Permissions can name the subject then.
+            # This form has the subject in its own, so that permissions can name it.
             return self._get_directly(stream, b"", f"{context} stream {stream}", jsapi.DIRECT_GET_LAST, subject)
         return self._get(stream, request, context, direct)
 
     def next(self, stream: str, subject: str = ">", sequence: int = 1, *, direct: bool = False) -> StoredMessage:
-        """The first message on a subject (wildcards allowed) that has this sequence or a later one."""
+        """Return the first message on a subject (wildcards allowed) from a sequence on. Raises `MessageNotFound`."""
         request = jsapi.next_message_request(subject_filter(subject), positive(sequence))
         return self._get(stream, request, f"get the first {subject} from sequence {sequence} on of", direct)
 
     def since(self, stream: str, time: Any, subject: str = ">", *, direct: bool = False) -> StoredMessage:
-        """The first message on a subject (wildcards allowed) stored at a time or later.
+        """Return the first message on a subject (wildcards allowed) stored at a time or later.
 
-        ``time``: an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch. Needs
-        server 2.11; `JetStreamError` with an older one.
+        Args:
+            stream: The stream's name.
+            time: An aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch.
+            subject: The subject.
+            direct: Read by Direct Get.
+
+        Raises:
+            MessageNotFound: No such message was stored since.
+            JetStreamError: The server is older than 2.11.
         """
         start = moment("time", time)
         context = f"get the first {subject} since {start} of"
@@ -223,20 +99,31 @@ class Messages:
     def last_of_each(
         self, stream: str, *subject: str, sequence: int | None = None, time: Any = None
     ) -> list[StoredMessage]:
-        """The last message of each subject that matches (wildcards allowed; all, if none is given), as of one moment:
-        now, a sequence, or a time. In the order of the stream.
+        """Return the last message of each subject as of one moment, in the order of the stream.
 
-        By a direct get, which the stream must allow (`NoResponders`), and of server 2.11. `JetStreamError` for more
-        than 1,024 subjects. The server that answers may lack what was stored just now.
+        The messages are read by Direct Get.
+
+        Args:
+            stream: The stream's name.
+            *subject: The subjects (wildcards allowed); all by default.
+            sequence: The moment: the last message of a subject up to this sequence. By default, now.
+            time: The moment, as a time.
+
+        Raises:
+            NoResponders: The stream does not allow Direct Get.
+            JetStreamError: More than 1,024 subjects match, or the server is older than 2.11.
         """
-        filters = [subject_filter(each) for each in subject or (">",)]
+        filters = [subject_filter(filter_) for filter_ in subject or (">",)]
         context = f"get the last message of each {', '.join(filters)} of stream {stream_name(stream)}"
         if sequence is not None and time is not None:
             raise OptionError(f"cannot {context}: sequence and time cannot be set together")
         limit: dict[str, Any] = {"up_to_seq": positive(sequence)} if sequence is not None else {}
         limit |= {"up_to_time": moment("time", time)} if time is not None else {}
         self._api.need(1, context)
-        return last_of_each(self._api.connection, stream, filters, limit, context)
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(AnswerRejected):
+                return _last_of_each(self._api.connection, stream, filters, limit, context)
+        return _last_of_each(self._api.connection, stream, filters, limit, context)
 
     def read(
         self,
@@ -248,11 +135,22 @@ class Messages:
         count: int | None = None,
         direct: bool | None = None,
     ) -> Iterator[StoredMessage]:
-        """The messages from ``sequence`` or a time on, on one subject (wildcards allowed) or all, up to ``count``; in
-        order, and no further than what is there when this begins. Nothing is acknowledged, no consumer is made.
+        """Return messages in order, up to the one that is the last when the iteration begins.
 
-        Read in batches where the stream allows direct reads (server 2.11), one by one where it does not; ``direct``
-        insists on one of the two. To see each message once whatever happens, and in bulk, use Spark.
+        No consumer is created. The messages are read in batches where the stream allows Direct Get, else one by one.
+        To read in bulk, and each message exactly once, use Spark.
+
+        Args:
+            stream: The stream's name.
+            subject: Only messages on this subject (wildcards allowed).
+            sequence: Begin with this sequence.
+            since: Begin with messages stored at this time or later, as for `since`.
+            count: At most so many messages.
+            direct: Insist on batches (True), or on single messages from the leader (False).
+
+        Raises:
+            DataLossError: The stream was deleted or created again.
+            JetStreamError: ``direct`` is True, and the stream does not allow it or the server is older than 2.11.
         """
         if since is not None:
             try:
@@ -265,23 +163,23 @@ class Messages:
         first, end = max(positive(sequence), info.state.first_seq), info.state.last_seq + 1
         if first >= end:
             return
-        # Behind a leaf node another server answers than the one that this connects to.
+        # Behind a leaf node the JetStream that answers has another version than the server of the connection.
         batches = self._api.connection.server_version >= OLDEST_SERVER and self._api.level() != 0
         allowed = info.config.allow_direct and batches
         if direct and not allowed:
             raise JetStreamError(f"stream {stream} does not allow direct reads (allow_direct, and server 2.11)")
         if allowed and direct is not False:
-            found = self._in_batches(info, subject, first, end, count or _BATCH)
+            messages = self._in_batches(info, subject, first, end, count or _BATCH)
         else:
-            found = self._one_by_one(stream, subject, first, end)
-        yield from itertools.islice(found, count)
+            messages = self._one_by_one(stream, subject, first, end)
+        yield from itertools.islice(messages, count)
 
     def erase(self, stream: str, sequence: int) -> None:
-        """Delete a message and overwrite what was on the disk, as data protection may demand."""
+        """Delete a message and overwrite it on the disk, as data protection may demand. Raises `MessageNotFound`."""
         self._delete(stream, sequence, {"seq": positive(sequence)}, "erase")
 
     def delete(self, stream: str, sequence: int) -> None:
-        """Delete a message, which is quicker; what was on the disk stays there until it is used for something else."""
+        """Delete a message, without overwriting it on the disk, which is faster. Raises `MessageNotFound`."""
         self._delete(stream, sequence, {"seq": positive(sequence), "no_erase": True}, "delete")
 
     def _get(self, stream: str, request: bytes, what: str, direct: bool = False) -> StoredMessage:
@@ -294,14 +192,19 @@ class Messages:
     def _get_directly(self, stream: str, request: bytes, context: str, form: str, subject: str = "") -> StoredMessage:
         connection = self._api.connection
         at = f"{connection.prefix}.{form.format(stream=stream_name(stream), subject=subject)}"
-        return get_directly(connection, stream, at, request, context)
+        with connection.inbox(whole=True) as inbox:
+            inbox.publish(at, request, 1)
+            messages, end = _receive(connection, inbox, context)
+        if end is not None:
+            raise _refusal(stream, end, context)
+        return messages[0]
 
     def _delete(self, stream: str, sequence: int, request: dict[str, Any], what: str) -> None:
         context = f"{what} message {sequence} of stream {stream}"
         try:
             body = self._api.ask(jsapi.MESSAGE_DELETE, request, context=context, stream=stream_name(stream))
         except ApiError as error:
-            # The server has the same code for other reasons.
+            # The server uses these codes for other reasons too.
             if error.err_code in _GONE and self._is_gone(stream, sequence):
                 raise MessageNotFound(
                     f"cannot {context}: there is no such message",
@@ -322,13 +225,13 @@ class Messages:
     def _one_by_one(self, stream: str, subject: str | None, first: int, end: int) -> Iterator[StoredMessage]:
         while first < end:
             try:
-                found = self.next(stream, subject or ">", first)
+                message = self.next(stream, subject or ">", first)
             except MessageNotFound:
                 return
-            if found.seq >= end:
+            if message.seq >= end:
                 return
-            yield found
-            first = found.seq + 1
+            yield message
+            first = message.seq + 1
 
     def _in_batches(
         self, info: StreamInfo, subject: str | None, first: int, end: int, batch: int
@@ -336,16 +239,114 @@ class Messages:
         stream = info.config.name
         filters = () if subject is None else (subject_filter(subject),)
         part = SequenceRange(stream, first, end, None, info.created, filters, direct=True)
-        patience = self._api.options.retry_timeout
         settings = PullSettings(
-            min(batch, _BATCH), _BATCH_BYTES, expires=30.0, retry_timeout=patience, fail_on_data_loss=True
+            min(batch, _BATCH),
+            _BATCH_BYTES,
+            expires=30.0,
+            retry_timeout=self._api.options.retry_timeout,
+            fail_on_data_loss=True,
         )
         try:
-            for run in read_direct(lambda _: self._api.connection, part, settings, "spark-jetstream admin"):
-                if not isinstance(run, DirectBatch):
-                    raise TypeError("a direct read of one subject is answered with messages of one answer")
-                for block, data in run.raw():
+            for messages in read_direct(self._api.connect, part, settings, "spark-jetstream admin"):
+                if not isinstance(messages, DirectBatch):
+                    raise TypeError("a direct read of one subject returned something else than a DirectBatch")
+                for block, data in messages.raw():
                     yield StoredMessage.from_direct(block, data, f"read stream {stream}")
         except DataLossError as error:
-            # All that can be lost here is the stream itself; its words are about options of Spark's.
+            # Without a consumer only the stream itself can be lost. The original text names options of Spark.
             raise DataLossError(f"stream {stream} was deleted, or created again, while it was read") from error
+
+
+def _last_of_each(
+    connection: Connection, stream: str, filters: Sequence[str], limit: Mapping[str, Any], context: str
+) -> list[StoredMessage]:
+    """Return the last message of each subject. ``limit`` is ``up_to_seq`` or ``up_to_time``, or empty.
+
+    Raises `AnswerRejected` when a message of an answer was lost on the way.
+    """
+    subject = jsapi.direct_get(connection.prefix, stream)
+    messages: list[StoredMessage] = []
+    with connection.inbox(whole=True) as inbox:
+        while True:
+            body = {"multi_last": list(filters), "max_bytes": _ANSWER_BYTES, **limit}
+            inbox.publish(subject, json.dumps(body).encode(), 1)
+            answer: list[StoredMessage] = []
+            order = _AnswerOrder()
+            end = None
+            while end is None:
+                received, end = _receive(connection, inbox, context, order)
+                answer += received
+            messages += answer
+            if end.code == jsapi.NOT_FOUND and not answer:
+                return messages
+            if end.code != jsapi.END_OF_BATCH:
+                raise _refusal(stream, end, context)
+            up_to, pending = (end.headers.get(name, "") for name in (_UP_TO, _PENDING))
+            if not (up_to.isdecimal() and pending.isdecimal()):
+                raise ProtocolError(f"cannot {context}: the end of the answer does not say how far it goes")
+            if not int(pending) or not answer:
+                return messages
+            # The next request asks for the rest as of the same moment.
+            limit = {"up_to_seq": int(up_to), "seq": answer[-1].seq + 1}
+
+
+class _AnswerOrder:
+    """Checks that no message of an answer is missing: each names the one before it, and how many follow."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._left: int | None = None
+
+    def add(self, sequence: int, block: bytes, context: str) -> None:
+        """Add the next message. Raises `AnswerRejected` when one before it is missing."""
+        place = _PLACE.search(block)
+        if place is None:
+            raise ProtocolError(f"cannot {context}: a message does not say its position in the answer")
+        left, previous = int(place[1]), int(place[2])
+        if previous != self._last or (self._left is not None and left != self._left - 1):
+            raise AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
+        self._last, self._left = sequence, left
+
+
+def _receive(
+    connection: Connection, inbox: Inbox, context: str, order: _AnswerOrder | None = None
+) -> tuple[list[StoredMessage], StatusLine | None]:
+    """Return the next messages of an answer, and its end, if that was received."""
+    seconds = connection.options.request_timeout
+    event = inbox.get(seconds)
+    if not isinstance(event, Frames):
+        connection.check()
+        raise jsapi.no_reply(context, seconds)
+    messages: list[StoredMessage] = []
+    for start, head, size in zip(event.line_end, event.head, event.size, strict=True):
+        block, data = event.data[start : start + head], event.data[start + head : start + size]
+        try:
+            messages.append(StoredMessage.from_direct(block, data, context))
+            if order is not None:
+                order.add(messages[-1].seq, block, context)
+        except ProtocolError:
+            # A message cannot pass for a status: the server adds its own lines to a message.
+            status = parse_status(block)
+            if status is None or data:
+                raise
+            return messages, status
+    return messages, None
+
+
+def _refusal(stream: str, end: StatusLine, context: str) -> JetStreamError:
+    status = f"{end.code} {end.description}".strip()
+    if end.code == jsapi.NOT_FOUND:
+        return MessageNotFound(
+            f"cannot {context}: the server that answered has no such message ({status})",
+            code=end.code,
+            err_code=0,
+            description=end.description,
+        )
+    if end.code == jsapi.NO_RESPONDERS:
+        return NoResponders(
+            f"cannot {context}: nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct "
+            "set"
+        )
+    if end.code == _TOO_MANY:
+        return JetStreamError(f"cannot {context}: more than {_MOST_SUBJECTS:,} subjects match, which a server refuses")
+    return JetStreamError(f"cannot {context}: the server refused the direct get: {status}")

@@ -1,10 +1,8 @@
-"""The content of an object, read chunk by chunk and checked (JETSTREAM ADR-20).
+"""Meta messages and content of the objects of a bucket (ADR-20 "JetStream based Object Stores").
 
-Content is good only when all of it has come and the number of chunks, of bytes, and the SHA-256 are those of the meta
-message. When they are not, the meta message is read again: an object that was replaced meanwhile is read in its new
-version, one that is still the same is damaged. No content mixes two versions.
-
-Where the objects of a bucket are: its stream, and the meta messages in it.
+Content is right when the number of its chunks, its size and its SHA-256 are those of the meta message. If they are not,
+the reader reads the meta message again: when the object was replaced meanwhile, it reads the new version, otherwise the
+object is damaged. No content mixes two versions.
 """
 
 from __future__ import annotations
@@ -26,56 +24,6 @@ from spark_jetstream.errors import DataLossError, JetStreamError, MessageNotFoun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.pull import PullSettings, read_range
 
-
-class ObjectPlace:
-    """One bucket. All methods raise `StreamNotFound` when there is none, and what `Api` raises."""
-
-    def __init__(self, api: Api, bucket: str) -> None:
-        self.bucket = OBJECT_STORE.name(bucket)
-        self.stream = stream_name(self.bucket)
-        self._api = api
-
-    def info(self) -> StreamInfo:
-        """The stream behind the bucket."""
-        with OBJECT_STORE.naming(self.bucket):
-            return Streams(self._api).load(self.stream)
-
-    @functools.cached_property
-    def origin(self) -> str:
-        """The bucket in the subjects: ``*`` where the stream is a mirror, which has those of another bucket."""
-        return "*" if self.info().config.mirror else self.bucket
-
-    @property
-    def metas(self) -> str:
-        """The filter of all meta messages."""
-        return meta_filter(self.origin)
-
-    def newest(self, name: str) -> StoredObject | None:
-        """What the bucket has under a name, deleted or not; None when it has never had anything there.
-
-        Raises `ProtocolError` when the meta message is none.
-        """
-        try:
-            with OBJECT_STORE.naming(self.bucket):
-                found = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
-        except MessageNotFound:
-            return None
-        return StoredObject.read(found.data, self.bucket, found.subject, found.seq, found.time.nanoseconds)
-
-    def there(self, name: str) -> StoredObject:
-        """What the bucket has under a name; `MessageNotFound` when there is nothing, or it was deleted."""
-        found = self.newest(name)
-        if found is None or found.meta.deleted:
-            raise missing(self.bucket, name, "it was deleted" if found else "")
-        return found
-
-
-def missing(bucket: str, name: str, why: str = "") -> MessageNotFound:
-    """The error for an object that is not there."""
-    said = f"there is no object {name!r} in bucket {bucket}{f': {why}' if why else ''}"
-    return MessageNotFound(said, code=404, err_code=10037, description="no message found")
-
-
 T = TypeVar("T")
 
 _ATTEMPTS = 10  # at an object that is replaced each time it is read
@@ -84,10 +32,64 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _EXPIRES = 30.0
 
 
+class ObjectIndex:
+    """The meta messages of one bucket. Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises.
+
+    ``stream`` is the stream behind the bucket.
+    """
+
+    def __init__(self, api: Api, bucket: str) -> None:
+        self.bucket = OBJECT_STORE.name(bucket)
+        self.stream = stream_name(self.bucket)
+        self._api = api
+
+    def info(self) -> StreamInfo:
+        """Return the configuration and state of the stream."""
+        with OBJECT_STORE.naming(self.bucket):
+            return Streams(self._api).load(self.stream)
+
+    @functools.cached_property
+    def origin(self) -> str:
+        """The bucket in the subjects: ``*`` for a mirror, whose messages have the subjects of another bucket."""
+        return "*" if self.info().config.mirror else self.bucket
+
+    @property
+    def metas(self) -> str:
+        """The filter of all meta messages."""
+        return meta_filter(self.origin)
+
+    def newest(self, name: str) -> StoredObject | None:
+        """Return the latest meta message of a name, a deletion included; None when there never was one.
+
+        Raises `ProtocolError` when it cannot be read.
+        """
+        try:
+            with OBJECT_STORE.naming(self.bucket):
+                message = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
+        except MessageNotFound:
+            return None
+        return StoredObject.read(message.data, self.bucket, message.subject, message.seq, message.time.nanoseconds)
+
+    def existing(self, name: str, why: str = "") -> StoredObject:
+        """Return the object or link of a name. Raises `MessageNotFound` if there is none; ``why`` goes into it."""
+        newest = self.newest(name)
+        if newest is None or newest.meta.deleted:
+            reason = why or ("it was deleted" if newest else "")
+            raise MessageNotFound(
+                f"there is no object {name!r} in bucket {self.bucket}{f': {reason}' if reason else ''}",
+                code=404,
+                err_code=10037,
+                description="no message found",
+            )
+        return newest
+
+
 @dataclass(frozen=True)
 class Version:
-    """An object to be read: what its name stands for, and the one that has the content, which is another one behind a
-    link. ``stream`` is where that lies, ``created`` when that stream was created."""
+    """A version of an object: ``listed`` has the name, ``holder`` the content; behind a link that is another object.
+
+    ``stream`` is the stream that has the content, ``created`` when it was created.
+    """
 
     listed: StoredObject
     holder: StoredObject
@@ -95,23 +97,25 @@ class Version:
     created: str
 
 
-class _Unfit(Exception):
-    """What came is not what the meta message says."""
+class _ContentMismatchError(Exception):
+    """The content is not what the meta message says."""
 
 
-class ObjectReading:
-    """Reads the objects of one bucket. Methods raise `MessageNotFound` when there is no such object, `DataLossError`
-    when it is damaged, and what `ObjectPlace` and `read_range` raise."""
+class ObjectReader:
+    """Reads the objects of one bucket.
 
-    def __init__(self, api: Api, place: ObjectPlace) -> None:
+    Methods raise `MessageNotFound` when there is no such object, `DataLossError` when it is damaged, and what
+    `ObjectIndex` and `read_range` raise.
+    """
+
+    def __init__(self, api: Api, index: ObjectIndex) -> None:
         self._api = api
-        self._place = place
+        self._index = index
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content in pieces, as they lie in the bucket.
+        """Return the chunks of the content. They are the object once the iterator has ended without an error.
 
-        An error at the end means that what came is not the object. `JetStreamError` when the object was replaced after
-        a part of it was handed out: it has to be read again.
+        Raises `JetStreamError` when the object was replaced after its first chunk was returned.
         """
         version = self.version(name)
         for _ in range(_ATTEMPTS):
@@ -121,81 +125,77 @@ class ObjectReading:
                     begun = True
                     yield bytes(chunk)
                 return
-            except _Unfit as fault:
-                version = self._newer(version, fault)
+            except _ContentMismatchError as error:
+                version = self._newer(version, error)
                 if begun:
                     raise JetStreamError(
                         f"{self._what(name)} was replaced while it was read: what came is not all of it, read it again"
                     ) from None
-        raise self._restless(name)
+        raise self._always_replaced(name)
 
     def whole(self, name: str, take: Callable[[Version, Iterator[memoryview]], T]) -> T:
-        """What ``take`` makes of the content. It is called again, from the beginning, when the object was replaced.
+        """Return what ``take`` makes of the content.
 
-        What it returns counts when it has taken all of the content; until then nothing is known to be right.
+        ``take`` is called again, from the beginning, when the object was replaced. It must not use the content before
+        it has taken all of it.
         """
         version = self.version(name)
         for _ in range(_ATTEMPTS):
             try:
                 return take(version, self._content(version))
-            except _Unfit as fault:
-                version = self._newer(version, fault)
-        raise self._restless(name)
+            except _ContentMismatchError as error:
+                version = self._newer(version, error)
+        raise self._always_replaced(name)
 
     def version(self, name: str) -> Version:
-        """What is to be read under a name now. `JetStreamError` for a link that leads to no content."""
-        listed = self._place.there(object_name(name))
-        place, holder = self._place, listed
+        """Return the version that a name has now. Raises `JetStreamError` for a link that leads to no content."""
+        listed = self._index.existing(object_name(name))
+        index, holder = self._index, listed
         if listed.meta.link is not None:
             bucket, target = listed.meta.link
             if not target:
                 raise JetStreamError(f"{self._what(name)} is a link to the whole bucket {bucket}, and has no content")
-            whose = f"{self._what(name)} is a link to object {target!r} of bucket {bucket}"
-            # In a mirror a link to its origin leads to the mirror, too.
-            place = self._place if bucket in (self._place.bucket, listed.origin) else ObjectPlace(self._api, bucket)
-            found = place.newest(target)
-            if found is None or found.meta.deleted:
-                raise missing(bucket, target, whose)
-            if found.meta.link is not None:
-                raise JetStreamError(f"{whose}, which is a link itself, and only one is followed")
-            holder = found
-        return Version(listed, holder, place.stream, place.info().created)
+            link = f"{self._what(name)} is a link to object {target!r} of bucket {bucket}"
+            # A mirror holds the content of its origin, so links to the origin lead to the mirror.
+            if bucket not in (self._index.bucket, listed.origin):
+                index = ObjectIndex(self._api, bucket)
+            holder = index.existing(target, link)
+            if holder.meta.link is not None:
+                raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
+        return Version(listed, holder, index.stream, index.info().created)
 
     def _content(self, version: Version) -> Iterator[memoryview]:
-        """The chunks of a version; raises `_Unfit` behind the last one if they are not the object."""
+        """Return the chunks of a version. Raises `_ContentMismatchError` after the last one if they are not right."""
         holder = version.holder
         meta, check = holder.meta, ContentCheck(holder.meta)
         if meta.nuid and (meta.size or meta.chunks):
-            # The meta message of a version is stored behind its last chunk.
+            # The meta message of a version is stored after its last chunk.
             subject = chunk_subject(holder.origin, meta.nuid)
             part = SequenceRange(version.stream, 1, holder.sequence, meta.chunks, version.created, (subject,))
-            patience = self._api.options.retry_timeout
-            settings = PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, patience, fail_on_data_loss=True)
+            retry_timeout = self._api.options.retry_timeout
+            settings = PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, retry_timeout, fail_on_data_loss=True)
             try:
-                for messages in read_range(lambda _: self._api.connection, part, settings, LABEL):
+                for messages in read_range(self._api.connect, part, settings, LABEL):
                     for chunk in chunk_views(messages):
                         check.add(chunk)
                         yield chunk
             except DataLossError as error:
-                raise _Unfit(check.fault() or str(error)) from None
-        fault = check.fault()
-        if fault is not None:
-            raise _Unfit(fault)
+                raise _ContentMismatchError(check.fault() or str(error)) from None
+        problem = check.fault()
+        if problem is not None:
+            raise _ContentMismatchError(problem)
 
-    def _newer(self, version: Version, fault: _Unfit) -> Version:
-        """The version that has taken the place of one that could not be read; `DataLossError` if there is none."""
+    def _newer(self, version: Version, error: _ContentMismatchError) -> Version:
+        """Return the version that has replaced one whose content is not right. Raises `DataLossError` if none has."""
         name = version.listed.meta.name
         newer = self.version(name)
-        if (newer.stream, newer.created, newer.holder.sequence) == (
-            version.stream,
-            version.created,
-            version.holder.sequence,
-        ):
-            raise DataLossError(f"{self._what(name)} is damaged: {fault}")
+        old = (version.stream, version.created, version.holder.sequence)
+        if (newer.stream, newer.created, newer.holder.sequence) == old:
+            raise DataLossError(f"{self._what(name)} is damaged: {error}")
         return newer
 
     def _what(self, name: str) -> str:
-        return f"object {name!r} of bucket {self._place.bucket}"
+        return f"object {name!r} of bucket {self._index.bucket}"
 
-    def _restless(self, name: str) -> JetStreamError:
+    def _always_replaced(self, name: str) -> JetStreamError:
         return JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")

@@ -1,10 +1,8 @@
-"""Objects of a bucket, put, deleted, linked, and described anew (JETSTREAM ADR-20).
+"""Writes of objects: put, delete, link, rename, change the meta message (ADR-20 "JetStream based Object Stores").
 
-Every meta message is stored only in the place of the one that was looked at. So of those who write an object at the
-same time the last one wins, and nobody's content goes that is still spoken of. Clients that do not look so, nats-py
-among them, are not held up by it.
-
-What the content of an object can be put from: bytes, an iterable of them, a binary file.
+A meta message is stored only if the one that the writer has read is still the latest. So of several writers the last
+one wins, and no writer removes content that a meta message refers to. Clients without this check, such as nats-py, can
+write at the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any, Protocol
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.objects import OBJECT_STORE, ObjectInfo, object_name
-from spark_jetstream.admin.object_reader import ObjectPlace
+from spark_jetstream.admin.object_reader import ObjectIndex
 from spark_jetstream.buckets.object_content import chunks
 from spark_jetstream.buckets.object_store import (
     NewObject,
@@ -31,7 +29,6 @@ from spark_jetstream.buckets.object_store import (
 )
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, chunk_subject, meta_subject
 from spark_jetstream.buckets.uploads import Disposition
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
 from spark_jetstream.protocol.units import shown
 
@@ -40,45 +37,47 @@ _IN_FLIGHT = 1000  # messages; bytes are limited elsewhere
 _RETRIES = 5
 
 
-class ObjectWriting:
-    """Writes to one bucket. Methods raise `JetStreamError` that says why something is not stored: `ApiError` with the
-    server's code where it refused, `OutageError` when it was away for ``retryTimeout``; and what `ObjectPlace` and
-    `ObjectStream` raise."""
+class ObjectWriter:
+    """Writes to one bucket.
 
-    def __init__(self, api: Api, place: ObjectPlace) -> None:
+    Methods raise `ApiError` when the server refuses a message, `OutageError` when it was away for option
+    ``retryTimeout``, another `JetStreamError` with the reason when something is not stored for another one, and what
+    `ObjectIndex` and `ObjectStream` raise.
+    """
+
+    def __init__(self, api: Api, index: ObjectIndex) -> None:
         self._api = api
-        self._place = place
-        self._stream = ObjectStream(self._connect, place.bucket, api.options.retry_timeout)
+        self._index = index
+        self._stream = ObjectStream(api.connect, index.bucket, api.options.retry_timeout)
 
     def put(self, wanted: NewObject) -> ObjectInfo:
-        """Store an object in the place of what has its name."""
+        """Store an object, in place of the one that has its name."""
         with self._uploads(f"store object {wanted.name!r} in") as uploads:
             stored = uploads.store(wanted)
         return self._done(stored.meta, stored.last)
 
     def delete(self, name: str) -> None:
-        """Delete an object, or a link; `MessageNotFound` when it is not there."""
+        """Delete an object or a link. Raises `MessageNotFound`."""
         for _ in range(_ATTEMPTS):
-            found = self._place.there(object_name(name))
-            gone = replace(found.meta, deleted=True, size=0, chunks=0, digest="")
-            if self._replace(found.sequence, gone, f"delete object {name!r} of") is None:
-                continue
-            self._remove_chunks(found.meta.nuid)
-            return
-        raise self._restless(name)
+            existing = self._index.existing(object_name(name))
+            deleted = replace(existing.meta, deleted=True, size=0, chunks=0, digest="")
+            if self._replace(existing.sequence, deleted, f"delete object {name!r} of") is not None:
+                self._remove_chunks(existing.meta.nuid)
+                return
+        raise self._always_replaced(name)
 
     def link(self, name: str, bucket: str, target: str) -> ObjectInfo:
-        """Let a name stand for an object, or with an empty ``target`` for a whole bucket, which must be there."""
-        meta = ObjectMeta(bucket=self._place.bucket, name=object_name(name), nuid=new_nuid(), link=(bucket, target))
+        """Store a link to an object, or with an empty ``target`` to a bucket; the caller checks that it exists."""
+        meta = ObjectMeta(bucket=self._index.bucket, name=object_name(name), nuid=new_nuid(), link=(bucket, target))
         for _ in range(_ATTEMPTS):
-            before = self._place.newest(name)
+            before = self._index.newest(name)
             if before is not None and not before.meta.deleted and before.meta.link is None:
                 raise self._taken(name, "delete it first, or choose another name for the link")
             sequence = self._replace(before.sequence if before else 0, meta, f"store link {name!r} in")
             if sequence is not None:
                 self._remove_chunks(before.meta.nuid if before else "")
                 return self._done(meta, sequence)
-        raise self._restless(name)
+        raise self._always_replaced(name)
 
     def describe(
         self,
@@ -87,36 +86,37 @@ class ObjectWriting:
         headers: Mapping[str, Sequence[str]] | None,
         metadata: Mapping[str, str] | None,
     ) -> ObjectInfo:
-        """Change what stands beside the content; what is None stays."""
+        """Change what the meta message says beside the content; None leaves a field as it is."""
         for _ in range(_ATTEMPTS):
-            found = self._place.there(object_name(name))
-            meta = described(found.meta, description, headers, metadata)
-            if meta == found.meta:
-                return ObjectInfo.of(found)
-            sequence = self._replace(found.sequence, meta, f"change object {name!r} of")
+            existing = self._index.existing(object_name(name))
+            meta = described(existing.meta, description, headers, metadata)
+            if meta == existing.meta:
+                return ObjectInfo.of(existing)
+            sequence = self._replace(existing.sequence, meta, f"change object {name!r} of")
             if sequence is not None:
                 return self._done(meta, sequence)
-        raise self._restless(name)
+        raise self._always_replaced(name)
 
-    def rename(self, found: StoredObject, meta: ObjectMeta) -> ObjectInfo:
-        """Give an object the name, and whatever else, of ``meta``; it has both names for a moment.
+    def rename(self, existing: StoredObject, meta: ObjectMeta) -> ObjectInfo:
+        """Give an object the name, and all else, of ``meta``. For a moment the object has both names.
 
-        When it is replaced under its old name in that moment, that has no new name in the end: `JetStreamError`.
+        Raises `JetStreamError` when another writer replaces it under its old name in that moment; its old name stays.
         """
-        old, bucket = found.meta.name, self._place.bucket
-        there = self._place.newest(meta.name)
-        # One that has the same chunks is what a rename that was broken off has left.
+        old, bucket = existing.meta.name, self._index.bucket
+        there = self._index.newest(meta.name)
+        # An object with the same chunks was left by a rename that was interrupted.
         other = None if there is None or there.meta.nuid == meta.nuid else there.meta
         if other is not None and not other.deleted:
             raise self._taken(meta.name, "delete it first, or choose another name")
         with self._uploads(f"rename object {old!r} of") as uploads:
-            # Who is killed while he replaces an object notes that its chunks may go. These are to stay.
+            # A writer that was killed while it replaced this object has noted that its chunks may be removed. They
+            # must stay.
             uploads.disown(old, meta.nuid)
             sequence = uploads.store_meta(meta, there.sequence if there else 0)
-            # Not tried again: how many messages went says whether the old name was still that of this object.
-            once = ObjectStream(self._connect, bucket, 0.0)
+            # Without retries: the number of removed messages says whether the old name was still that of this object.
+            once = ObjectStream(self._api.connect, bucket, 0.0)
             try:
-                removed = once.remove(meta_subject(bucket, old), found.sequence)
+                removed = once.remove(meta_subject(bucket, old), existing.sequence)
             except JetStreamError as error:
                 if not error.retriable:
                     raise
@@ -125,28 +125,23 @@ class ObjectWriting:
                     f"too: {error}. Rename it once more before anything is put or deleted under either name: they "
                     "share its content"
                 ) from None
-            if not removed and self._place.newest(old) is not None:
+            if not removed and self._index.newest(old) is not None:
                 self._stream.remove(meta_subject(bucket, meta.name), sequence)
                 raise JetStreamError(
-                    f"object {old!r} of bucket {bucket} keeps its name: somebody else replaced it just now"
+                    f"object {old!r} of bucket {bucket} keeps its name: another writer replaced it just now"
                 )
             uploads.disown(old, meta.nuid)
         if other is not None:
             self._remove_chunks(other.nuid)
         return self._done(meta, sequence)
 
-    # Parts of it
-
-    def _connect(self, patience: float) -> Connection:
-        return self._api.connection
-
     @contextmanager
     def _uploads(self, what: str) -> Iterator[ObjectUploads]:
-        """What stores things; its failures become errors that begin with ``what``, an infinitive without "to"."""
-        bucket, options = self._place.bucket, self._api.options
-        fault = writing_fault(self._place.info().config, bucket)
-        if fault:
-            raise JetStreamError(f"cannot {what} bucket {bucket}, which {fault}")
+        """Open the uploads; errors begin with ``what``, an infinitive without "to"."""
+        bucket, options = self._index.bucket, self._api.options
+        problem = writing_fault(self._index.info().config, bucket)
+        if problem:
+            raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
         settings = UploadSettings(
             max_in_flight=_IN_FLIGHT,
             ack_timeout=options.request_timeout,
@@ -158,13 +153,13 @@ class ObjectWriting:
             retries="",
         )
         try:
-            with OBJECT_STORE.naming(bucket), ObjectUploads(self._connect, self._stream, settings) as uploads:
+            with OBJECT_STORE.naming(bucket), ObjectUploads(self._api.connect, self._stream, settings) as uploads:
                 yield uploads
         except ObjectNotStored as failure:
             raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None
 
     def _replace(self, expected: int, meta: ObjectMeta, what: str) -> int | None:
-        """Store a meta message in the place of one; its sequence, None when another one is there by now."""
+        """Store a meta message in place of one; return its sequence, None when another writer has replaced that one."""
         with self._uploads(what) as uploads:
             try:
                 return uploads.store_meta(meta, expected)
@@ -175,23 +170,23 @@ class ObjectWriting:
 
     def _remove_chunks(self, nuid: str) -> None:
         if nuid:
-            self._stream.remove(chunk_subject(self._place.bucket, nuid))
+            self._stream.remove(chunk_subject(self._index.bucket, nuid))
 
     def _done(self, meta: ObjectMeta, sequence: int) -> ObjectInfo:
-        """What was stored, with the server's time; without one when somebody has replaced it already."""
-        subject = meta_subject(self._place.bucket, meta.name)
+        """Return what was stored, with the server's time; without one when another writer has replaced it already."""
+        subject = meta_subject(self._index.bucket, meta.name)
         try:
-            time = Messages(self._api).get(self._place.stream, sequence).time.nanoseconds
+            time = Messages(self._api).get(self._index.stream, sequence).time.nanoseconds
         except MessageNotFound:
             time = 0
         return ObjectInfo.of(StoredObject(meta, subject, sequence, time))
 
     def _taken(self, name: str, advice: str) -> OptionError:
-        return OptionError(f"bucket {self._place.bucket} has an object {name!r} already: {advice}", option="name")
+        return OptionError(f"bucket {self._index.bucket} has an object {name!r} already: {advice}", option="name")
 
-    def _restless(self, name: str) -> JetStreamError:
+    def _always_replaced(self, name: str) -> JetStreamError:
         return JetStreamError(
-            f"object {name!r} of bucket {self._place.bucket} was replaced again each time before it could be changed, "
+            f"object {name!r} of bucket {self._index.bucket} was replaced again each time before it could be changed, "
             f"{_ATTEMPTS} times"
         )
 
@@ -203,21 +198,21 @@ def described(
     metadata: Mapping[str, str] | None,
     name: str | None = None,
 ) -> ObjectMeta:
-    """The same with another description, headers, metadata, name; what is None stays."""
+    """Return a meta message with another description, headers, metadata, name; None leaves a field as it is."""
     given = {"description": description, "headers": headers, "metadata": metadata, "name": name}
     changed = replace(meta, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     return changed if changed.description else replace(changed, description=None)
 
 
-def _error(said: str, failure: ObjectNotStored) -> JetStreamError:
+def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
     if failure.denied is not None:
-        failure.denied.args = (said,)
+        failure.denied.args = (text,)
         return failure.denied
     if failure.hope is Disposition.OUTAGE:
-        return OutageError(said)
+        return OutageError(text)
     if failure.err_code:
-        return ApiError(said, code=0, err_code=failure.err_code, description=failure.why)
-    return JetStreamError(said)
+        return ApiError(text, code=0, err_code=failure.err_code, description=failure.why)
+    return JetStreamError(text)
 
 
 Progress = Callable[[int, int], None]
@@ -226,18 +221,19 @@ Progress = Callable[[int, int], None]
 class BinaryFile(Protocol):
     """A file that was opened for reading bytes."""
 
-    def read(self, size: int, /) -> bytes | None: ...
+    def read(self, size: int, /) -> bytes | None:
+        """Read up to so many bytes."""
 
 
 Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile
-"""What content can be: bytes, pieces of any size, or a binary file, read from where it stands to its end."""
+"""What content can be: bytes, pieces of any size, or a binary file, read from its position to its end."""
 
 
 def new_object(name: str, data: Data, progress: Progress | None = None, **fields: Any) -> NewObject:
-    """What is to be stored: ``fields`` are others of `NewObject`.
+    """Return the object to store; ``fields`` are other fields of `NewObject`.
 
-    ``progress`` gets the bytes that went out and how many there are, 0 when that is not known. `OptionError` for data
-    that is none; what comes out of an iterable or a file is checked when it comes.
+    ``progress`` gets the bytes sent and their total, 0 when the total is not known. Raises `OptionError` for another
+    type of ``data``; the pieces of an iterable or a file are checked when they are read.
     """
     parts, total, repeatable = _parts(data)
 
@@ -253,7 +249,7 @@ def new_object(name: str, data: Data, progress: Progress | None = None, **fields
 
 
 def _parts(data: Any) -> tuple[Callable[[int], Iterator[bytes | memoryview]], int, bool]:
-    """What makes chunks, how many bytes they are in all, and whether it can be done again."""
+    """Return the function that makes chunks, their bytes in all, and whether it can be called again."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         view = memoryview(data).cast("B")
         return lambda size: chunks(view, size), len(view), True
@@ -283,7 +279,6 @@ def _file_parts(file: Any) -> tuple[Callable[[int], Iterator[bytes | memoryview]
 
 
 def _pieces(file: Any, size: int) -> Iterator[Any]:
-    """What a file gives, up to its end."""
     while True:
         piece = file.read(size)
         if piece is None:
@@ -294,7 +289,7 @@ def _pieces(file: Any, size: int) -> Iterator[Any]:
 
 
 def _regular(pieces: Iterable[Any], size: int) -> Iterator[bytes | memoryview]:
-    """Pieces of any size, as pieces of the same size; the last one has what is left."""
+    """Return the bytes of ``pieces`` as pieces of the same size; the last one has the rest."""
     kept = bytearray()
     for piece in pieces:
         if not isinstance(piece, (bytes, bytearray, memoryview)):
@@ -313,5 +308,5 @@ def _regular(pieces: Iterable[Any], size: int) -> Iterator[bytes | memoryview]:
 
 
 def _wrong(what: str) -> OptionError:
-    said = f"the content of an object must be bytes, an iterable of bytes, or a file opened as binary, not {what}"
-    return OptionError(said, option="data")
+    expected = "bytes, an iterable of bytes, or a file opened as binary"
+    return OptionError(f"the content of an object must be {expected}, not {what}", option="data")

@@ -1,6 +1,6 @@
-"""Object Store buckets: list, create, change, seal, delete (JETSTREAM ADR-20). Their objects: `ObjectBucket`.
+"""Object Store buckets: list, create, change, seal, delete; and the objects of one bucket (`ObjectBucket`).
 
-`ObjectBucket`: the objects of one bucket, to and from files.
+ADR-20 "JetStream based Object Stores".
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.models.changes import refuse_difference
-from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.objects import (
     OBJECT_STORE,
     ObjectBucketConfig,
@@ -27,115 +26,137 @@ from spark_jetstream.admin.models.objects import (
     stream_fields,
 )
 from spark_jetstream.admin.models.streams import StreamConfig
-from spark_jetstream.admin.object_reader import ObjectPlace, ObjectReading, Version
-from spark_jetstream.admin.object_writer import Data, ObjectWriting, Progress, described, new_object
+from spark_jetstream.admin.object_reader import ObjectIndex, ObjectReader, Version
+from spark_jetstream.admin.object_writer import Data, ObjectWriter, Progress, described, new_object
 from spark_jetstream.admin.watch import LABEL, settings, watch
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, StoredObject, stored_objects
 from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options.values import file_path
 from spark_jetstream.streams.latest import TablePart, read_table
 
+Config = ObjectBucketConfig | Mapping[str, Any]
+
 
 class ObjectBucket:
-    """The objects of one bucket; ``admin.objects.bucket(name)``. Nothing is asked of a server before a method is.
+    """The objects of one bucket; ``admin.objects.bucket(name)``. The first method sends the first request.
 
-    Names are any text of up to 2,048 bytes; ``/`` means nothing in them. All methods raise `StreamNotFound` when there
-    is no such bucket, and what `Api` raises; `MessageNotFound` for an object that is not there, or was deleted.
+    A name is any text of up to 2,048 bytes; ``/`` has no meaning. All methods raise what `Api` raises; `StreamNotFound`
+    when there is no such bucket; `MessageNotFound` for an object that does not exist or was deleted; `OptionError` for
+    an argument that cannot be one.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:
         self._api = api
-        self._place = ObjectPlace(api, bucket)
-        self._reading = ObjectReading(api, self._place)
-        self._writing = ObjectWriting(api, self._place)
+        self._index = ObjectIndex(api, bucket)
+        self._reader = ObjectReader(api, self._index)
+        self._writer = ObjectWriter(api, self._index)
 
     @property
     def name(self) -> str:
-        """The bucket."""
-        return self._place.bucket
+        """The name of the bucket."""
+        return self._index.bucket
 
     def status(self) -> ObjectBucketInfo:
-        """The bucket: its configuration and its size."""
-        return ObjectBucketInfo(self._place.info())
+        """Return the configuration of the bucket and its size."""
+        return ObjectBucketInfo(self._index.info())
 
     # Looking
 
     def list(self, *, deleted: bool = False) -> Iterator[ObjectInfo]:
-        """All objects and links, in the order in which they were stored; with ``deleted`` also what is left of others.
+        """Return all objects and links, in the order in which they were stored; with ``deleted`` also deleted ones.
 
-        An object that is there all the time comes once, however often it is replaced meanwhile.
+        An object that exists from the first to the last request is returned exactly once, however often it is replaced
+        meanwhile.
         """
-        info = self._place.info()
-        part = TablePart(self._place.stream, info.created, (self._place.metas,))
-        for messages in read_table(lambda _: self._api.connection, part, settings(self._api), LABEL):
+        info = self._index.info()
+        part = TablePart(self._index.stream, info.created, (self._index.metas,))
+        for messages in read_table(self._api.connect, part, settings(self._api), LABEL):
             for stored in stored_objects(messages, self.name):
                 if deleted or not stored.meta.deleted:
                     yield ObjectInfo.of(stored)
 
     def info(self, name: str, *, deleted: bool = False) -> ObjectInfo:
-        """An object, or a link, which is not followed; with ``deleted`` also what is left of a deleted one."""
-        if deleted:
-            found = self._place.newest(object_name(name))
-            if found is not None:
-                return ObjectInfo.of(found)
-        return ObjectInfo.of(self._place.there(object_name(name)))
+        """Return an object, or a link without following it; with ``deleted`` also a deleted one."""
+        if deleted and (newest := self._index.newest(object_name(name))) is not None:
+            return ObjectInfo.of(newest)
+        return ObjectInfo.of(self._index.existing(object_name(name)))
 
     def watch(
         self, *, updates_only: bool = False, deleted: bool = True, timeout: float | None = None
     ) -> Iterator[ObjectInfo | None]:
-        """Objects as they are put, described anew and, with ``deleted``, deleted; without an end.
+        """Return the objects of the bucket, then None once, then every change; without an end.
 
-        First those that are there (not with ``updates_only``), then None once, then each change as it is stored. Behind
-        the None it ends when nothing came for ``timeout`` seconds; None for never. Closing the iterator ends it.
-        `DataLossError` when the bucket is deleted meanwhile.
+        Closing the iterator ends it.
+
+        Args:
+            updates_only: Begin with the None.
+            deleted: Return deletions too.
+            timeout: After the None, end when no change came for so many seconds.
+
+        Raises:
+            DataLossError: The bucket was deleted or created again, or a server lost data that it had.
+            OutageError: The server was away for longer than option ``retryTimeout``.
         """
         with OBJECT_STORE.naming(self.name):
-            found = watch(
+            messages = watch(
                 self._api,
-                self._place.stream,
-                (self._place.metas,),
+                self._index.stream,
+                (self._index.metas,),
                 start=None if updates_only else 1,
                 latest=not updates_only,
                 timeout=timeout,
             )
-        return self._changes(found, deleted)
 
-    def _changes(self, found: Iterator[StoredMessage | None], deleted: bool) -> Iterator[ObjectInfo | None]:
-        for message in found:
-            if message is None:
-                yield None
-                continue
-            time = message.time.nanoseconds
-            stored = StoredObject.read(message.data, self.name, message.subject, message.seq, time)
-            if deleted or not stored.meta.deleted:
-                yield ObjectInfo.of(stored)
+        def changes() -> Iterator[ObjectInfo | None]:
+            for message in messages:
+                if message is None:
+                    yield None
+                    continue
+                time = message.time.nanoseconds
+                stored = StoredObject.read(message.data, self.name, message.subject, message.seq, time)
+                if deleted or not stored.meta.deleted:
+                    yield ObjectInfo.of(stored)
+
+        return changes()
 
     # Reading
 
     def get(self, name: str) -> bytes:
-        """The content of an object, behind a link that of the object it leads to.
+        """Return the content of an object, or of the object that a link leads to.
 
-        `DataLossError` when it is damaged: number of chunks, size or SHA-256 are not those of its meta message.
+        Raises:
+            DataLossError: The object is damaged: number of chunks, size or SHA-256 are not those of its meta message.
         """
-        return self._reading.whole(name, lambda version, content: b"".join(content))
+        return self._reader.whole(name, lambda version, content: b"".join(content))
 
     def read(self, name: str) -> Iterator[bytes]:
-        """The content as it comes, for objects of any size: it needs the memory of a few chunks.
+        """Return the chunks of the content, for objects of any size: it needs the memory of a few chunks.
 
-        What came is the object when the iterator has ended without an error, and not before: `DataLossError` comes
-        behind the last chunk. `JetStreamError` when somebody has replaced the object meanwhile: read it again.
+        The chunks are the object once the iterator has ended without an error, and not before.
+
+        Raises:
+            DataLossError: After the last chunk: the object is damaged.
+            JetStreamError: Another writer replaced the object meanwhile: read it again.
         """
-        yield from self._reading.chunks(name)
+        yield from self._reader.chunks(name)
 
     def get_file(
         self, name: str, path: str | os.PathLike[str], *, overwrite: bool = False, progress: Progress | None = None
     ) -> ObjectInfo:
-        """Write the content to a file, which is there when all of it is right, and not before; what was written.
+        """Write the content to a file, which appears when all of the content is right; return the object.
 
-        Until then it stands beside it, under a name that begins with a dot and ends with ``.part``. `OptionError` when
-        there is something at ``path``, unless ``overwrite``, and in any case when that is not a file but a directory or
-        a device; `JetStreamError` when it cannot be written. A file that is overwritten keeps its permissions.
-        ``progress`` gets the bytes that came and how many there are.
+        Until then the content is in a file beside it, whose name begins with a dot and ends with ``.part``.
+
+        Args:
+            name: The object, or a link to it.
+            path: The file.
+            overwrite: Replace an existing file. It keeps its permissions.
+            progress: Called with the bytes written and their total.
+
+        Raises:
+            OptionError: The file exists, and ``overwrite`` is False; or ``path`` is a directory or a device.
+            DataLossError: The object is damaged.
+            JetStreamError: The file cannot be written.
         """
         target = Path(file_path("path", path))
         _refuse_existing(target, overwrite)
@@ -146,7 +167,7 @@ class ObjectBucket:
             done = 0
             with _using(target, "write"), temporary.open("wb") as file:
                 if mode is not None:
-                    # Before there is anything to read.
+                    # Before the file has content that others could read.
                     temporary.chmod(mode)
                 for chunk in content:
                     done += file.write(chunk)
@@ -157,12 +178,12 @@ class ObjectBucket:
             return ObjectInfo.of(version.holder)
 
         try:
-            info = self._reading.whole(name, take)
+            info = self._reader.whole(name, take)
             _refuse_existing(target, overwrite)
             with _using(target, "write"):
                 temporary.replace(target)
         finally:
-            # Where it could not be made it cannot be removed either.
+            # Where the path cannot exist, `unlink` raises.
             if os.path.lexists(temporary):
                 temporary.unlink(missing_ok=True)
         return info
@@ -180,15 +201,26 @@ class ObjectBucket:
         metadata: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> ObjectInfo:
-        """Store an object; it takes the place of what has its name, a link too, with all that stood beside that.
+        """Store an object, in place of the object or link that has its name; return it.
 
-        ``data`` is bytes, an iterable of bytes, or a file opened as binary. Chunks have ``chunk_size`` bytes, or what
-        the server and the bucket's ``max_msg_size`` allow. Until all of it is stored readers see the old object. What
-        was refused or cut off is tried again, except for an iterable or a file that cannot go back to its beginning.
+        Until all of it is stored readers see the old object. Chunks that were refused or cut off are sent again, unless
+        ``data`` is an iterable, or a file that cannot seek back. After an error the old object stays, and the chunks of
+        the new one are removed; after an `OutageError`, by the next put under this name. When only the last
+        acknowledgement is missing, the error says so, and the object may be the new one. What ``data`` raises is not
+        caught.
 
-        `JetStreamError` when it is not stored: the old object stays, and the chunks of the new one are removed. What
-        ``data`` raises comes out as it is. After an `OutageError`, the next put under this name removes them. Should
-        only the last acknowledgement be missing, its message says so, and the object may be the new one.
+        Args:
+            name: The name.
+            data: Bytes, an iterable of bytes, or a file opened as binary.
+            chunk_size: Bytes of a chunk; the server and ``max_msg_size`` of the bucket may allow fewer.
+            description: A text beside the content.
+            headers: Headers beside the content, each with one text or several.
+            metadata: Texts beside the content, by name.
+            progress: Called with the bytes sent and their total (0 when it is not known).
+
+        Raises:
+            ApiError: The server refused the object.
+            OutageError: The server was away for longer than option ``retryTimeout``.
         """
         if type(chunk_size) is not int or chunk_size < 1:
             raise OptionError(f"chunk_size must be a whole number of bytes from 1 on, not {chunk_size!r}")
@@ -201,7 +233,7 @@ class ObjectBucket:
             headers={} if headers is None else _headers(headers),
             metadata={} if metadata is None else _metadata(metadata),
         )
-        return self._writing.put(wanted)
+        return self._writer.put(wanted)
 
     def put_file(
         self,
@@ -214,9 +246,11 @@ class ObjectBucket:
         metadata: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> ObjectInfo:
-        """`put` a file, under its own name without the folders in front of it if no other is given.
+        """Store a file as `put` does, by default under its file name.
 
-        `OptionError` when it cannot be opened, `JetStreamError` when it cannot be read.
+        Raises:
+            OptionError: The file cannot be opened.
+            JetStreamError: The file cannot be read, and what `put` raises.
         """
         source = Path(file_path("path", path))
         try:
@@ -235,8 +269,8 @@ class ObjectBucket:
             )
 
     def delete(self, name: str) -> None:
-        """Delete an object, or a link (not what it leads to). Its name stays known as that of a deleted object."""
-        self._writing.delete(name)
+        """Delete an object, or a link (not what it leads to). Its meta message stays, and says that it was deleted."""
+        self._writer.delete(name)
 
     def update_meta(
         self,
@@ -247,50 +281,54 @@ class ObjectBucket:
         headers: Mapping[str, Sequence[str]] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectInfo:
-        """Change an object's name, description, headers, metadata. None leaves each as it is, an empty one removes it.
+        """Change an object's name, description, headers, metadata; return it.
 
-        `OptionError` when an object of the new name is there. For a moment an object has both names. Only writers who
-        note what they do (this package's) leave its content alone when they put something under its old name in that
-        moment.
+        None leaves a field as it is, an empty value removes it. With another name, the object has both names for a
+        moment. If another writer puts an object under the old name in that moment, only this package leaves the content
+        alone.
+
+        Raises:
+            OptionError: An object with the new name exists.
         """
         given_headers = None if headers is None else _headers(headers)
         given_metadata = None if metadata is None else _metadata(metadata)
         if new_name is None or new_name == name:
-            return self._writing.describe(name, description, given_headers, given_metadata)
-        found = self._place.there(object_name(name))
-        return self._writing.rename(
-            found, described(found.meta, description, given_headers, given_metadata, name=object_name(new_name))
+            return self._writer.describe(name, description, given_headers, given_metadata)
+        existing = self._index.existing(object_name(name))
+        return self._writer.rename(
+            existing, described(existing.meta, description, given_headers, given_metadata, name=object_name(new_name))
         )
 
     def link(self, name: str, to_bucket: str, to_name: str) -> ObjectInfo:
-        """Let a name stand for an object of this or another bucket, whatever is put there later.
+        """Store a link to an object of this or another bucket; it leads to whatever has that name when it is read.
 
-        It takes the place of another link, and not of an object (`OptionError`). `MessageNotFound` when there is no
-        such object, `OptionError` when it is a link itself: readers follow one only.
+        Raises:
+            MessageNotFound: There is no such object.
+            OptionError: It is a link itself (readers follow only one), or ``name`` is the name of an object.
         """
-        target = ObjectPlace(self._api, to_bucket).there(object_name(to_name))
+        target = ObjectIndex(self._api, to_bucket).existing(object_name(to_name))
         if target.meta.link is not None:
             raise OptionError(
                 f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not followed"
             )
-        return self._writing.link(name, OBJECT_STORE.name(to_bucket), to_name)
+        return self._writer.link(name, OBJECT_STORE.name(to_bucket), to_name)
 
     def link_bucket(self, name: str, to_bucket: str) -> ObjectInfo:
-        """Let a name stand for a whole bucket. There is no content behind it; else as `link`."""
-        ObjectPlace(self._api, to_bucket).info()
-        return self._writing.link(name, OBJECT_STORE.name(to_bucket), "")
+        """Store a link to a whole bucket, which has no content. Raises what `link` raises."""
+        ObjectIndex(self._api, to_bucket).info()
+        return self._writer.link(name, OBJECT_STORE.name(to_bucket), "")
 
 
 def _headers(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Headers, with one text standing for a list of one; `OptionError` for what is no text."""
-    found = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
-    if not all(isinstance(each, str) for name, values in found.items() for each in (name, *values)):
+    """Return headers; a single text is a list of one. Raises `OptionError` for anything but text."""
+    headers = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
+    if not all(isinstance(text, str) for name, values in headers.items() for text in (name, *values)):
         raise OptionError("headers must be a mapping of names to lists of text", option="headers")
-    return found
+    return headers
 
 
 def _metadata(given: Mapping[str, str]) -> dict[str, str]:
-    if not all(isinstance(each, str) for pair in given.items() for each in pair):
+    if not all(isinstance(text, str) for pair in given.items() for text in pair):
         raise OptionError("metadata must be a mapping of text to text", option="metadata")
     return dict(given)
 
@@ -298,7 +336,7 @@ def _metadata(given: Mapping[str, str]) -> dict[str, str]:
 def _refuse_existing(target: Path, overwrite: bool) -> None:
     with _using(target, "write"):
         if target.exists() and not target.is_file():
-            # To replace a device, /dev/null for example, would break other programs.
+            # Replacing a device such as /dev/null would break other programs.
             raise OptionError(f"{target} exists already, and is no file: choose another path", option="path")
         if os.path.lexists(target) and not overwrite:
             raise OptionError(
@@ -307,12 +345,12 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 
 
 def _mode(target: Path) -> int | None:
-    """The permissions of a file that is there; None for none, and for a link, which is replaced itself."""
+    """Return the permissions of an existing file; None without one, and for a link, which is replaced itself."""
     try:
-        found = target.lstat().st_mode
+        mode = target.lstat().st_mode
     except (OSError, ValueError):
         return None
-    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
 
 
 @contextlib.contextmanager
@@ -323,42 +361,40 @@ def _using(path: Path, what: str) -> Iterator[None]:
         raise JetStreamError(f"cannot {what} {path}: {error.strerror or error}") from error
 
 
-Config = ObjectBucketConfig | Mapping[str, Any]
-
-
 class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     """The Object Store buckets of an account; ``admin.objects``.
 
-    A bucket is set up by the fields of `ObjectBucketConfig`, each by its name, or a whole one, or a mapping. What is
-    made is what the clients of NATS make. All methods raise what `Api` raises; `StreamNotFound` names the bucket. A
-    shorter ``ttl`` removes objects.
+    A configuration is an `ObjectBucketConfig`, a mapping, or single fields by name. The streams are those that the
+    clients of NATS create. A shorter ``ttl`` removes objects. All methods raise what `Api` raises; `StreamNotFound`
+    names the bucket.
     """
 
     def __init__(self, api: Api) -> None:
         super().__init__(api, ObjectBucketInfo)
 
     def bucket(self, name: str) -> ObjectBucket:
-        """The objects of a bucket. Nothing is asked of a server yet."""
+        """Return a bucket, to read and write its objects. No request is sent yet."""
         return ObjectBucket(self._api, name)
 
     def load_or_create(self, bucket: str, config: Config | None = None, /, **fields: Any) -> ObjectBucketInfo:
-        """The bucket, created if there is none.
+        """Return the bucket; create it if it does not exist.
 
-        `JetStreamError` that lists the differences when there is one that differs in something that is given here.
+        Raises:
+            JetStreamError: The bucket differs in a field that is given here; the error lists the differences.
         """
         wanted = self._wanted(bucket, config, fields)
         try:
-            found = self.load(bucket)
+            info = self.load(bucket)
         except StreamNotFound:
             return ObjectBucketInfo(self._streams.load_or_create(wanted, given_only=True))
         what = f"bucket {bucket}"
-        # What clients set differently does not matter to anybody: the subjects and rollups do.
+        # Clients set these two differently, and work with either; subjects and rollups must be the same.
         compared = {name: value for name, value in wanted.items() if name not in ("discard", "allow_direct")}
-        refuse_difference(StreamConfig.parse(compared, what), found.stream.config, what, given_only=True)
-        return found
+        refuse_difference(StreamConfig.parse(compared, what), info.stream.config, what, given_only=True)
+        return info
 
     def seal(self, bucket: str) -> None:
-        """Let nothing in and nothing out of a bucket, for ever."""
+        """Forbid all changes of the objects of a bucket, for ever."""
         name = OBJECT_STORE.name(bucket)
         with OBJECT_STORE.naming(name):
             self._streams.seal(self._stream(name))

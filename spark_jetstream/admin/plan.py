@@ -1,7 +1,7 @@
-"""What has to be done to have streams and consumers as they are wanted, and doing it.
+"""Plans: the steps that make streams and consumers what descriptions say, and their execution.
 
-A plan is data: it prints as lines of text and as JSON, and can be looked at before it is carried out. Once it is, there
-is nothing left to do: the plan that is made next has no changes.
+A plan is data: it prints as lines of text and as JSON before it is carried out. After that the next plan of the same
+descriptions has no changes.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _SIGNS: dict[Action, str] = {
 
 
 class PlanOutdated(JetStreamError):
-    """Since the plan was made somebody has changed what it is about. Another plan may succeed."""
+    """Another client changed a stream or consumer after the plan was made. Another plan may succeed."""
 
     retriable: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Step:
-    """What has to be done about one stream, or about one consumer of it.
+    """One step of a plan: a stream, or a consumer of it.
 
-    ``consumer`` is empty for the stream itself. ``wanted`` is how it is described, ``target`` the whole of what it is
-    to become, ``actual`` what it is (None: it is not there). ``reasons`` say why nothing can be done where ``action``
-    is "refused", besides those of the ``differences``.
+    ``consumer`` is empty for the stream itself. ``wanted`` is the described configuration, ``target`` the complete one,
+    ``actual`` that of the server (None: it does not exist). Where ``action`` is "refused", ``reasons`` say why, besides
+    those of the ``differences``.
     """
 
     stream: str
@@ -76,35 +76,33 @@ class Step:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Each difference in words, with why it is refused and what it risks; then the other ``reasons``."""
-        return (*(difference_words(each) for each in self.differences), *self.reasons)
+        """Each difference as text, with why it is refused and what it risks; then the other ``reasons``."""
+        return (*map(difference_words, self.differences), *self.reasons)
 
     def lines(self) -> list[str]:
-        """For people: what is done, and below it each field that is set or changed."""
+        """Return the step as text: the action, and each field that is set or changed."""
         names = {"name", "durable_name"}
         given = (name for name in self.wanted.field_names if name in self.wanted.model_fields_set - names)
         new = [f"{name}: {readable(getattr(self.wanted, name))}" for name in given] if self.action == "create" else []
-        return [f"{_SIGNS[self.action]} {self.what}", *(f"    {each}" for each in (*new, *self.changes))]
+        return [f"{_SIGNS[self.action]} {self.what}", *(f"    {line}" for line in (*new, *self.changes))]
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. Values are as the API has them: durations in nanoseconds, sizes in bytes."""
-        found: dict[str, Any] = {"stream": self.stream}
-        if self.consumer:
-            found["consumer"] = self.consumer
-        found["action"] = self.action
-        if self.action == "create":
-            found["config"] = self.target.body()
-        found["differences"] = [difference_data(each) for each in self.differences]
-        if self.reasons:
-            found["reasons"] = list(self.reasons)
-        return found
+        """Return the step as data that `json` writes, with values of the API: nanoseconds, bytes."""
+        return {
+            "stream": self.stream,
+            **({"consumer": self.consumer} if self.consumer else {}),
+            "action": self.action,
+            **({"config": self.target.body()} if self.action == "create" else {}),
+            "differences": [*map(difference_data, self.differences)],
+            **({"reasons": list(self.reasons)} if self.reasons else {}),
+        }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps, in the order in which they are done: each stream, and then its consumers.
+    """The steps in their order: each stream, and then its consumers.
 
-    ``given_only``: fields that a description does not set stay as they are; else they get the server's default.
+    ``given_only``: fields that a description does not set stay as they are; else they get their defaults.
     """
 
     steps: tuple[Step, ...]
@@ -112,43 +110,44 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """Whether anything is not as it is wanted, possible to change or not."""
+        """Whether a stream or consumer differs from its description, even if it cannot be changed."""
         return any(step.action != "unchanged" for step in self.steps)
 
     @property
     def refused(self) -> tuple[Step, ...]:
-        """The steps that cannot be done. With any of them a plan is not carried out at all."""
+        """The steps that cannot be carried out. With one of them, no step of the plan is."""
         return tuple(step for step in self.steps if step.action == "refused")
 
     def lines(self) -> list[str]:
-        """The plan as text."""
+        """Return the plan as text."""
         return [line for step in self.steps for line in step.lines()]
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as data that `json` writes."""
+        """Return the plan as data that `json` writes."""
         return {"changes": self.changes, "steps": [step.to_json() for step in self.steps]}
 
 
 def make_plan(connection: Connection, wanted: Iterable[Wanted], *, given_only: bool = False, note: str = "") -> Plan:
-    """Compare what is wanted with what the server has; nothing is changed.
+    """Compare descriptions with what the server has. Consumers that no description names are ignored.
 
-    Consumers that no description names are left alone. ``note`` goes into errors, behind what was asked. Raises what
-    `Connection.api` does.
+    Errors have ``note`` after what was asked. Raises what `Connection.api` raises.
     """
     work = _Work(connection, given_only, note)
-    return Plan(tuple(step for each in wanted for step in work.steps(each)), given_only)
+    return Plan(tuple(step for description in wanted for step in work.steps(description)), given_only)
 
 
 def carry_out(connection: Connection, plan: Plan, *, note: str = "") -> None:
-    """Do what the plan says; each answer of the server is compared with what was wanted.
+    """Carry out a plan; each reply of the server is compared with the description.
 
-    Nothing is done when a step is refused. Before an update the server is asked once more: `PlanOutdated` when what is
-    there is neither what the plan has seen nor what it wants. `JetStreamError` when the server did not do all of it,
-    and what `Connection.api` raises; steps that were done before stay done, as the error says: plan again.
+    Nothing is done when a step is refused. An update reads the configuration again first.
+
+    Raises:
+        PlanOutdated: The configuration is neither that of the plan nor the described one.
+        JetStreamError: A step is refused; or the server ignored a field; and what `Connection.api` raises. Steps that
+            were done stay done, as the error says: make another plan.
     """
     if plan.refused:
-        said = "; ".join(f"{step.what} cannot be updated: {', '.join(step.changes)}" for step in plan.refused)
-        raise JetStreamError(f"nothing was changed{note}: {said}")
+        raise JetStreamError(f"nothing was changed{note}: {refusals(plan)}")
     work = _Work(connection, plan.given_only, note)
     done: list[str] = []
     for step in plan.steps:
@@ -166,8 +165,13 @@ def carry_out(connection: Connection, plan: Plan, *, note: str = "") -> None:
         done.append(f"{step.action} {step.what}")
 
 
+def refusals(plan: Plan) -> str:
+    """Return the steps that cannot be carried out, with their reasons, as text."""
+    return "; ".join(f"{step.what} cannot be updated: {', '.join(step.changes)}" for step in plan.refused)
+
+
 class _Work:
-    """Requests about streams and consumers, and what they come to."""
+    """Makes and carries out steps."""
 
     def __init__(self, connection: Connection, given_only: bool, note: str) -> None:
         self._connection = connection
@@ -176,12 +180,12 @@ class _Work:
 
     def steps(self, wanted: Wanted) -> list[Step]:
         name = wanted.stream.name
-        found = [self._step(name, "", wanted.stream, self._actual(name, ""))]
+        steps = [self._step(name, "", wanted.stream, self._actual(name, ""))]
         for consumer in wanted.consumers:
             known = consumer.name or consumer.durable_name
-            there = None if found[0].actual is None else self._actual(name, known)
-            found.append(self._step(name, known, consumer, there))
-        return found
+            actual = None if steps[0].actual is None else self._actual(name, known)
+            steps.append(self._step(name, known, consumer, actual))
+        return steps
 
     def create(self, step: Step) -> None:
         body = step.target.body()
@@ -190,7 +194,7 @@ class _Work:
         except ApiError as error:
             if not isinstance(error, StreamExists) and error.err_code != jsapi.CONSUMER_EXISTS:
                 raise
-            # Somebody was faster, which is fine if it was for the same.
+            # Another client was faster. Its stream or consumer may be as described.
             now = self._again(step)
             if now.action != "unchanged":
                 raise _outdated(now) from None
@@ -222,33 +226,32 @@ class _Work:
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
             return make("create", target=wanted)
-        found = tuple(differences(wanted, actual, given_only=self._given_only))
-        if not found:
+        changes = tuple(differences(wanted, actual, given_only=self._given_only))
+        if not changes:
             return make("unchanged", target=actual)
         try:
             target = merged(wanted, actual) if self._given_only else wanted
         except ValidationError as error:
-            return make("refused", target=wanted, differences=found, reasons=(complaint(error),))
-        action = "refused" if any(each.refused for each in found) else "update"
-        return make(action, target=target, differences=found)
+            return make("refused", target=wanted, differences=changes, reasons=(complaint(error),))
+        action = "refused" if any(change.refused for change in changes) else "update"
+        return make(action, target=target, differences=changes)
 
     def _answer(self, step: Step, action: str, consumer_request: Callable[..., bytes], body: dict[str, Any]) -> None:
-        """Send a configuration, and see that it is what the server has then."""
+        """Send a configuration. Raises `JetStreamError` when the server then has another one."""
         prefix, stream, context = self._connection.prefix, step.stream, f"{action} {step.what}"
         if isinstance(step.target, ConsumerConfig):
-            # Only this form of a filter may be part of the subject.
+            # The subject may have `filter_subject`, but not one of `filter_subjects`.
             filters = [step.target.filter_subject] if step.target.filter_subject else []
             subject = jsapi.consumer_create(prefix, stream, step.consumer, filters)
             done = self._ask(subject, consumer_request(stream, body), context, True)
         else:
             make = jsapi.stream_create if action == "create" else jsapi.stream_update
             done = self._ask(make(prefix, stream), jsapi.stream_create_request(body), context, False)
-        left = differences(step.wanted, done, given_only=self._given_only)
-        if left:
-            said = "; ".join(f"{each.field} is {readable(each.actual)}, not {readable(each.wanted)}" for each in left)
+        ignored = differences(step.wanted, done, given_only=self._given_only)
+        if ignored:
             raise JetStreamError(
                 f"the server did {context}{self._note}, but not as it was asked to, perhaps because it is too old for "
-                f"that: {said}"
+                f"that: {difference_list(ignored, '; ')}"
             )
         log.info("%sd %s", action, step.what)
 
@@ -259,19 +262,26 @@ class _Work:
 
 
 def _outdated(now: Step) -> PlanOutdated:
-    said = "it was deleted" if now.actual is None else f"now there is {', '.join(now.changes)}"
-    return PlanOutdated(f"{now.what} has changed since the plan was made ({said}): make the plan again")
+    change = "it was deleted" if now.actual is None else f"now there is {', '.join(now.changes)}"
+    return PlanOutdated(f"{now.what} has changed since the plan was made ({change}): make the plan again")
 
 
 def difference_words(difference: Difference) -> str:
-    """A difference in words, with why it is refused, or what it risks."""
+    """Return a difference as text, with why it is refused, or what it risks."""
     notes = [f"refused: {difference.refused}"] if difference.refused else []
     notes += [f"risk: {difference.risk}"] if difference.risk and not difference.refused else []
     return f"{difference} ({'; '.join(notes)})" if notes else str(difference)
 
 
+def difference_list(changes: Iterable[Difference], separator: str = ", ") -> str:
+    """Return differences as text: each field with its actual and its wanted value."""
+    return separator.join(
+        f"{change.field} is {readable(change.actual)}, not {readable(change.wanted)}" for change in changes
+    )
+
+
 def difference_data(difference: Difference) -> dict[str, Any]:
-    """A difference as data that `json` writes. Values are as the API has them: nanoseconds, bytes."""
+    """Return a difference as data that `json` writes, with values of the API: nanoseconds, bytes."""
     return {
         "field": difference.field,
         "actual": _plain(difference.actual),
@@ -285,5 +295,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Model):
         return value.body()
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return [*map(_plain, value)]
+    return {name: _plain(part) for name, part in value.items()} if isinstance(value, dict) else value

@@ -1,13 +1,12 @@
-"""A stream, made again from a backup, by the restore protocol of the server (backup and restore, version 2).
+"""Restore of a stream from a backup, by the restore protocol of the server (nats-server: server/jetstream_api.go).
 
-The data goes to a subject that the server names, in chunks that are requests; an empty answer asks for the next one.
-An empty request ends it, and is answered like one that creates a stream. The server makes the stream as soon as it has
-read the first chunks, and lets it stay, with what it has by then, when the restore fails or is broken off: so it is
-removed here.
+The data goes to a subject that the server names, in chunks that are requests; an empty reply asks for the next one. An
+empty request ends the data; its reply is that of a request that creates a stream. The server creates the stream when it
+has read the first chunks, and keeps it when the restore fails: so the stream is removed here.
 
 Needed permissions, besides the inbox: publish to ``$JS.API.STREAM.RESTORE.<stream>``,
-``$JS.SNAPSHOT.RESTORE.<stream>.*`` and ``$JS.API.STREAM.NAMES``, and to tidy up ``$JS.API.STREAM.INFO.<stream>`` and
-``$JS.API.STREAM.DELETE.<stream>``.
+``$JS.SNAPSHOT.RESTORE.<stream>.*`` and ``$JS.API.STREAM.NAMES``, and for the removal
+``$JS.API.STREAM.INFO.<stream>`` and ``$JS.API.STREAM.DELETE.<stream>``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
 from spark_jetstream.admin.backup_files import MANIFEST, EntryKind, Saved, checked, opened
 from spark_jetstream.admin.models.base import complaint
 from spark_jetstream.admin.models.changes import differences
-from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo, StreamState
+from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import (
@@ -43,8 +42,8 @@ from spark_jetstream.protocol import jsapi
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 30.0  # seconds for the answer to a chunk: the server writes what came before
-_ROUTED = 4.0  # seconds, fewer than a server waits for data
+_CHUNK_TIMEOUT = 30.0  # seconds for the reply to a chunk: the server writes the chunks before it first
+_ROUTED = 4.0  # seconds, shorter than a server waits for data
 _COMPARED = ("messages", "bytes", "first_seq", "last_seq")
 _BUCKETS = ("KV_", "OBJ_")
 
@@ -53,8 +52,8 @@ _BUCKETS = ("KV_", "OBJ_")
 class Restored:
     """A stream that was restored.
 
-    `differences` says, a sentence each, where it is not what it was when the backup began; `notes` what else to know.
-    `sha256` is the checksum that the data was found to have, in hexadecimal digits; empty for a backup without one.
+    `differences` says, a sentence each, in what the stream differs from the one that was saved; `notes` has other
+    remarks. `sha256` is the checksum of the data, in hexadecimal digits; empty for a backup without a manifest.
     """
 
     info: StreamInfo
@@ -73,20 +72,29 @@ def restore(
     checking: Progress | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Make a stream again, with its consumers, from the backup at `source`: a directory or a tar file.
+    """Create a stream, with its consumers, from the backup at `source`; messages keep sequences, times and subjects.
 
-    Under another `name`, if given, and with `changes` of its configuration, fields and values as `StreamConfig` has
-    them: other subjects where those of the backup belong to a stream that exists, another storage, fewer replicas. The
-    messages keep their sequences, times and subjects. `progress` gets the bytes sent and their total.
+    All of the backup is read and checked before the first request. A backup without a manifest, such as one of
+    ``nats stream backup``, has no checksums, which `notes` says: the server finds most damage, some only at the end.
 
-    All of the backup is read and checked before anything is asked of the server; `checking` gets the bytes read and
-    their total. A backup without our manifest, such as one of ``nats stream backup``, is taken, and `notes` says so:
-    the server then finds most damage, and some only when much was sent.
+    Args:
+        connection: The connection.
+        source: A directory or a tar file.
+        name: Another name for the stream.
+        changes: Changes of the configuration, fields and values as for `StreamConfig`: other subjects where those of
+            the backup belong to another stream, another storage, fewer replicas.
+        chunk_size: Bytes of a chunk.
+        checking: Called with the bytes read and their total.
+        progress: Called with the bytes sent and their total.
 
-    Raises `BackupError` when the backup is damaged or the server cannot restore it; `OptionError` for changes that are
-    not possible; `StreamExists` when a stream of this name exists; other answers of the API; `PermissionDenied` with
-    the subject; `ConnectionFailed`. The stream is removed then, if it was begun; where that is not possible, the error
-    is a `BackupError` that says so.
+    Raises:
+        BackupError: The backup is damaged, or the server cannot restore it; or the restore failed and the stream could
+            not be removed, which the error says. After any other error the stream is removed.
+        OptionError: The changes are not possible.
+        StreamExists: There is a stream of this name.
+        ApiError: The server refuses another request.
+        PermissionDenied: The account may not publish to a subject, which the error has.
+        ConnectionFailed: The connection was lost.
     """
     if chunk_size < 1:
         raise OptionError(f"chunk_size must be 1 or more, not {chunk_size}", option="chunk_size")
@@ -102,22 +110,21 @@ def restore(
 
 
 def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> StreamConfig:
-    """What the stream shall be."""
     if "name" in changes:
         raise OptionError("changes cannot hold name: give it as name", option="changes")
     renamed = {} if name is None else {"name": name}
     try:
         return saved.meta.config.changed(**changes, **renamed)
     except ValidationError as error:
-        said = complaint(error)
-    raise OptionError(f"the configuration of stream {name or saved.meta.config.name}: {said}", option="changes")
+        problem = complaint(error)
+    raise OptionError(f"the configuration of stream {name or saved.meta.config.name}: {problem}", option="changes")
 
 
 def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
-    """Before server 2.15 a backup was a copy of the server's files: it fits to nothing but what it was made of."""
+    """Refuse another name or storage for a backup of a server before 2.15, which is a copy of the server's files."""
     was = saved.meta.config
     for asked, had in ((config.name, was.name), (config.storage, was.storage)):
-        # Into memory it would be restored without its messages, and without an error.
+        # A server would restore it into memory without its messages, and without an error.
         if kind is EntryKind.TAR and asked != had:
             raise BackupError(
                 f"{saved.data_path} was made by a server before 2.15 and can only be restored as {had}, not as {asked}"
@@ -125,7 +132,7 @@ def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
 
 
 def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None:
-    """The server would say so too, when it has all of the data."""
+    """Refuse subjects of other streams; the server does so too, but only when it has all of the data."""
     context = f"see which streams have the subjects of stream {config.name}"
     for subject in config.subjects:
         others = [other for other in _streams_with(connection, subject, context) if other != config.name]
@@ -147,12 +154,12 @@ def _pieces(saved: Saved, size: int) -> Iterator[bytes]:
 
 
 class _Upload:
-    """One restore: it becomes a stream, or nothing is left of it."""
+    """One restore. After an error it removes the stream."""
 
     def __init__(self, connection: Connection, saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
         self.name = config.name
         self.context = f"restore stream {config.name} from {saved.source}"
-        self.seconds = max(_PATIENCE, connection.options.request_timeout)
+        self.seconds = max(_CHUNK_TIMEOUT, connection.options.request_timeout)
         self._connection = connection
         self._saved = saved
         self._config = config
@@ -165,7 +172,7 @@ class _Upload:
         try:
             return self._send(pieces, progress)
         except StreamExists:
-            # Somebody else has made it while this was sent.
+            # Another client has created it while this was sent.
             raise
         except BaseException as error:
             self._take_back(error)
@@ -173,7 +180,7 @@ class _Upload:
 
     def _begin(self) -> None:
         state = self._saved.meta.state.model_dump(mode="json", exclude_unset=True)
-        # With the metadata of the server, which tells other servers what this stream needs: only here it is kept.
+        # The metadata of the server is kept: it tells other servers what the stream needs.
         config = self._config.model_dump(mode="json", exclude_unset=True)
         body = json.dumps({"config": config, "state": state}).encode()
         subject = jsapi.stream_restore(self._connection.prefix, self.name)
@@ -195,7 +202,7 @@ class _Upload:
         return StreamInfo.from_server(self._refuse(answer), self.context)
 
     def _ask_first(self, piece: bytes) -> bytes:
-        """In a cluster another server may wait for the data, and ours not know of it yet."""
+        """Send the first chunk. In a cluster, interest of the server that receives it may not have spread yet."""
         deadline, backoff = Deadline(_ROUTED), Backoff()
         while True:
             try:
@@ -206,12 +213,12 @@ class _Upload:
                 backoff.pause(deadline)
 
     def _ask(self, piece: bytes) -> bytes:
-        # A server waits five seconds for the next piece: no use to wait long for a connection.
+        # A server waits five seconds for the next piece, so a longer wait for the connection is useless.
         self._connection.wait(self._connection.options.request_timeout)
         return self._connection.request(self._to, piece, context=self.context, timeout=self.seconds)
 
     def _refuse(self, answer: bytes) -> dict[str, Any]:
-        """The answer, unless it is an error."""
+        """Return the reply, or raise its error."""
         try:
             return jsapi.reply(answer, self.context)
         except StreamExists:
@@ -223,7 +230,7 @@ class _Upload:
             raise BackupError(f"{error}{hint}") from error
 
     def _take_back(self, error: BaseException) -> None:
-        """Remove what there is of the stream."""
+        """Remove the stream."""
         connection = self._connection
         context = f"remove what was restored of stream {self.name}"
         try:
@@ -232,11 +239,11 @@ class _Upload:
                 self._end(context)
             info = self._look(context)
             if info is None and self._is_listed(context):
-                # A cluster keeps the name of a stream whose restore has failed, for a stream that nobody can see.
+                # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it.
                 info = self._look(context)
             elif info is None:
                 return
-            # The server began, so there was no stream of this name; but it could have been made by others since.
+            # When the restore began there was no stream of this name. Another client may have created one since.
             if info is not None and not self._is_of_the_backup(info):
                 raise BackupError(f"stream {self.name} has other messages than the backup")
             connection.api(jsapi.stream_delete(connection.prefix, self.name), b"", context=context)
@@ -249,11 +256,11 @@ class _Upload:
             ) from error
 
     def _end(self, context: str) -> None:
-        """Say that nothing more comes, so that the server does not wait for it."""
+        """End the data, so that the server does not wait for more."""
         try:
             self._connection.request(self._to, b"", context=context)
         except JetStreamError as error:
-            # It has given up by itself. That the stream is gone is what counts, and is looked at.
+            # The server has ended the restore already. The caller checks that the stream is gone.
             log.info("%s", error)
 
     def _look(self, context: str) -> StreamInfo | None:
@@ -264,12 +271,12 @@ class _Upload:
             return None
 
     def _is_listed(self, context: str) -> bool:
-        """Whether the name is taken, as far as that is known: a stream without subjects can be anywhere in the list."""
+        """Return whether the name is taken; True for a stream without subjects, which has no place in the list."""
         subjects = self._config.subjects
         return not subjects or self.name in _streams_with(self._connection, subjects[0], context)
 
     def _is_of_the_backup(self, info: StreamInfo) -> bool:
-        """Whether a stream can be what this has made: so set up, and with no message that is not of the backup."""
+        """Return whether a stream can be the restored one: same configuration, no messages but those of the backup."""
         state, whole = info.state, self._saved.meta.state
         old = not state.messages or state.last_ts.nanoseconds <= whole.last_ts.nanoseconds
         return old and state.last_seq <= whole.last_seq and not differences(self._config, info.config)
@@ -278,17 +285,16 @@ class _Upload:
 def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
     was, state = saved.meta.state, info.state
     names = [name for name in _COMPARED if name != "bytes" or saved.meta.config.storage == info.config.storage]
-    # In a stream that never had a message the first sequence is 0 or 1.
-    was, state = (each.changed(first_seq=max(1, each.first_seq)) for each in (was, state))
-    yield from (_difference(name, was, state) for name in names if getattr(was, name) != getattr(state, name))
+    # The first sequence of a stream that never had a message is 0 or 1.
+    was, state = (value.changed(first_seq=max(1, value.first_seq)) for value in (was, state))
+    for name in names:
+        before, after = int(getattr(was, name)), int(getattr(state, name))
+        if before != after:
+            yield f"{name} was {before:,} and is {after:,}"
     if saved.manifest is not None:
         expected = was.consumer_count if saved.manifest.consumers else 0
         if state.consumer_count != expected:
             yield f"consumer_count was {expected:,} and is {state.consumer_count:,}"
-
-
-def _difference(name: str, was: StreamState, state: StreamState) -> str:
-    return f"{name} was {int(getattr(was, name)):,} and is {int(getattr(state, name)):,}"
 
 
 def _notes(saved: Saved, config: StreamConfig) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""Streams: list, create, change, copy, save, purge, delete, and where their replicas are.
-
-Long lists of the JetStream API, a page at a time.
-"""
+"""Streams: list, create, change, copy, save, purge, delete, and their replicas."""
 
 from __future__ import annotations
 
@@ -50,42 +47,37 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol import jsapi
 
 P = TypeVar("P", bound=Page)
+L = TypeVar("L", StreamPage, ConsumerPage)
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def pages(model: type[P], ask: Ask, request: Mapping[str, Any], context: str) -> Iterator[P]:
-    """The pages of a list, each asked for when it is needed. ``ask(body)`` returns a reply.
+    """Return the pages of a list, each requested when it is needed; ``ask(body)`` returns a reply.
 
-    What is created or deleted between two pages may be missed, or come twice.
+    What is created or deleted between two requests may be missing, or appear twice.
     """
     offset = 0
     while True:
         page = model.from_server(ask({**request, **({"offset": offset} if offset else {})}), context)
         yield page
-        # Not by what came: a server of a cluster that did not answer leaves its part of a page out.
+        # Not the number of entries: in a cluster the entries of a server that did not answer are missing.
         following = page.offset + page.limit
         if following >= page.total or following <= offset:
             return
         offset = following
 
 
-class Absent:
-    """What a list lacks, page by page."""
-
-    def __init__(self) -> None:
-        self._said: list[str] = []
-
-    def add(self, page: StreamPage | ConsumerPage) -> None:
-        """Note what is not in a page, though it belongs there."""
-        self._said += [f"no server answered for {name}" for name in page.missing]
-        self._said += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
-
-    def check(self, context: str) -> None:
-        """Raise `ServerBusy` when something was not there."""
-        if self._said:
-            said = f"cannot {context} as a whole: {'; '.join(self._said)}"
-            raise ServerBusy(said, code=0, err_code=0, description="")
+def whole_pages(model: type[L], ask: Ask, request: Mapping[str, Any], context: str) -> Iterator[L]:
+    """Return the pages as `pages` does. Raises `ServerBusy` at the end when the server named missing entries."""
+    missing: list[str] = []
+    for page in pages(model, ask, request, context):
+        yield page
+        missing += [f"no server answered for {name}" for name in page.missing]
+        missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
+    if missing:
+        text = f"cannot {context} as a whole: {'; '.join(missing)}"
+        raise ServerBusy(text, code=0, err_code=0, description="")
 
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
@@ -94,8 +86,11 @@ Config = StreamConfig | StreamInfo | Mapping[str, Any]
 class Streams:
     """The streams of an account; ``admin.streams``.
 
-    A configuration is a `StreamConfig`, a mapping (a template, say), a `StreamInfo`, single fields by name, or one of
-    the former with fields, which win. All methods raise what `Api` raises; `StreamNotFound` names the stream.
+    A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single fields by name. Fields
+    beside one of the others replace its fields.
+
+    All methods raise what `Api` raises; `StreamNotFound` names the stream; `OptionError` for an argument that cannot be
+    one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -104,36 +99,32 @@ class Streams:
     # Looking
 
     def names(self, subject: str | None = None) -> Iterator[str]:
-        """The names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
-        request = {} if subject is None else {"subject": subject_filter(subject)}
-        context = "list the streams" if subject is None else f"list the streams that store {subject}"
+        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
+        request, context = _listed(subject)
         ask = partial(self._api.ask, jsapi.STREAM_NAMES, context=context)
         for page in pages(StreamNamesPage, ask, request, context):
             yield from page.streams
 
     def infos(self, subject: str | None = None) -> Iterator[StreamInfo]:
-        """All streams, or those that store ``subject`` or a part of it; sorted by name, page by page.
+        """Return all streams, or those that store ``subject`` or a part of it; sorted by name, page by page.
 
-        Raises `ServerBusy` at the end when servers of a cluster did not answer for some, which it names.
+        Raises:
+            ServerBusy: At the end, when servers of a cluster did not answer for some streams, which it names.
         """
-        request = {} if subject is None else {"subject": subject_filter(subject)}
-        context = "list the streams" if subject is None else f"list the streams that store {subject}"
-        absent = Absent()
+        request, context = _listed(subject)
         ask = partial(self._api.ask, jsapi.STREAM_LIST, context=context)
-        for page in pages(StreamPage, ask, request, context):
+        for page in whole_pages(StreamPage, ask, request, context):
             yield from page.streams
-            absent.add(page)
-        absent.check(context)
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
-        """A stream: its configuration and state; with ``deleted`` also the sequences that are missing in it."""
+        """Return configuration and state of a stream; with ``deleted`` the missing sequences too."""
         context = f"look at stream {name}"
         request = {"deleted_details": True} if deleted else None
         body = self._api.ask(jsapi.STREAM_INFO, request, context=context, stream=stream_name(name))
         return StreamInfo.from_server(body, context)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
-        """The subjects of a stream that have messages, with how many; sorted, 100,000 at a time."""
+        """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request."""
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
         ask = partial(self._api.ask, jsapi.STREAM_INFO, context=context, stream=stream_name(name))
@@ -141,27 +132,27 @@ class Streams:
             yield from sorted(page.state.subjects.items())
 
     def replicas(self, name: str) -> tuple[Replica, ...]:
-        """The servers that keep a stream, the leader first; outside of a cluster the server itself."""
+        """Return the servers with a replica of a stream, the leader first; outside of a cluster the only server."""
         return replicas(self.load(name).cluster)
 
     def origins(self, name: str) -> tuple[StreamSourceInfo, ...]:
-        """The streams that a mirror or a stream with sources copies, sorted by name, each with its ``lag``."""
+        """Return the streams that a mirror or a stream with sources copies, sorted by name, each with its ``lag``."""
         return self.load(name).origins
 
     # Creating and changing
 
     def create(self, name: str | Config | None = None, config: Config | None = None, /, **fields: Any) -> StreamInfo:
-        """Create a stream. One that exists just so stays as it is.
+        """Create a stream; one that exists with the same configuration stays as it is.
 
         Args:
-            name: The stream's name. A configuration with a name, or ``name=...``, may stand here instead.
-            config: The configuration; its own name does not count beside ``name``.
+            name: The stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field.
+            config: The configuration; ``name`` replaces its name.
             **fields: Fields of `StreamConfig`, such as ``subjects=["orders.>"]``.
 
         Raises:
-            OptionError: The configuration cannot be one.
-            StreamExists: There is a stream of this name with another configuration; the text lists the differences.
-            JetStreamError: The server is too old for something in it, or created the stream and left something out.
+            OptionError: The configuration is not possible.
+            StreamExists: There is a stream of this name with another configuration; the error lists the differences.
+            JetStreamError: The server is too old for a field; or it created the stream and ignored one.
         """
         wanted = self._wanted(name, config, fields)
         context = f"create stream {wanted.name}"
@@ -170,7 +161,7 @@ class Streams:
         try:
             body = self._api.ask(jsapi.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
         except InsufficientResources:
-            # The server looks for room, which the stream itself may have taken, before it looks for the stream.
+            # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             existing = self._existing(wanted)
             if existing is None:
                 raise
@@ -182,19 +173,19 @@ class Streams:
         return info
 
     def _check_origin(self, wanted: StreamConfig) -> None:
-        """Refuse ``mirror_direct`` for an origin without ``allow_direct``: the server would turn it off in silence."""
+        """Refuse ``mirror_direct`` for an origin without ``allow_direct``: the server turns it off without an error."""
         mirror = wanted.mirror
         if mirror is None or mirror.external is not None or not wanted.mirror_direct:
             return
         try:
             allowed = self.load(mirror.name).config.allow_direct
         except (StreamNotFound, PermissionDenied):
-            return  # the server cannot see it either, or checks it alone
+            return
         if not allowed:
             raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
 
     def _existing(self, wanted: StreamConfig) -> StreamInfo | None:
-        """The stream that is there already, just so."""
+        """Return the stream if it exists with this configuration."""
         try:
             info = self.load(wanted.name)
         except (StreamNotFound, PermissionDenied):
@@ -210,10 +201,17 @@ class Streams:
         given_only: bool = False,
         **fields: Any,
     ) -> StreamInfo:
-        """The stream, created if there is none. The arguments are those of `create`.
+        """Return the stream; create it if there is none. The arguments are those of `create`.
 
-        `JetStreamError` that lists the differences when there is one with another configuration. ``given_only``
-        compares nothing but what is given here; else what is not given stands for its default.
+        Args:
+            name: As for `create`.
+            config: As for `create`.
+            given_only: Compare an existing stream in the given fields only; else the others must have their defaults.
+            **fields: As for `create`.
+
+        Raises:
+            JetStreamError: The stream exists with another configuration (the error lists the differences), and what
+                `create` raises.
         """
         wanted = self._wanted(name, config, fields)
         try:
@@ -222,50 +220,54 @@ class Streams:
             try:
                 return self.create(wanted)
             except StreamExists:
-                # Somebody else was quicker.
+                # Another client was faster.
                 info = self.load(wanted.name)
         refuse_difference(wanted, info.config, f"stream {wanted.name}", given_only=given_only)
         return info
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """What `update` with the same arguments would change. Nothing is changed.
+        """Return what `update` with the same arguments would change.
 
-        Each difference says whether the server would refuse it (``refused``), and what it would do beside (``risk``).
+        Each difference says why the server would refuse it (``refused``), and what else it would cause (``risk``).
         """
         return self._planned(name, changes, fields)[2]
 
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Change a stream; returns what was changed.
+        """Change a stream; return what was changed. Changes of another client at the same time may be undone.
 
-        A mapping and single fields are what is to change; each replaces the field as a whole, and None takes one back
-        to its default. A `StreamConfig` is all that is wanted: what it does not set becomes the default.
+        Args:
+            name: The stream's name.
+            changes: A mapping of the fields to change; or a `StreamConfig`, whose unset fields get their defaults.
+            **fields: More fields to change. Each replaces the whole field; None sets its default.
 
-        Changes nothing, and raises `JetStreamError` with the reasons, when the server cannot do all of it. Raises it
-        too when the server has done less than was asked. What somebody else changes at the same time may be undone.
+        Raises:
+            OptionError: A value is not possible.
+            JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
+                the server is too old for a field, or ignored one.
         """
-        wanted, actual, found = self._planned(name, changes, fields)
-        refuse_impossible(found, f"stream {name}")
-        if found:
+        wanted, actual, changed_fields = self._planned(name, changes, fields)
+        refuse_impossible(changed_fields, f"stream {name}")
+        if changed_fields:
             context = f"update stream {name}"
             self._api.need_for(wanted, context)
             body = self._api.ask(
                 jsapi.STREAM_UPDATE, update_body(wanted, actual), context=context, stream=stream_name(name)
             )
             confirm(wanted, StreamInfo.from_server(body, context).config, f"stream {name} was updated")
-        return found
+        return changed_fields
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
-        """Create a stream with the configuration of another one, and these changes; the messages stay behind.
+        """Create a stream with the configuration of another one and these changes, without its messages.
 
-        Two streams cannot store the same subject, so ``subjects`` most likely must change. What only an existing
-        stream can be is left out: the copy of a sealed stream is not sealed. Mirror and sources are the same.
+        Two streams cannot store the same subject, so ``subjects`` usually must change. The copy of a sealed stream is
+        not sealed. Raises what `create` raises.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
         return self.create(changed(config, {"sealed": None, **changes, "name": new_name}, what))
 
     def seal(self, name: str) -> list[Difference]:
-        """Let nothing in and nothing out, for ever; as `update`. The server turns other limits off along with it."""
+        """Forbid all changes of the messages, for ever; as `update`. The server turns other limits off with it."""
         return self.update(name, sealed=True)
 
     # Saving
@@ -279,8 +281,9 @@ class Streams:
         check: bool = False,
         progress: Progress | None = None,
     ) -> Backup:
-        """Save a stream, with its consumers, at ``target``: a single file when that ends with ``.tar``, else a
-        directory. What else can be said, and all errors: `spark_jetstream.admin.backup.backup`.
+        """Save a stream, with its consumers, as a file if ``target`` ends with ``.tar``, else as a directory.
+
+        Arguments and errors are those of `spark_jetstream.admin.backup.backup`.
         """
         connection = self._api.connection
         return backup(connection, stream_name(name), target, consumers=consumers, check=check, progress=progress)
@@ -294,11 +297,10 @@ class Streams:
         progress: Progress | None = None,
         **changes: Any,
     ) -> Restored:
-        """Make a stream again from a backup, under another ``name`` if given, with these changes of its configuration.
+        """Create a stream from a backup, under another ``name`` if given, with these changes of its configuration.
 
-        The backup is read and checked (``checking`` gets the bytes read and their total) before anything is asked of
-        the server, and then sent (``progress``). `Restored.differences` is empty for a stream that is what it was. All
-        errors: `spark_jetstream.admin.restore.restore`.
+        `Restored.differences` is empty for a stream that is as it was. Arguments and errors are those of
+        `spark_jetstream.admin.restore.restore`.
         """
         named = None if name is None else stream_name(name)
         connection = self._api.connection
@@ -307,8 +309,11 @@ class Streams:
     # Removing
 
     def delete(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a stream, its messages and its consumers; whether there was one. `StreamNotFound` without one, unless
-        ``missing_ok``."""
+        """Delete a stream, its messages and its consumers; return whether there was one.
+
+        Raises:
+            StreamNotFound: There is no such stream, and ``missing_ok`` is False.
+        """
         context = f"delete stream {name}"
         try:
             body = self._api.ask(jsapi.STREAM_DELETE, context=context, stream=stream_name(name))
@@ -322,11 +327,17 @@ class Streams:
     def purge(
         self, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
     ) -> int:
-        """Remove messages, all if nothing is said: those on ``subject`` (wildcards allowed), those before ``sequence``,
-        all but the last ``keep`` of those. Returns how many went.
+        """Remove messages, by default all; return how many were removed.
 
-        ``sequence`` and ``keep`` cannot be given together. A ``sequence`` behind the last message means no more than
-        all that are there now: the server would go on at that sequence, or count up to it for hours.
+        Args:
+            name: The stream's name.
+            subject: Only messages on this subject (wildcards allowed).
+            sequence: Only messages before this sequence. One beyond the last message is reduced to that: the server
+                would set the next sequence to it, or count up to it for hours.
+            keep: All of these messages but the last ``keep``. Not together with ``sequence``.
+
+        Raises:
+            OptionError: Both ``sequence`` and ``keep`` are given, or a value is not possible.
         """
         context = f"purge stream {name}"
         given = {"filter": None if subject is None else subject_filter(subject), "seq": sequence, "keep": keep}
@@ -334,7 +345,7 @@ class Streams:
         if sequence is not None:
             end = min(sequence, self.load(name).state.last_seq + 1)
             if end < 2:
-                return 0  # to the server, a purge below 0 is one of everything
+                return 0  # the server would take sequence 0 for none, and remove everything
             request = request.changed(seq=end)
         body = self._api.ask(jsapi.STREAM_PURGE, request.body(), context=context, stream=stream_name(name))
         reply = PurgeReply.from_server(body, context)
@@ -344,10 +355,13 @@ class Streams:
     # Where it is
 
     def step_down(self, name: str, *, preferred: str | None = None) -> None:
-        """Let the leader of a stream give way to another server, ``preferred`` if it is one of its replicas.
+        """Let the leader of a stream step down, in favour of the replica on server ``preferred`` if given.
 
-        Returns when the leader has agreed; `replicas` shows the new one once it is elected. A server older than 2.11
-        knows no preference (`JetStreamError`). `ApiError` 10010 outside of a cluster.
+        Returns when the leader has agreed; `replicas` shows the new one once it is elected.
+
+        Raises:
+            ApiError: Error 10010 outside of a cluster.
+            JetStreamError: A server older than 2.11 knows no preference.
         """
         context = f"let the leader of stream {name} step down"
         body = self._api.ask(
@@ -359,9 +373,10 @@ class Streams:
         confirm_done(DoneReply.from_server(body, context), context)
 
     def remove_peer(self, name: str, server: str) -> None:
-        """Take a server out of those that keep a stream; the cluster chooses another one, if it has one.
+        """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
 
-        `ApiError` when it keeps no replica, or none can take its place; 10010 outside of a cluster.
+        Raises:
+            ApiError: The server has no replica, or none can replace it; error 10010 outside of a cluster.
         """
         context = f"remove server {server} from stream {name}"
         if not server:
@@ -382,11 +397,18 @@ class Streams:
 
 
 def placement(api: Api, preferred: str | None, context: str) -> dict[str, Any] | None:
-    """Body of a request that lets a leader step down; only servers since 2.11 know a preference."""
+    """Return the body of a request that lets a leader step down. Raises `JetStreamError` before server 2.11."""
     if preferred is None:
         return None
     api.need(1, f"{context} in favour of {preferred}")
     return {"placement": {"preferred": preferred}}
+
+
+def _listed(subject: str | None) -> tuple[dict[str, Any], str]:
+    """Return the request of a list, and what it asks for."""
+    if subject is None:
+        return {}, "list the streams"
+    return {"subject": subject_filter(subject)}, f"list the streams that store {subject}"
 
 
 def _what(config: object, fields: Mapping[str, Any]) -> str:

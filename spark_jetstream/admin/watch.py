@@ -1,7 +1,7 @@
-"""An endless read of a stream: each message once, in order, whatever happens to connections, servers and consumers.
+"""An endless read of a stream: each message once, in order, across reconnects, restarts of servers, lost consumers.
 
-It works as `pulling` does: an ephemeral consumer without acknowledgements, in whose deliveries no hole may be, and in
-place of a lost one another at the next sequence. Only that nothing ends it.
+It reads as `streams.pull` does: by an ephemeral consumer without acknowledgements, in whose deliveries no sequence may
+be missing. A lost consumer is replaced by another one that begins at the next sequence. The read has no end.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import PullSession, PullSettings
 
 LABEL = "spark-jetstream-admin"
-"""What the names of consumers begin with that are made here."""
+"""The beginning of the names of the consumers that the administration creates."""
 
-_END = 2**63 - 1  # behind every sequence
+_END = 2**63 - 1  # beyond every sequence
 _BATCH = 500
 _BATCH_BYTES = 4 * 1024 * 1024
 _EXPIRES = 30.0
-_SOON = 0.5  # between heartbeats, while what was there at the beginning comes
+_SOON = 0.5  # seconds between heartbeats, until the messages from before the watch are read
 _SLACK = 1.0
-_CONFIRMATIONS = 3  # consumers that must bring nothing more where the leader may not be asked
+_CONFIRMATIONS = 3  # consumers that must find no more messages, where the account may not ask the leader
 
 
 def settings(api: Api, *, headers_only: bool = False) -> PullSettings:
-    """How administration pulls."""
-    patience = api.options.retry_timeout
-    return PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, patience, fail_on_data_loss=True, headers_only=headers_only)
+    """Return the settings with which the administration pulls."""
+    timeout = api.options.retry_timeout
+    return PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, timeout, fail_on_data_loss=True, headers_only=headers_only)
 
 
 def watch(
@@ -65,20 +65,26 @@ def watch(
     headers_only: bool = False,
     timeout: float | None = None,
 ) -> Iterator[StoredMessage | None]:
-    """The messages of a stream that match one of ``filters`` (none: all), in order, each once, without an end.
+    """Return the messages of a stream in order, each once, without an end; and None once, before the first new one.
 
-    From sequence ``start`` on; None: only what is stored after this call. With ``latest`` the last message of each
-    subject comes first, and then all that is stored later; ``start`` does not count. None comes once, when all that was
-    there at the beginning has come (with ``start=None`` at once). With ``headers_only`` the messages have no data.
+    Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
 
-    Behind that None it ends when nothing came for ``timeout`` seconds. Closing the iterator ends it at any time.
+    Args:
+        api: The API.
+        stream: The stream.
+        filters: Only messages that match one of these subjects; by default all.
+        start: Begin with this sequence; None: with what is stored after this call.
+        latest: Begin with the last message of each subject, then what is stored later; ``start`` does not count.
+        headers_only: Return messages without data.
+        timeout: After the None, end when no message came for so many seconds.
 
-    The stream is looked at before this returns: `StreamNotFound`. The iterator raises `DataLossError` when the stream
-    is deleted or created again, or a server came back without what it had; `OutageError` when the server is away for
-    longer than ``retryTimeout``; and what no retry can mend. Messages that the stream loses before they
-    come (by its limits, or a purge) do not come. The server refuses filters that overlap (`ApiError` 10138).
+    Raises:
+        StreamNotFound: At once: there is no such stream.
+        DataLossError: The stream was deleted or created again, or a server lost data that it had.
+        OutageError: The server was away for longer than option ``retryTimeout``.
+        ApiError: Error 10138: the filters overlap; and other errors that do not pass.
     """
-    subjects = tuple(subject_filter(each) for each in filters)
+    subjects = tuple(map(subject_filter, filters))
     if timeout is not None and not timeout > 0:
         raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
     first = 1 if start is None or latest else positive(start)
@@ -92,31 +98,31 @@ def watch(
 
 
 class _Watcher(LatestPerSubject):
-    """A reader whose range has no end. It begins with a list of latest messages, or at a sequence like any other."""
+    """A reader whose range has no end. It begins with the last message of each subject (the list), or at a sequence."""
 
     def __init__(
         self, api: Api, part: SequenceRange, settings: PullSettings, info: StreamInfo, *, latest: bool
     ) -> None:
-        super().__init__(lambda _: api.connection, part, settings, LABEL)
+        super().__init__(api.connect, part, settings, LABEL)
         self._api = api
         self._listing = latest
-        self._list_end = info.state.last_seq  # what is stored behind it is no list's to leave out
-        self._listed = False  # a consumer was lost
-        self._believed = 0  # how many found nothing more, where that is all that can be known
-        self._begun = False  # all that was there at the beginning has come
-        self._lived = False  # the consumer has brought something, or was there to wait for something
+        self._list_end = info.state.last_seq  # every message after it must be returned
+        self._relisted = False  # a consumer was lost, and another one makes the list again
+        self._empty_consumers = 0  # consumers that found no more messages, where the leader may not be asked
+        self._begun = False  # all messages from before the watch were returned
+        self._progressed = False  # the consumer has delivered a message, or answered a pull after the beginning
         self._seen, self._seen_time = info.state.last_seq, info.state.last_ts.nanoseconds
         self._info = info
 
     def watch(self, timeout: float, *, begun: bool) -> Iterator[StoredMessage | None]:
-        """The messages, and None once."""
+        """Return the messages, and None once."""
         self._begun = begun
         if begun:
             yield None
         outage: Deadline | None = None
         backoff = Backoff(at_once=True)
         while True:
-            self._lived = False
+            self._progressed = False
             try:
                 yield from self._watch_with_one(timeout)
                 return
@@ -128,8 +134,8 @@ class _Watcher(LatestPerSubject):
             except JetStreamError as error:
                 if not error.retriable:
                     raise
-                self._listed = True
-                if self._lived:
+                self._relisted = True
+                if self._progressed:
                     outage = None
                     backoff.reset()
                 outage = outage or Deadline(self.settings.retry_timeout)
@@ -141,23 +147,23 @@ class _Watcher(LatestPerSubject):
                 backoff.pause(outage)
 
     def start(self) -> dict[str, Any]:
-        """As `RangeReader` has it."""
+        """Return what `RangeReader` needs."""
         return super().start() if self._listing else {"start_sequence": self.next}
 
     def take(self, frames: Frames, acks: Acks) -> Delivered | None:
-        """As `LatestPerSubject` has it. Of a list that was made anew only what was there at the beginning counts."""
+        """Return what `LatestPerSubject` does; of a list that is made again only messages from before the watch."""
         run = super().take(frames, acks)
-        if run is None or not (self._listing and self._listed) or int(run.sequences[-1]) <= self._list_end:
+        if run is None or not (self._listing and self._relisted) or int(run.sequences[-1]) <= self._list_end:
             return run
-        # It lacks what was stored after the beginning and has been overwritten since.
+        # That list lacks messages that were stored since the beginning, and overwritten since.
         self._listing, self.next = False, self._list_end + 1
         inside = int(run.sequences.searchsorted(self.next))
         inner = run.frames[:inside]
         return Delivered(inner, Acks(inner), run.sequences[:inside]) if inside else None
 
-    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> _EndlessPulls:
-        """As `RangeReader` has it."""
-        return _EndlessPulls(self, connection, inbox, name, pending, patient=self._begun)
+    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> _EndlessSession:
+        """Return what `RangeReader` needs."""
+        return _EndlessSession(self, connection, inbox, name, pending, patient=self._begun)
 
     def _check_stream(self, connection: Connection) -> None:
         self._info = info = Streams(self._api).load(self.part.stream)
@@ -165,26 +171,26 @@ class _Watcher(LatestPerSubject):
             raise DataLossError(f"created again at {info.created}")
         state = info.state
         if state.messages and state.first_seq <= self._seen and state.first_ts.nanoseconds > self._seen_time:
-            # A server came back with less, and has given sequences away a second time.
+            # A server came back with fewer messages, and has used sequences a second time.
             raise DataLossError(f"it begins anew with sequence {state.first_seq}, stored at {state.first_ts}")
         if state.last_seq < self._seen:
-            # A replica that has not caught up; or the server has forgotten what it had.
+            # A replica lags; or the server has lost messages.
             raise ConsumerLost(f"the stream ends at sequence {state.last_seq}, before {self._seen}, which it had")
 
     def _watch_with_one(self, timeout: float) -> Iterator[StoredMessage | None]:
-        """What one consumer brings, until nothing came for so many seconds. Raises `ConsumerLost` and the like."""
+        """Return what one consumer delivers, until no message came for so many seconds."""
         connection = self.connect(0.0)
         name = reader_consumer(self.label)
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, Deadline(self.settings.retry_timeout))
-                # Behind the beginning nothing is left out, by whatever consumer.
+                # After the list every message counts, whichever consumer delivers it.
                 self._listing = self._listing and self.next <= max(self._list_end, 1)
                 yield from self._follow(self.session(connection, inbox, name, pending), timeout)
             finally:
                 delete_reader(connection, self.part.stream, name)
 
-    def _follow(self, pulls: _EndlessPulls, timeout: float) -> Iterator[StoredMessage | None]:
+    def _follow(self, pulls: _EndlessSession, timeout: float) -> Iterator[StoredMessage | None]:
         last, listing = self._info.state.last_seq, self._listing
         if not self._begun and pulls.pending == 0 and self._nothing_left(pulls.connection, last):
             self._begin(pulls)
@@ -204,10 +210,10 @@ class _Watcher(LatestPerSubject):
             silent = Deadline(silence)
             if not isinstance(event, Frames):
                 pulls.on_status(event)
-                self._lived = self._lived or self._begun
+                self._progressed = self._progressed or self._begun
                 continue
             run = self.take(event, pulls.account(event))
-            self._lived = self._lived or run is not None
+            self._progressed = self._progressed or run is not None
             if listing and not (self._listing or self._begun):
                 if run is not None:
                     yield from self._messages(run, slice(0, len(run)))
@@ -224,11 +230,11 @@ class _Watcher(LatestPerSubject):
                 yield None
                 if run is not None:
                     yield from self._messages(run, slice(inside, len(run)))
-            # Whoever takes the messages may have needed some time.
+            # The caller may have taken some time for the messages.
             silent, quiet = Deadline(silence), Deadline(timeout)
 
-    def _begin(self, pulls: _EndlessPulls) -> None:
-        """What was there at the beginning has come: from now on every message counts, and silence is no wonder."""
+    def _begin(self, pulls: _EndlessSession) -> None:
+        """Begin with the new messages: from now on the server may have none to send for any time."""
         self._begun = True
         self._listing = False
         pulls.wait_patiently()
@@ -242,47 +248,48 @@ class _Watcher(LatestPerSubject):
             yield from stored_messages(frames, acks, self.part.stream)
 
     def _nothing_left(self, connection: Connection, last: int) -> bool:
-        """Whether there is no more to come up to a sequence, which a replica that has not caught up may not know."""
+        """Return whether no message up to a sequence is left. A consumer on a replica that lags may not know."""
         if self._info.config.num_replicas == 1 or self.next > last:
             return True
         try:
-            found = [next_message(connection, self.part.stream, each, self.next) for each in self.part.subjects]
+            stream, subjects = self.part.stream, self.part.subjects
+            following = [next_message(connection, stream, subject, self.next) for subject in subjects]
         except PermissionDenied:
-            self._believed += 1
-            if self._believed < _CONFIRMATIONS:
+            self._empty_consumers += 1
+            if self._empty_consumers < _CONFIRMATIONS:
                 raise ConsumerLost("it is not sure that there is nothing more") from None
             return True
-        return all(each is None or each.sequence > last for each in found)
+        return all(message is None or message.sequence > last for message in following)
 
 
-class _EndlessPulls(PullSession):
-    """Always two requests under way. ``pending`` is what the consumer had to deliver when it was made."""
+class _EndlessSession(PullSession):
+    """Always two requests under way. ``pending`` messages were to deliver when the consumer was created."""
 
     def __init__(
         self, owner: _Watcher, connection: Connection, inbox: Inbox, name: str, pending: int, *, patient: bool
     ) -> None:
         super().__init__(owner, connection, inbox, name, pending)
-        # A message that should come and was removed makes the server wait: another consumer's count lacks it.
+        # For a message that was removed before its delivery the server waits. The count of another consumer lacks it.
         self.quiet_heartbeats = 1
         self.heartbeat = _SOON
         if patient:
             self.wait_patiently()
 
     def wait_patiently(self) -> None:
-        """Nothing may come for any time."""
+        """Accept that no message comes for any time."""
         self.quiet_heartbeats = self.most_fruitless = sys.maxsize
         self.heartbeat = self.owner.settings.heartbeat
 
     def possible(self) -> int:
-        """As `PullSession` has it."""
+        """Return how many messages may be requested."""
         return 2 * self.owner.settings.batch
 
     def account(self, frames: Frames) -> Acks:
-        """Check that no delivery is missing; the numbers of these."""
+        """Check that no delivery is missing; return the ack subjects, parsed."""
         acks = Acks(frames)
         self._account(frames, acks)
         return acks
 
     def left(self, came: int = 0, acks: Acks | None = None) -> int:
-        """How many of those are still to come that there were when the consumer was made."""
+        """Return how many of the ``pending`` messages were not delivered yet."""
         return max(0, self.pending - self.consumed)
