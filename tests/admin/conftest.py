@@ -46,6 +46,20 @@ def make_stream(api: Api) -> Iterator[Make]:
 
 
 @pytest.fixture
+def new_stream(publisher: Publisher) -> Iterator[Callable[[], str]]:
+    """A function that returns the name of a stream that does not exist; one of that name is gone after the test."""
+    names: list[str] = []
+
+    def new() -> str:
+        names.append(f"NEW{next(_numbers)}")
+        return names[-1]
+
+    yield new
+    for name in set(names) & set(publisher.api("STREAM.NAMES").get("streams") or []):
+        publisher.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
 def make_consumer(api: Api, make_stream: Make) -> Make:
     """A function that creates a consumer by its configuration, on a stream of its own; ``STREAM.NAME``."""
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
+
+from spark_jetstream.admin import JetStreamAdmin
 
 Reply = Mapping[str, Any]
 Answer = Reply | Callable[[dict[str, Any]], Reply | None]
@@ -69,3 +72,10 @@ class FakeApi:
         self._thread.join()
         self._file.close()
         self._socket.close()
+
+
+@contextmanager
+def administered(url: str, answers: Mapping[str, Answer], **options: str) -> Iterator[tuple[FakeApi, JetStreamAdmin]]:
+    """Such an API, and what administers it."""
+    with FakeApi(url, answers) as fake, JetStreamAdmin(servers=url, apiPrefix=fake.prefix, **options) as admin:
+        yield fake, admin

@@ -116,11 +116,9 @@ def same(connection: Connection, url: str, one: str, other: str) -> int:
 # -- what comes back --
 
 
-@pytest.mark.parametrize("suffix", ["", ".tar"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_stream_comes_back(
     kind: str,
-    suffix: str,
     connection: Connection,
     api: Api,
     make_stream: Make,
@@ -138,7 +136,7 @@ def test_every_kind_of_stream_comes_back(
     if kind not in ("key-value bucket", "counter"):
         for sequence in (2, 3, 30, 60):
             api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence, "no_erase": True})
-    made = backup(connection, name, tmp_path / f"b{suffix}")
+    made = backup(connection, name, tmp_path / ("b.tar" if name.startswith("KV_") else "b"))
     assert made.kind is EntryKind.ARCHIVE
     found = restored(made.path, f"{name}2", changes={"subjects": ["elsewhere.>"]})
     assert found.differences == ()
@@ -217,6 +215,7 @@ def test_consumers_come_back_where_they_were(
     assert api("CONSUMER.NAMES.BARE")["total"] == 0
 
 
+@pytest.mark.full
 def test_a_stream_of_100_mb_comes_back_message_by_message(
     connection: Connection,
     api: Api,
@@ -331,14 +330,10 @@ def test_what_is_there_is_never_overwritten(connection: Connection, filled: str,
             backup(connection, filled, target)
     assert sorted((path.name, path.read_bytes()) for path in saved.iterdir()) == before
     assert (tmp_path / "file.tar").read_bytes() == b"mine"
+    with pytest.raises(BackupError, match=r"cannot write the backup .*file.tar/b"):
+        backup(connection, filled, tmp_path / "file.tar" / "b")
     (tmp_path / "empty").mkdir()
     assert backup(connection, filled, tmp_path / "empty").path == tmp_path / "empty"
-
-
-def test_a_target_that_cannot_be_written_is_named(connection: Connection, filled: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(BackupError, match=r"cannot write the backup .*file/b"):
-        backup(connection, filled, tmp_path / "file" / "b")
 
 
 # -- backups that are broken off --
@@ -412,22 +407,19 @@ def bare(frame: bytes) -> bytes:
     return b"MSG %s 0\r\n\r\n" % b" ".join(line[1:-2])
 
 
-def test_a_callback_that_fails_leaves_nothing(connection: Connection, filled: str, tmp_path: Path) -> None:
-    def fail(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        backup(connection, filled, tmp_path / "b", progress=fail)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_stream_that_is_not_there_or_goes_away(
     connection: Connection, api: Api, make_stream: Make, publisher: Publisher, tmp_path: Path
 ) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
     with pytest.raises(StreamNotFound):
         backup(connection, "NOSUCH", tmp_path / "b")
     name = make_stream({"name": "GOING"})
     publisher.pour(incompressible("going"), 5, Message("going.end"))
+    with pytest.raises(KeyboardInterrupt):
+        backup(connection, name, tmp_path / "b", progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
     going = [name]
 
     def remove(done: int, total: int) -> None:
@@ -537,17 +529,17 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
     assert left(api) == before
 
 
-def test_an_old_backup_is_not_restored_into_another_storage(connection: Connection, saved: Path) -> None:
+def test_a_backup_with_a_missing_file_or_for_another_storage_is_refused(connection: Connection, saved: Path) -> None:
+    with opened(saved) as content:
+        assert checked(content) is EntryKind.ARCHIVE
+        assert (content.meta.config.name, content.meta.state.messages) == ("FILLED", TOTAL)
     DAMAGES["old, other name"][0](saved)
     with pytest.raises(BackupError, match="can only be restored as file, not as memory"):
         restore(connection, saved, changes={"storage": "memory"})
-
-
-@pytest.mark.parametrize("name", [META, DATA])
-def test_a_backup_with_a_missing_file_is_refused(name: str, connection: Connection, saved: Path) -> None:
-    (saved / name).unlink()
-    with pytest.raises(BackupError, match=f"{saved / name} is missing"):
-        restore(connection, saved, name="DAMAGED")
+    for name in (DATA, META):
+        (saved / name).unlink()
+        with pytest.raises(BackupError, match=f"{saved / name} is missing"):
+            restore(connection, saved, name="DAMAGED")
 
 
 def test_single_files_that_are_damaged_are_refused(connection: Connection, filled: str, tmp_path: Path) -> None:
@@ -697,6 +689,7 @@ def test_an_answer_to_a_chunk_ends_it(
     assert "ENDED" not in left(api)
 
 
+@pytest.mark.full
 def test_what_cannot_be_taken_back_is_said(proxied: tuple[WireProxy, Connection], saved: Path, api: Api) -> None:
     proxy, _ = proxied
     connection = connect(options(proxy.url, requestTimeout="1s"))
@@ -717,13 +710,6 @@ def test_what_differs_afterwards_is_said(saved: Path, restored: Callable[..., Re
     assert found.info.state.messages == 100
     assert f"messages was {TOTAL} and is 100" in found.differences
     assert any(each.startswith("first_seq was 1 and is ") for each in found.differences)
-
-
-def test_a_backup_can_be_checked_without_a_server(saved: Path) -> None:
-    with opened(saved) as found:
-        assert checked(found) is EntryKind.ARCHIVE
-        assert found.meta.config.name == "FILLED"
-        assert found.meta.state.messages == TOTAL
 
 
 # -- permissions --

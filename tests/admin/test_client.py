@@ -30,7 +30,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.testing import NatsServer
-from tests.admin.fake_api import Answer, FakeApi, account
+from tests.admin.fake_api import Answer, account, administered
 from tests.support.publish import Message, Publisher
 
 PASSWORD = "right-pass-7f3a"
@@ -217,10 +217,7 @@ def test_the_server(admin: JetStreamAdmin, publisher: Publisher) -> None:
 
 def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
     tier = {"storage": 5, "streams": 1, "limits": {"max_storage": 100}}
-    with (
-        FakeApi(nats_server.url, {"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, {"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as (_, admin):
         found = admin.account.tiers()
     assert sorted(found) == ["R1", "R3"]
     assert (found["R1"].storage, found["R1"].limits.max_storage) == (5, 100)
@@ -316,10 +313,7 @@ def test_a_name_that_would_be_another_request(name: str, admin: JetStreamAdmin) 
 def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer) -> None:
     """It would give no reply at all on these subjects."""
     consumer = {"stream_name": "S", "name": "c", "created": "2026-01-01T00:00:00Z", "config": {"name": "c"}}
-    with (
-        FakeApi(nats_server.url, {"INFO": account(0), "CONSUMER.INFO.S.c": consumer}) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, {"INFO": account(0), "CONSUMER.INFO.S.c": consumer}) as (fake, admin):
         refused: list[tuple[str, Any]] = [
             (
                 r"pause consumer c of stream S: this needs nats-server 2.11 or newer \(API level 1\), .* level 0",
@@ -350,10 +344,7 @@ def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(nats_serv
     answers: dict[str, Answer] = {"INFO": account(1), "STREAM.INFO.S": stream, "CONSUMER.INFO.S.c": consumer}
     pinned: dict[str, Any] = {"priority_policy": "prioritized", "priority_groups": ["g"]}
     mirror = {"name": "O", "consumer": {"name": "c", "deliver_subject": "d"}}
-    with (
-        FakeApi(nats_server.url, answers) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, answers) as (fake, admin):
         requests: list[tuple[str, Any]] = [
             ("create stream N with allow_atomic: this needs nats-server 2.12", {"name": "N", "allow_atomic": True}),
             (r"create stream N with allow_batched: .* 2\.14", {"name": "N", "allow_batched": True}),
@@ -390,10 +381,7 @@ def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
         "STREAM.UPDATE.S": created,
         "STREAM.INFO.S": created({"name": "S"}),
     }
-    with (
-        FakeApi(nats_server.url, answers) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, answers) as (_, admin):
         said = "stream S was created, but the server has not taken all .*: allow_direct: false -> true"
         with pytest.raises(JetStreamError, match=said):
             admin.streams.create(name="S", allow_direct=True)
@@ -409,10 +397,7 @@ def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
     stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
     page = {"total": 3, "offset": 0, "limit": 256, "streams": [stream], "missing": ["B"], "offline": {"C": "too new"}}
     consumers = {"total": 1, "offset": 0, "limit": 256, "consumers": None, "missing": ["c"]}
-    with (
-        FakeApi(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as (_, admin):
         infos = admin.streams.infos()
         assert next(infos).config.name == "A"
         with pytest.raises(ServerBusy, match=r"no server answered for B; no server can run C \(too new\)") as caught:
@@ -424,8 +409,7 @@ def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
 
 def test_no_reply_is_an_error(nats_server: NatsServer) -> None:
     with (
-        FakeApi(nats_server.url, {}) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="300ms") as admin,
+        administered(nats_server.url, {}, requestTimeout="300ms") as (_, admin),
         pytest.raises(RequestTimeout, match=r"look at stream S: no reply within 0\.3 s"),
     ):
         admin.streams.load("S")
@@ -439,8 +423,7 @@ def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
     answers: dict[str, Answer] = {"STREAM.INFO.S": lambda _: replies.pop(0), "STREAM.DELETE.S": busy}
     answers["STREAM.INFO.T"] = busy
     with (
-        FakeApi(nats_server.url, answers) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+        administered(nats_server.url, answers) as (fake, admin),
         JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="500ms") as impatient,
     ):
         assert admin.streams.load("S").config.name == "S"
@@ -455,10 +438,7 @@ def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
 
 
 def test_a_reply_that_says_nothing_is_no_success(nats_server: NatsServer) -> None:
-    with (
-        FakeApi(nats_server.url, {"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, {"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}) as (_, admin):
         with pytest.raises(JetStreamError, match="cannot delete stream S: the server does not say"):
             admin.streams.delete("S")
         with pytest.raises(JetStreamError, match="cannot purge stream S: the server does not say"):

@@ -94,6 +94,7 @@ def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin
     assert dict(clustered.streams.subjects("R3")) == {f"r3.{number}": 10 for number in range(3)}
 
 
+@pytest.mark.full
 def test_a_server_is_removed_and_another_takes_its_place(clustered: JetStreamAdmin) -> None:
     clustered.streams.update("R1", num_replicas=2)
 

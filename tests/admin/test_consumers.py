@@ -431,7 +431,7 @@ def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Ca
         assert admin.consumers.next(stream, "c", count, timeout=0.2) == []
 
 
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.full)])
 def test_next_without_waiting(count: int, admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER, max_ack_pending=3)
     assert admin.consumers.next(stream, "c", count, timeout=0) == []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,18 +15,14 @@ from spark_jetstream.errors import ApiError, JetStreamError, OptionError, Stream
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS, STREAMS
 from tests.admin.conftest import Api, Make
-from tests.admin.fake_api import FakeApi, account
+from tests.admin.fake_api import account, administered
 from tests.support.publish import Message, Publisher
-
-NAMES = ("PLANNEDA", "PLANNEDB")
 
 
 @pytest.fixture
-def names(admin: JetStreamAdmin) -> Iterator[tuple[str, ...]]:
-    """Two names of streams; what has them is gone after the test."""
-    yield NAMES
-    for name in NAMES:
-        admin.streams.delete(name, missing_ok=True)
+def names(new_stream: Callable[[], str]) -> tuple[str, str]:
+    """Two names of streams that do not exist; what has them is gone after the test."""
+    return new_stream(), new_stream()
 
 
 def test_a_plan_that_is_half_done_says_so(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
@@ -66,10 +61,8 @@ def test_files_and_mappings_are_planned_together(admin: JetStreamAdmin, names: t
 
 def test_an_old_server_is_asked_for_nothing_that_it_cannot_know(nats_server: NatsServer) -> None:
     missing = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
-    with (
-        FakeApi(nats_server.url, {"INFO": account(0), "STREAM.INFO.S": missing, "STREAM.INFO.T": missing}) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    answers = {"INFO": account(0), "STREAM.INFO.S": missing, "STREAM.INFO.T": missing}
+    with administered(nats_server.url, answers) as (fake, admin):
         plan = admin.plan({"name": "S"}, {"name": "T", "allow_msg_ttl": True})
         with pytest.raises(JetStreamError, match=r"create stream T with allow_msg_ttl: this needs nats-server 2\.11"):
             admin.apply(plan)
@@ -157,30 +150,28 @@ def test_backup_and_restore(
     admin.streams.create(name=name, subjects=["planned.>"])
     admin.consumers.create(name, durable_name="c")
     publisher.publish(Message("planned.a", b"%d" % number) for number in range(10))
-    steps: dict[str, list[tuple[int, int]]] = {"out": [], "checked": [], "in": []}
-    made = admin.streams.backup(name, tmp_path / "saved", progress=lambda *step: steps["out"].append(step))
-    whole = int(made.manifest.data_bytes)
-    given: dict[str, Any] = {"subjects": ["copied.>"], "description": "a copy"}
-    found = admin.streams.restore(
+    out: list[tuple[int, int]] = []
+    checked: list[tuple[int, int]] = []
+    sent: list[tuple[int, int]] = []
+    made = admin.streams.backup(name, tmp_path / "saved", progress=lambda *step: out.append(step))
+    size = int(made.manifest.data_bytes)
+    restored = admin.streams.restore(
         made.path,
         copy,
-        checking=lambda *step: steps["checked"].append(step),
-        progress=lambda *step: steps["in"].append(step),
-        **given,
+        checking=lambda *step: checked.append(step),
+        progress=lambda *step: sent.append(step),
+        subjects=["copied.>"],
+        description="a copy",
     )
-    assert (found.differences, found.notes, found.sha256) == ((), (), made.manifest.data_sha256)
-    assert (found.info.config.subjects, found.info.config.description) == (("copied.>",), "a copy")
-    assert (steps["out"][-1][0], steps["checked"][-1], steps["in"][-1]) == (whole, (whole, whole), (whole, whole))
-    assert [each.data for each in admin.messages.read(copy)] == [b"%d" % number for number in range(10)]
+    assert (restored.differences, restored.notes, restored.sha256) == ((), (), made.manifest.data_sha256)
+    assert (restored.info.config.subjects, restored.info.config.description) == (("copied.>",), "a copy")
+    assert (out[-1][0], checked[-1], sent[-1]) == (size, (size, size), (size, size))
     assert list(admin.consumers.names(copy)) == ["c"]
-    admin.streams.delete(copy)
-    bare = admin.streams.backup(name, tmp_path / "bare.tar", consumers=False)
-    assert admin.streams.restore(bare.path, copy, subjects=["copied.>"]).info.state.consumer_count == 0
-    for refused, said in (
+    refused: list[tuple[Callable[[], object], str]] = [
         (lambda: admin.streams.backup("a.b", tmp_path / "x"), "stream must be the name of a stream"),
-        (lambda: admin.streams.backup(name, bare.path), "exists already"),
-        (lambda: admin.streams.restore(bare.path, "a.b"), "stream must be the name of a stream"),
-        (lambda: admin.streams.restore(bare.path, max_ages="1h"), r'no field "max_ages" \(did you mean max_age\?\)'),
-    ):
+        (lambda: admin.streams.restore(made.path, "a.b"), "stream must be the name of a stream"),
+        (lambda: admin.streams.restore(made.path, max_ages="1h"), r'no field "max_ages" \(did you mean max_age\?\)'),
+    ]
+    for request, said in refused:
         with pytest.raises(OptionError, match=said):
-            refused()
+            request()

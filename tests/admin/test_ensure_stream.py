@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import pickle
@@ -42,8 +41,6 @@ COLUMNS = StructType([StructField("subject", StringType()), StructField("data", 
 UPDATE = {"ensureStreamOnConflict": "update"}
 IGNORE = {"ensureStreamOnConflict": "ignore"}
 
-_numbers = itertools.count(1)
-
 Source = Callable[..., JetStreamDataSource]
 
 
@@ -58,20 +55,6 @@ def source(nats_server: NatsServer) -> Source:
         return JetStreamDataSource({name.lower(): str(value) for name, value in given.items()})
 
     return make
-
-
-@pytest.fixture
-def new(publisher: Publisher) -> Iterator[Callable[[], str]]:
-    """A function that says the name of a stream that is not there; whatever gets it is gone after the test."""
-    made: list[str] = []
-
-    def make() -> str:
-        made.append(f"ENSURED{next(_numbers)}")
-        return made[-1]
-
-    yield make
-    for name in set(made) & set(publisher.api("STREAM.NAMES").get("streams") or []):
-        publisher.api(f"STREAM.DELETE.{name}")
 
 
 def config(publisher: Publisher, name: str) -> dict[str, Any]:
@@ -104,9 +87,9 @@ SIDES = ["batch", "stream", "write", "writeStream"]
 
 @pytest.mark.parametrize("side", SIDES)
 def test_a_missing_stream_is_made_and_stays(
-    side: str, source: Source, new: Callable[[], str], publisher: Publisher
+    side: str, source: Source, new_stream: Callable[[], str], publisher: Publisher
 ) -> None:
-    name = new()
+    name = new_stream()
     described = {"subjects": [f"{name}.>"], "max_age": "1h", "storage": "memory"}
     found = source(described, stream=name)
     use(side, found)
@@ -118,15 +101,14 @@ def test_a_missing_stream_is_made_and_stays(
     assert config(publisher, name) == made
 
 
-@pytest.mark.parametrize("side", SIDES)
 def test_a_differing_stream_is_an_error_that_lists_the_differences(
-    side: str, source: Source, stream: Callable[..., Stream], publisher: Publisher
+    source: Source, stream: Callable[..., Stream], publisher: Publisher
 ) -> None:
     s = stream(max_age=7200 * 10**9)
     before = config(publisher, s.name)
     found = source({"max_age": "1h", "metadata": {"team": "us"}, "no_ack": False}, stream=s.name)
     with pytest.raises(OptionError) as caught:
-        use(side, found)
+        use("writeStream", found)
     assert caught.value.option == "ensureStream"
     assert str(caught.value) == (
         f"stream {s.name} is not as option ensureStream describes it: max_age is 2h, not 1h, metadata.team is nothing, "
@@ -136,9 +118,7 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences(
     assert config(publisher, s.name) == before
 
 
-@pytest.mark.parametrize("side", SIDES)
 def test_a_differing_stream_is_updated(
-    side: str,
     source: Source,
     stream: Callable[..., Stream],
     publisher: Publisher,
@@ -147,7 +127,7 @@ def test_a_differing_stream_is_updated(
     s = stream(max_msgs=100, metadata={"owner": "me"})
     s.fill(3)
     before = config(publisher, s.name)
-    use(side, source({"max_age": "1h", "metadata": {"team": "us"}}, stream=s.name, **UPDATE))
+    use("writeStream", source({"max_age": "1h", "metadata": {"team": "us"}}, stream=s.name, **UPDATE))
     after = config(publisher, s.name)
     assert after.pop("metadata") == {**before.pop("metadata"), "team": "us"}
     assert after == {**before, "max_age": 3600 * 10**9}
@@ -156,9 +136,7 @@ def test_a_differing_stream_is_updated(
     assert f"option ensureStream has updated stream {s.name}: max_age: 0s -> 1h (risk: " in " ".join(warned)
 
 
-@pytest.mark.parametrize("side", SIDES)
 def test_a_differing_stream_is_used_as_it_is(
-    side: str,
     source: Source,
     stream: Callable[..., Stream],
     publisher: Publisher,
@@ -166,7 +144,7 @@ def test_a_differing_stream_is_used_as_it_is(
 ) -> None:
     s = stream()
     before = config(publisher, s.name)
-    use(side, source({"max_age": "1h", "storage": "memory"}, stream=s.name, **IGNORE))
+    use("writeStream", source({"max_age": "1h", "storage": "memory"}, stream=s.name, **IGNORE))
     assert config(publisher, s.name) == before
     assert (
         f"stream {s.name} is not as option ensureStream describes it, and is left so: max_age is 0s, not 1h, "
@@ -189,9 +167,9 @@ def test_what_cannot_be_changed(
 
 
 def test_ignore_still_makes_what_is_missing(
-    source: Source, stream: Callable[..., Stream], new: Callable[[], str], publisher: Publisher
+    source: Source, stream: Callable[..., Stream], new_stream: Callable[[], str], publisher: Publisher
 ) -> None:
-    s, name = stream(), new()
+    s, name = stream(), new_stream()
     described = {s.name: {"max_msgs": 5}, name: {"subjects": ["ensured.more"]}}
     source(described, stream=f"{s.name},{name}", **IGNORE).reader(COLUMNS)
     assert config(publisher, s.name)["max_msgs"] == -1
@@ -202,9 +180,9 @@ def test_ignore_still_makes_what_is_missing(
 
 
 def test_several_streams_as_a_list_and_by_name(
-    source: Source, new: Callable[[], str], publisher: Publisher, stream: Callable[..., Stream]
+    source: Source, new_stream: Callable[[], str], publisher: Publisher, stream: Callable[..., Stream]
 ) -> None:
-    one, two, there = new(), new(), stream()
+    one, two, there = new_stream(), new_stream(), stream()
     both = f"{one},{two},{there.name}"
     source([{"name": one, "subjects": ["ensured.1"]}, {"name": two, "subjects": ["ensured.2"]}], stream=both).reader(
         COLUMNS
@@ -215,52 +193,44 @@ def test_several_streams_as_a_list_and_by_name(
         again.reader(COLUMNS)
 
 
-def test_a_sink_without_a_stream_says_which(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
-    name = new()
+def test_a_sink_without_a_stream_says_which(
+    source: Source, new_stream: Callable[[], str], publisher: Publisher
+) -> None:
+    name = new_stream()
     source({"name": name, "subjects": ["ensured.sink"]}, subject="ensured.sink").writer(COLUMNS, False)
     assert config(publisher, name)["subjects"] == ["ensured.sink"]
     with pytest.raises(OptionError, match=r"^option ensureStream: a stream is described without its name$"):
         source({"subjects": ["ensured.sink"]}).writer(COLUMNS, False)
 
 
-def test_a_file_describes_streams(source: Source, new: Callable[[], str], publisher: Publisher, tmp_path: Path) -> None:
-    name = new()
+def test_a_file_describes_streams(
+    source: Source, nats_server: NatsServer, new_stream: Callable[[], str], publisher: Publisher, tmp_path: Path
+) -> None:
+    name = new_stream()
     (tmp_path / "streams.json").write_text(json.dumps({"subjects": [f"{name}.>"]}))
     (tmp_path / "streams.yml").write_text(f"name: {name}\nsubjects: ['{name}.>']\nmax_age: 7d\n")
     source(str(tmp_path / "streams.json"), stream=name).reader(COLUMNS)
     assert config(publisher, name)["max_age"] == 0
     source(str(tmp_path / "streams.yml"), stream=name, **UPDATE).reader(COLUMNS)
     assert config(publisher, name)["max_age"] == 7 * 86400 * 10**9
-
-
-def test_a_file_that_was_sent_along(
-    nats_server: NatsServer, new: Callable[[], str], publisher: Publisher, tmp_path: Path
-) -> None:
-    name = new()
-    (tmp_path / "sent.json").write_text(json.dumps({"name": name, "subjects": ["ensured.sent"]}))
+    # A file that was sent along is somewhere else on each node.
     options = ConnectionOptions.from_spark({"servers": nats_server.url})
-    ensure_streams(
-        Ensure(options, "sent.json", "error", ()),
-        lambda patience: connect(options, patience=patience),
-        lambda path: str(tmp_path / path),
-    )
-    assert config(publisher, name)["subjects"] == ["ensured.sent"]
+    ensure = Ensure(options, "streams.json", "update", (name,))
+    ensure_streams(ensure, lambda patience: connect(options, patience=patience), lambda path: str(tmp_path / path))
+    assert config(publisher, name)["subjects"] == [f"{name}.>"]
 
 
 WRONG: list[tuple[Any, dict[str, str], str]] = [
     ('{"subjects": ["a"]', {"stream": "S"}, "option ensureStream: this is not valid JSON: "),
-    ('{"name": "S", "name": "S"}', {"stream": "S"}, '"name" is there twice'),
     ({"max_aeg": "1d"}, {"stream": "S"}, 'stream "S": there is no field "max_aeg" (did you mean max_age?)'),
-    ({"name": "T"}, {"stream": "S"}, "stream T is described, which option stream does not name"),
     ({"T": {}}, {"stream": "S"}, "stream T is described, which option stream does not name"),
     ({"subjects": ["a"]}, {"stream": "S,T"}, "a stream is described without its name"),
     ({"consumers": [{"durable_name": "c"}]}, {"stream": "S"}, "stream S: consumers are not made here: remove"),
     (
         "streams.toml",
         {"stream": "S"},
-        "option ensureStream (neither JSON nor a file): the file cannot be read: No such",
+        "ensureStream (neither JSON nor a file): the file cannot be read: No such",
     ),
-    ([], {"stream": "S"}, "no stream is described"),
     ({"mirror": {"name": "A"}, "subjects": ["a"]}, {"stream": "S"}, "a mirror cannot have subjects"),
 ]
 
@@ -279,8 +249,8 @@ def test_what_a_description_cannot_be(ensured: Any, options: dict[str, str], wor
         first_call.initialOffset()
 
 
-def test_wrong_columns_make_no_stream(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
-    name = new()
+def test_wrong_columns_make_no_stream(source: Source, new_stream: Callable[[], str], publisher: Publisher) -> None:
+    name = new_stream()
     wrong = StructType([StructField("datum", StringType())])
     found = source({"subjects": [f"{name}.>"]}, stream=name)
     for make in (
@@ -294,8 +264,8 @@ def test_wrong_columns_make_no_stream(source: Source, new: Callable[[], str], pu
     assert name not in names(publisher)
 
 
-def test_executors_make_no_stream(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
-    name = new()
+def test_executors_make_no_stream(source: Source, new_stream: Callable[[], str], publisher: Publisher) -> None:
+    name = new_stream()
     reader = source({"subjects": [f"{name}.>"]}, stream=name).streamReader(COLUMNS)
     copied = pickle.loads(pickle.dumps(reader))
     with pytest.raises(JetStreamError, match="stream not found"):
@@ -305,8 +275,10 @@ def test_executors_make_no_stream(source: Source, new: Callable[[], str], publis
     assert name in names(publisher)
 
 
-def test_a_stream_that_was_made_again_is_noticed(source: Source, new: Callable[[], str], publisher: Publisher) -> None:
-    name = new()
+def test_a_stream_that_was_made_again_is_noticed(
+    source: Source, new_stream: Callable[[], str], publisher: Publisher
+) -> None:
+    name = new_stream()
     found = source({"subjects": [f"{name}.>"]}, stream=name)
     first = found.streamReader(COLUMNS)
     assert isinstance(first, JetStreamStreamReader)
@@ -366,14 +338,14 @@ def ensured(nats_server: NatsServer) -> Callable[..., list[str]]:
 
 
 def test_somebody_else_makes_it_at_the_same_moment(
-    ensured: Callable[..., list[str]], new: Callable[[], str], publisher: Publisher
+    ensured: Callable[..., list[str]], new_stream: Callable[[], str], publisher: Publisher
 ) -> None:
     for rest, conflict, asked in (
         ({}, "error", []),
         ({"max_msgs": 5}, "error", ["INFO"]),  # more than is given
         ({"max_age": 10**12}, "update", ["INFO", "INFO", "INFO", "UPDATE"]),
     ):
-        name = new()
+        name = new_stream()
         described = {"name": name, "subjects": [f"{name}.>"], "max_age": 0}
 
         def create(subject: str, body: bytes, name: str = name, rest: dict[str, Any] = rest) -> None:
@@ -386,9 +358,9 @@ def test_somebody_else_makes_it_at_the_same_moment(
 
 
 def test_somebody_else_makes_another_one_at_the_same_moment(
-    ensured: Callable[..., list[str]], new: Callable[[], str], publisher: Publisher
+    ensured: Callable[..., list[str]], new_stream: Callable[[], str], publisher: Publisher
 ) -> None:
-    name = new()
+    name = new_stream()
 
     def create(subject: str, body: bytes) -> None:
         if "STREAM.CREATE" in subject:
@@ -399,9 +371,9 @@ def test_somebody_else_makes_another_one_at_the_same_moment(
 
 
 def test_an_answer_that_is_lost(
-    ensured: Callable[..., list[str]], new: Callable[[], str], publisher: Publisher
+    ensured: Callable[..., list[str]], new_stream: Callable[[], str], publisher: Publisher
 ) -> None:
-    name = new()
+    name = new_stream()
     lost: list[str] = []
 
     def lose(subject: str, body: bytes) -> None:
@@ -416,9 +388,9 @@ def test_an_answer_that_is_lost(
 
 
 def test_a_query_that_writes_asks_once_a_minute(
-    ensured: Callable[..., list[str]], new: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    ensured: Callable[..., list[str]], new_stream: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = new()
+    name = new_stream()
     described = {"name": name, "subjects": [f"{name}.>"]}
     assert ensured(described, remembered=True) == [f"INFO.{name}", f"CREATE.{name}"]
     assert ensured(described, remembered=True) == []
@@ -429,9 +401,9 @@ def test_a_query_that_writes_asks_once_a_minute(
 
 
 def test_what_the_server_refuses_names_the_option(
-    source: Source, stream: Callable[..., Stream], new: Callable[[], str]
+    source: Source, stream: Callable[..., Stream], new_stream: Callable[[], str]
 ) -> None:
-    s, name = stream(), new()
+    s, name = stream(), new_stream()
     with pytest.raises(ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"):
         source({"subjects": [f"{s.subject}.a"]}, stream=name).reader(COLUMNS)
 
@@ -477,36 +449,15 @@ def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source
 # -- through Spark --
 
 
-def test_a_query_reads_a_stream_that_it_makes(
-    spark: SparkSession, nats_server: NatsServer, new: Callable[[], str], publisher: Publisher, tmp_path: Path
-) -> None:
-    name = new()
-    (tmp_path / "orders.yaml").write_text(f"subjects: ['{name}.>']\n")
-    frame = streaming(spark, nats_server.url, name, ensureStream=tmp_path / "orders.yaml")
-    assert available_now(frame, tmp_path / "checkpoint").rows == []
-    assert config(publisher, name)["subjects"] == [f"{name}.>"]
-
-
-def test_a_write_makes_its_stream_and_a_batch_reads_it(
-    spark: SparkSession, nats_server: NatsServer, new: Callable[[], str]
-) -> None:
-    name = new()
-    described = json.dumps({"subjects": [f"{name}.>"]})
-    frame = spark.createDataFrame([(f"{name}.a", b"1")], "subject string, data binary")
-    writer = frame.write.format("jetstream").options(servers=nats_server.url, stream=name, ensureStream=described)
-    writer.mode("append").save()
-    found = batch(spark, nats_server.url, name, ensureStream=described)
-    assert [row.data for row in stored(found)] == [b"1"]
-
-
+@pytest.mark.full
 def test_a_streaming_write_makes_its_stream(
     spark: SparkSession,
     nats_server: NatsServer,
-    new: Callable[[], str],
+    new_stream: Callable[[], str],
     stream: Callable[..., Stream],
     tmp_path: Path,
 ) -> None:
-    name, s = new(), stream()
+    name, s = new_stream(), stream()
     s.fill(3)
     query = (
         streaming(spark, nats_server.url, s.name, maxMessagesPerTrigger=1)
@@ -521,6 +472,7 @@ def test_a_streaming_write_makes_its_stream(
     assert [row.data for row in stored(batch(spark, nats_server.url, name))] == [row.data for row in s.rows()]
 
 
+@pytest.mark.full
 def test_what_the_user_sees(
     spark: SparkSession, nats_server: NatsServer, stream: Callable[..., Stream], tmp_path: Path
 ) -> None:
@@ -546,6 +498,7 @@ def test_what_the_user_sees(
     assert 'there is no field "max_msg" (did you mean max_msgs?)' in said
 
 
+@pytest.mark.full
 def test_a_work_queue_is_given_direct_reads(
     spark: SparkSession, nats_server: NatsServer, stream: Callable[..., Stream], publisher: Publisher, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import json
@@ -275,15 +274,6 @@ def test_from_several_threads(admin: JetStreamAdmin, make_stream: Make) -> None:
         work = [pool.submit(read, each) for each in watches]
         names = [make_stream({}) for _ in range(3)]
         assert [each.result(20) for each in work] == [names] * 4
-
-
-def test_in_a_notebook_whose_event_loop_runs(admin: JetStreamAdmin, make_stream: Make) -> None:
-    async def cell() -> list[str]:
-        with admin.events.watch("stream_action", count=1, timeout=20) as events:
-            make_stream({})
-            return [each.kind for each in events]
-
-    assert asyncio.run(cell()) == asyncio.run(cell()) == ["stream_action"]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -475,6 +475,7 @@ def test_ten_thousand_keys(make: Make, name: str, publisher: Publisher) -> None:
     assert all(each.live and each.bucket == name and not each.created.never for each in found.values())
 
 
+@pytest.mark.full
 def test_no_key_is_lost_while_others_write(make: Make, name: str, nats_server: NatsServer) -> None:
     """Each write removes the message that a reader was about to get."""
     bucket = make(history=1)
@@ -493,7 +494,7 @@ def test_no_key_is_lost_while_others_write(make: Make, name: str, nats_server: N
     writer = threading.Thread(target=overwrite)
     writer.start()
     try:
-        for _ in range(5):
+        for _ in range(3):
             found = list(bucket.keys())
             assert len(found) == len(expected)
             assert set(found) == expected

@@ -203,7 +203,7 @@ def _put(url: str, value: str) -> int:
         return publisher.publish([Message("$KV.b.a", value.encode())])[0]
 
 
-@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("history", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_every_change_comes_once_over_a_wire_that_is_cut(make: Make, nats_server: NatsServer, history: bool) -> None:
     bucket = make()
     keys, count = 50, 2000
@@ -232,6 +232,7 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(make: Make, nats_server
     close_all()
 
 
+@pytest.mark.full
 def test_a_list_that_is_cut_comes_to_its_end(make: Make, nats_server: NatsServer, publisher: Publisher) -> None:
     bucket = make()
     publisher.publish(Message(f"$KV.{bucket.name}.k{at % 2000}", b"x" * 100) for at in range(4000))
@@ -304,6 +305,7 @@ def settle(cluster: NatsCluster, stream: str, before: int) -> None:
     poll(other, 20, lambda: TimeoutError(f"another leader of {stream}"))
 
 
+@pytest.mark.full
 def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
     with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
         admin.kv.create("moved", history=64, replicas=3)

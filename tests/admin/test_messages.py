@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,7 +20,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.admin.conftest import Api
+from tests.admin.conftest import Make
 from tests.support.publish import Message, Publisher
 
 HEADERS = [("Nats-Msg-Id", "1"), ("Tag", "one"), ("Tag", "two"), ("Nats-Sequence", "mine")]
@@ -77,7 +78,7 @@ def test_requests_about_messages_that_cannot_be(admin: JetStreamAdmin, stream: s
         (lambda: admin.messages.get(stream, "4"), "sequence must be"),  # type: ignore[arg-type]
         (lambda: admin.messages.last(stream, "a..b"), "subject must be"),
         (lambda: admin.messages.since(stream, "noon"), 'time must be .*, not "noon"'),
-        (lambda: admin.messages.since(stream, dt.datetime(2020, 1, 1)), "time must be a time with its zone"),
+        (lambda: admin.messages.since(stream, dt.datetime.fromisoformat("2020-01-01")), "must be a time with its zone"),
         (lambda: list(admin.messages.read(stream, "a..b")), "subject must be"),
         (lambda: list(admin.messages.read(stream, sequence=0)), "sequence must be"),
     ]
@@ -210,64 +211,46 @@ def test_the_last_of_each_in_several_answers(admin: JetStreamAdmin, direct: str,
         admin.messages.last_of_each(direct)
 
 
-def test_direct_gets_that_nobody_answers(admin: JetStreamAdmin, publisher: Publisher) -> None:
-    publisher.api("STREAM.CREATE.CLOSED", {"name": "CLOSED", "subjects": ["closed"]})
-    try:
-        publisher.publish([Message("closed")])
-        for stream in ("CLOSED", "NOWHERE"):
-            said = f"nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct set"
-            requests: list[Callable[[str], object]] = [
-                lambda name: admin.messages.get(name, 1, direct=True),
-                lambda name: admin.messages.last(name, "closed", direct=True),
-                admin.messages.last_of_each,
-            ]
-            for request in requests:
-                with pytest.raises(NoResponders, match=said):
-                    request(stream)
-    finally:
-        publisher.api("STREAM.DELETE.CLOSED")
+def test_direct_gets_that_nobody_answers(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+    make_stream({"name": "CLOSED", "subjects": ["closed"]})
+    publisher.publish([Message("closed")])
+    requests: list[Callable[[str], object]] = [
+        lambda name: admin.messages.get(name, 1, direct=True),
+        lambda name: admin.messages.last(name, "closed", direct=True),
+        admin.messages.last_of_each,
+    ]
+    for stream, request in itertools.product(("CLOSED", "NOWHERE"), requests):
+        said = f"nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct set"
+        with pytest.raises(NoResponders, match=said):
+            request(stream)
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_reading_ends_in_a_gap(direct: bool, admin: JetStreamAdmin, publisher: Publisher) -> None:
-    publisher.api("STREAM.CREATE.GAP", {"name": "GAP", "subjects": ["gap"], "allow_direct": True})
-    try:
-        publisher.publish([Message("gap")] * 3)
-        reading = admin.messages.read("GAP", direct=direct)
-        assert next(reading).seq == 1
-        admin.messages.delete("GAP", 3)
-        publisher.publish([Message("gap")])
-        assert set(sequences(reading)) <= {2, 3}
-    finally:
-        publisher.api("STREAM.DELETE.GAP")
+def test_reading_ends_in_a_gap(direct: bool, admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+    name = make_stream({"subjects": ["gap"], "allow_direct": True})
+    assert list(admin.messages.read(name)) == []
+    publisher.publish([Message("gap")] * 3)
+    reading = admin.messages.read(name, direct=direct)
+    assert next(reading).seq == 1
+    admin.messages.delete(name, 3)
+    publisher.publish([Message("gap")])
+    assert set(sequences(reading)) <= {2, 3}
+    admin.streams.purge(name)
+    assert list(admin.messages.read(name)) == []
 
 
-def test_an_empty_stream(admin: JetStreamAdmin, publisher: Publisher) -> None:
-    publisher.api("STREAM.CREATE.BARE", {"name": "BARE", "subjects": ["bare.*"], "allow_direct": True})
-    try:
-        assert list(admin.messages.read("BARE")) == []
-        publisher.publish([Message("bare.a")] * 3)
-        admin.streams.purge("BARE")
-        assert list(admin.messages.read("BARE")) == []
-    finally:
-        publisher.api("STREAM.DELETE.BARE")
-
-
-def test_a_stream_that_goes_while_it_is_read(admin: JetStreamAdmin, publisher: Publisher) -> None:
-    publisher.api("STREAM.CREATE.SHORT", {"name": "SHORT", "subjects": ["short.*"], "allow_direct": True})
-    publisher.publish([Message("short.a", b"%d" % number) for number in range(1200)])
+def test_a_stream_that_goes_while_it_is_read(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+    config = {"name": "SHORT", "subjects": ["short.*"], "allow_direct": True}
+    make_stream(config)
+    publisher.publish(Message("short.a", b"%d" % number) for number in range(1200))
     reading = admin.messages.read("SHORT")
-    first = next(reading)
+    messages = [next(reading)]
     publisher.api("STREAM.DELETE.SHORT")
-    publisher.api("STREAM.CREATE.SHORT", {"name": "SHORT", "subjects": ["short.*"], "allow_direct": True})
-    publisher.publish([Message("short.a", b"other") for _ in range(1200)])
-    found = [first]
-    try:
-        with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):
-            found.extend(reading)
-    finally:
-        publisher.api("STREAM.DELETE.SHORT")
-    assert b"other" not in {each.data for each in found}
+    publisher.api("STREAM.CREATE.SHORT", config)
+    publisher.publish([Message("short.a", b"other")] * 1200)
+    with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):
+        messages.extend(reading)
+    assert b"other" not in {message.data for message in messages}
 
 
 @pytest.mark.usefixtures("no_connection_left")
@@ -289,17 +272,14 @@ def test_erase_and_delete(erase: bool) -> None:
             )
 
 
-def test_what_must_stay(admin: JetStreamAdmin, api: Api, publisher: Publisher) -> None:
-    api("STREAM.CREATE.HELD", {"name": "HELD", "subjects": ["held"], "deny_delete": True})
-    try:
-        publisher.publish([Message("held", b"1")])
-        for remove in (admin.messages.erase, admin.messages.delete):
-            with pytest.raises(ApiError, match=r"message 1 of stream HELD: .*not permitted") as caught:
-                remove("HELD", 1)
-            assert not isinstance(caught.value, MessageNotFound)
-        assert admin.messages.get("HELD", 1).data == b"1"
-    finally:
-        api("STREAM.DELETE.HELD")
+def test_what_must_stay(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+    name = make_stream({"subjects": ["held"], "deny_delete": True})
+    publisher.publish([Message("held", b"1")])
+    for remove in (admin.messages.erase, admin.messages.delete):
+        with pytest.raises(ApiError, match=rf"message 1 of stream {name}: .*not permitted") as caught:
+            remove(name, 1)
+        assert not isinstance(caught.value, MessageNotFound)
+    assert admin.messages.get(name, 1).data == b"1"
 
 
 def sequences(messages: Iterator[StoredMessage]) -> list[int]:
