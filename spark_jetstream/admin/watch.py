@@ -17,14 +17,13 @@ from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import (
     ConsumerLost,
     DataLossError,
     JetStreamError,
     OptionError,
-    OutageError,
     PermissionDenied,
 )
 from spark_jetstream.protocol.columns import Acks, Delivered
@@ -50,7 +49,7 @@ _CONFIRMATIONS = 3  # consumers that must find no more messages, where the accou
 
 
 def settings(api: Api, *, headers_only: bool = False) -> PullSettings:
-    """Return the settings with which the administration pulls."""
+    """Return the settings with which the administration session."""
     timeout = api.options.retry_timeout
     return PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, timeout, fail_on_data_loss=True, headers_only=headers_only)
 
@@ -119,8 +118,7 @@ class _Watcher(LatestPerSubject):
         self._begun = begun
         if begun:
             yield None
-        outage: Deadline | None = None
-        backoff = Backoff(at_once=True)
+        outage = Outage(self.settings.retry_timeout, Backoff(at_once=True))
         while True:
             self._progressed = False
             try:
@@ -135,34 +133,28 @@ class _Watcher(LatestPerSubject):
                 if not error.retriable:
                     raise
                 self._relisted = True
-                if self._progressed:
-                    outage = None
-                    backoff.reset()
-                outage = outage or Deadline(self.settings.retry_timeout)
-                if outage.expired:
-                    raise OutageError(
-                        f"watching stream {self.part.stream} at sequence {self.next} got no further for "
-                        f"{outage.seconds:g} s (option retryTimeout): {error}"
-                    ) from error
-                backoff.pause(outage)
+                outage.begin()  # the time before the failure does not count: the watch may have been quiet
+                doing = f"watching stream {self.part.stream} at sequence {self.next}"
+                outage.failed(error, doing, progressed=self._progressed)
+                outage.pause()
 
     def start(self) -> dict[str, Any]:
-        """Return what `RangeReader` needs."""
+        """Return the fields of the consumer's configuration that say where it begins."""
         return super().start() if self._listing else {"start_sequence": self.next}
 
     def take(self, frames: Frames, acks: Acks) -> Delivered | None:
         """Return what `LatestPerSubject` does; of a list that is made again only messages from before the watch."""
-        run = super().take(frames, acks)
-        if run is None or not (self._listing and self._relisted) or int(run.sequences[-1]) <= self._list_end:
-            return run
+        messages = super().take(frames, acks)
+        if messages is None or not (self._listing and self._relisted) or int(messages.sequences[-1]) <= self._list_end:
+            return messages
         # That list lacks messages that were stored since the beginning, and overwritten since.
         self._listing, self.next = False, self._list_end + 1
-        inside = int(run.sequences.searchsorted(self.next))
-        inner = run.frames[:inside]
-        return Delivered(inner, Acks(inner), run.sequences[:inside]) if inside else None
+        count = int(messages.sequences.searchsorted(self.next))
+        before = messages.frames[:count]
+        return Delivered(before, Acks(before), messages.sequences[:count]) if count else None
 
     def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> _EndlessSession:
-        """Return what `RangeReader` needs."""
+        """Return the pull session of a consumer."""
         return _EndlessSession(self, connection, inbox, name, pending, patient=self._begun)
 
     def _check_stream(self, connection: Connection) -> None:
@@ -190,58 +182,58 @@ class _Watcher(LatestPerSubject):
             finally:
                 delete_reader(connection, self.part.stream, name)
 
-    def _follow(self, pulls: _EndlessSession, timeout: float) -> Iterator[StoredMessage | None]:
+    def _follow(self, session: _EndlessSession, timeout: float) -> Iterator[StoredMessage | None]:
         last, listing = self._info.state.last_seq, self._listing
-        if not self._begun and pulls.pending == 0 and self._nothing_left(pulls.connection, last):
-            self._begin(pulls)
+        if not self._begun and session.pending == 0 and self._nothing_left(session.connection, last):
+            self._begin(session)
             yield None
         silence = 2 * self.settings.heartbeat + _SLACK
         silent, quiet = Deadline(silence), Deadline(timeout)
         while True:
-            pulls.ask()
-            event = pulls.inbox.get(min(silent.left, quiet.left if self._begun else silence))
+            session.ask()
+            event = session.inbox.get(min(silent.left, quiet.left if self._begun else silence))
             if event is None:
                 if self._begun and quiet.expired:
                     return
                 if silent.expired:
-                    pulls.connection.check()
+                    session.connection.check()
                     raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
                 continue
             silent = Deadline(silence)
             if not isinstance(event, Frames):
-                pulls.on_status(event)
+                session.on_status(event)
                 self._progressed = self._progressed or self._begun
                 continue
-            run = self.take(event, pulls.account(event))
-            self._progressed = self._progressed or run is not None
+            messages = self.take(event, session.account(event))
+            self._progressed = self._progressed or messages is not None
             if listing and not (self._listing or self._begun):
-                if run is not None:
-                    yield from self._messages(run, slice(0, len(run)))
+                if messages is not None:
+                    yield from self._messages(messages, slice(0, len(messages)))
                 raise ConsumerLost("the list is through, and what was stored since comes from another consumer")
-            inside = 0 if run is None else int(run.sequences.searchsorted(last, side="right"))
-            through = not self._begun and (
-                (run is not None and inside < len(run))
-                or (pulls.left() == 0 and self._nothing_left(pulls.connection, last))
+            old = 0 if messages is None else int(messages.sequences.searchsorted(last, side="right"))
+            caught_up = not self._begun and (
+                (messages is not None and old < len(messages))
+                or (session.left() == 0 and self._nothing_left(session.connection, last))
             )
-            if run is not None:
-                yield from self._messages(run, slice(0, inside if through else len(run)))
-            if through:
-                self._begin(pulls)
+            if messages is not None:
+                yield from self._messages(messages, slice(0, old if caught_up else len(messages)))
+            if caught_up:
+                self._begin(session)
                 yield None
-                if run is not None:
-                    yield from self._messages(run, slice(inside, len(run)))
+                if messages is not None:
+                    yield from self._messages(messages, slice(old, len(messages)))
             # The caller may have taken some time for the messages.
             silent, quiet = Deadline(silence), Deadline(timeout)
 
-    def _begin(self, pulls: _EndlessSession) -> None:
+    def _begin(self, session: _EndlessSession) -> None:
         """Begin with the new messages: from now on the server may have none to send for any time."""
         self._begun = True
         self._listing = False
-        pulls.wait_patiently()
+        session.wait_patiently()
 
-    def _messages(self, run: Delivered, rows: slice) -> Iterator[StoredMessage]:
+    def _messages(self, delivered: Delivered, rows: slice) -> Iterator[StoredMessage]:
         if rows.stop > rows.start:
-            frames = run.frames[rows]
+            frames = delivered.frames[rows]
             acks = Acks(frames)
             if int(acks.sequences()[-1]) > self._seen:
                 self._seen, self._seen_time = int(acks.sequences()[-1]), int(acks.timestamps()[-1])
