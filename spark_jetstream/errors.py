@@ -11,7 +11,7 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         ├── AuthenticationFailed              a server was reached and refused the credentials
         ├── PermissionDenied                  the account may not use a subject
         ├── RequestTimeout *                  a request got no reply in time
-        ├── NoResponders *                    nobody listens on the subject of a request
+        ├── NoResponders *                    no subscriber has the subject of a request
         ├── ProtocolError                     bytes or JSON that are not what NATS or JetStream sends
         ├── ApiError                          the JetStream API answered with an error
         │   ├── StreamNotFound                10059
@@ -32,9 +32,9 @@ The tree, with ``*`` beside the classes that are worth another try (``retriable`
         ├── BackupError                       a backup is damaged or not complete, or could not be restored
         └── ServerStartError                  an embedded nats-server did not start
 
-Errors cross process borders in Spark: every class pickles, and the copy has the same type, message and
-attributes. No message contains the value of a secret option, or a character that does something to a terminal:
-servers, publishers and files have a say in what messages repeat.
+Spark sends errors from one process to another: every class pickles, and the copy has the same type, message and
+attributes. No message contains the value of a secret option, or a control character: messages repeat texts of servers,
+publishers and files.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ LAYOUT = "\n\t"
 
 
 def printable(text: str, kept: str = "") -> str:
-    """A text that does nothing to a terminal: what cannot be printed is shown as ``\\x1b``, but for ``kept``."""
-    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
+    r"""Return a text without control characters: each is shown like ``\x1b``, except those of ``kept``."""
+    return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
 
 
 def _rebuild(cls: type[JetStreamError], args: tuple[Any, ...], state: dict[str, Any]) -> JetStreamError:
@@ -61,7 +61,7 @@ def _rebuild(cls: type[JetStreamError], args: tuple[Any, ...], state: dict[str, 
 class JetStreamError(Exception):
     """Base of all errors of this package.
 
-    ``retriable`` is true when the same request may succeed later without anybody changing anything.
+    ``retriable`` is true when the same request may succeed later although nothing is changed.
     """
 
     retriable: ClassVar[bool] = False
@@ -120,7 +120,7 @@ class RequestTimeout(JetStreamError):
 
 
 class NoResponders(JetStreamError):
-    """The server said at once (status 503) that nobody listens on the subject of a request."""
+    """The server said at once (status 503) that no subscriber has the subject of a request."""
 
     retriable = True
 
@@ -228,9 +228,9 @@ class DataLossError(JetStreamError):
 class RowRefused(JetStreamError):
     """A row cannot be stored, and its task fails.
 
-    ``number`` counts the rows of the task from 1 (0: no single row is to blame), ``subject`` is where it should have
-    gone, ``err_code`` the server's reason (0 when it has none), and ``stored`` says how many rows of this attempt of
-    the task are stored already.
+    ``number`` counts the rows of the task from 1 (0: no single row is to blame), ``subject`` is its subject,
+    ``err_code`` the server's reason (0 when it has none), and ``stored`` the number of rows that this attempt of the
+    task has stored.
     """
 
     def __init__(self, message: str, *, number: int, subject: str, err_code: int = 0, stored: int = 0) -> None:

@@ -1,28 +1,19 @@
-"""Objects stored in an Object Store bucket, and their meta messages replaced (JETSTREAM ADR-20).
+"""Stores objects in an Object Store bucket and replaces their meta messages (ADR-20 "JetStream based Object Stores").
 
-How an object is stored, so that whoever is killed at whatever moment, readers see the old object or the new one, and
-nothing stays behind for good:
+Whenever a writer is killed, readers see the old object or the new one, and no chunks stay for good. A writer:
 
-1. Look at the meta message that the object has now, if any.
-2. Note under which ids chunks of it may lie from now on: those of the version it replaces, the new ones, and those that
-   an earlier note names, whose writers were killed or are still at it. The note is one message, written only in the
-   place of the one that was read (`Nats-Expected-Last-Subject-Sequence`).
-3. Store the chunks under a new id.
-4. Store the meta message, only in the place of the one that was looked at. From here on the new object is what readers
-   see, and no other writer who has noted ids before can store his any more.
-5. Remove the chunks under all other ids of the note, then the note.
+1. Reads the meta message that the object has now, if any.
+2. Notes under which ids chunks of the object may be from now on: the id of the version that it replaces, its new id,
+   and the ids of an earlier note, whose writers were killed or still write. The note is one message, stored only in
+   place of the note that the writer read (`Nats-Expected-Last-Subject-Sequence`).
+3. Stores the chunks under the new id.
+4. Stores the meta message, only in place of the one that it read. From here on readers see the new object, and another
+   writer that noted its ids before cannot store its meta message.
+5. Removes the chunks under all other ids of the note, then the note.
 
-Who writes an object again does all of this again: it is the same in the end, and what an attempt before has left behind
-is in the note. An upload of which anything was refused, cut off, or not answered in time is given up as a whole, and
-begun anew under another id.
-
-What is to be stored in an Object Store bucket, how often that is tried, and how it may end.
-
-What is noted of the uploads of an object, so that nothing stays behind of those that were killed. Pure.
-
-The note is one message beside the chunks; `object_uploads` says when it is written.
-
-What is asked of an Object Store bucket's stream by those who write: state, messages, removal of them.
+A writer that stores an object again does all of this again. The result is the same, and the note names what an earlier
+attempt left. An upload that was refused in part, cut off, or not answered in time is given up as a whole, and started
+again under another id.
 """
 
 from __future__ import annotations
@@ -65,10 +56,10 @@ _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 class ObjectNotStored(Exception):
-    """An object was not stored, and there is to be no other try. Who wrote it makes his own error of this.
+    """An object was not stored, and the writer does not try again. Callers turn it into an error of their own.
 
-    ``why`` ends a sentence. With the hope `OUTAGE` an outage lasted longer than `retryTimeout`; ``denied`` is the
-    account's missing permission, and ``err_code`` the server's reason, 0 without one.
+    ``why`` ends a sentence. With the disposition `OUTAGE` an outage lasted longer than `retryTimeout`. ``denied`` is
+    the account's missing permission, and ``err_code`` the server's reason, 0 without one.
     """
 
     def __init__(
@@ -82,7 +73,7 @@ class ObjectNotStored(Exception):
 
     @property
     def overtaken(self) -> bool:
-        """Whether another meta message is there than the one that was to be replaced."""
+        """Whether the object has another meta message than the one that the writer wanted to replace."""
         return self.err_code in WRONG_SEQUENCE
 
 
@@ -105,10 +96,10 @@ class UploadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewObject:
-    """What is to be stored. ``parts(size)`` makes the chunks, each of ``size`` bytes but the last one, none empty.
+    """An object to store. ``parts(size)`` makes the chunks, each of ``size`` bytes but the last one, none empty.
 
-    It is called once for each upload, or once in all if not ``repeatable``. ``chunk_size`` is what is asked for; server
-    and stream may allow less.
+    It is called once for each upload, or once in all if not ``repeatable``. ``chunk_size`` is a wish: the server and
+    the stream may allow less.
     """
 
     name: str
@@ -130,7 +121,7 @@ class StoredUpload:
 
 
 class Tries:
-    """How often and for how long one object has been tried."""
+    """Counts the attempts to store one object, and their time."""
 
     def __init__(self, settings: UploadSettings) -> None:
         self._most = settings.max_retries
@@ -140,7 +131,7 @@ class Tries:
         self._backoff = Backoff()
 
     def left(self, hope: Disposition) -> bool:
-        """After a failure: whether there is to be another try. An outage may also last for `retryTimeout`."""
+        """Count a failure and return whether to try again. An outage may also last for `retryTimeout`."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         self._count += 1
@@ -149,12 +140,12 @@ class Tries:
         return hope is Disposition.RETRY and self._count <= self._most
 
     def pause(self) -> None:
-        """Sleep before the next try."""
+        """Sleep before the next attempt."""
         self._backoff.pause()
 
 
 def new_nuid() -> str:
-    """A fresh id for the chunks of an object."""
+    """Return a fresh id for the chunks of an object."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(22))
 
 
@@ -162,23 +153,23 @@ _TOKEN = re.compile(r"[^\s.*>]+")
 
 
 def note_subject(bucket: str, name: str) -> str:
-    """Where it is noted which uploads of an object have begun; among the chunks, where no reader looks."""
+    """Return the subject of the note of an object's uploads, among the chunks, where no reader looks."""
     return chunk_subject(bucket, upload_note(name))
 
 
 def note_body(nuids: Sequence[str]) -> bytes:
-    """The note: all ids under which chunks of an object may lie, except those that were removed."""
+    """Return the payload of a note: all ids under which chunks of an object may be."""
     return json.dumps({"version": 1, "uploads": list(nuids)}).encode()
 
 
 def read_note(data: bytes, subject: str) -> tuple[str, ...]:
-    """The ids of a note; `ProtocolError` when it is none."""
+    """Return the ids of a note; raise `ProtocolError` for another payload."""
     try:
         body = json.loads(data)
         uploads = body["uploads"] if body["version"] == 1 else None
     except (ValueError, KeyError, TypeError):
         uploads = None
-    # An id with a wildcard in it would stand for the chunks of others.
+    # An id with a wildcard would match the chunks of other objects.
     if not isinstance(uploads, list) or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in uploads):
         raise ProtocolError(f"what is noted of uploads at {subject} cannot be read: {data[:120]!r}")
     return tuple(uploads)
@@ -190,10 +181,10 @@ T = TypeVar("T")
 
 
 class ObjectStream:
-    """The stream of one bucket; whatever may pass is tried again for ``patience`` seconds.
+    """Requests to the stream of one bucket, each retried for ``patience`` seconds.
 
-    ``hint`` ends what errors say of the bucket: which option names it. Methods raise `StreamNotFound` when there is no
-    such bucket, and what `Connection.api` raises.
+    ``hint`` ends the name of the bucket in errors: which option names it. Methods raise `StreamNotFound` when there is
+    no such bucket, and what `Connection.api` raises.
     """
 
     def __init__(self, connect: Connect, bucket: str, patience: float, hint: str = "") -> None:
@@ -203,16 +194,16 @@ class ObjectStream:
         self._hint = hint
 
     def state(self) -> StreamState:
-        """What the stream says of itself."""
+        """Return the state of the stream."""
         context = f"look at bucket {self.bucket}{self._hint}"
         return self._call(lambda connection: stream_info(connection, self.name, context))
 
     def last(self, subject: str) -> StoredMessage | None:
-        """The last message on a subject."""
+        """Return the last message on a subject, None if there is none."""
         return self._call(lambda connection: last_message(connection, self.name, subject))
 
     def remove(self, subject: str, last: int | None = None) -> int:
-        """Remove all messages on a subject, or those up to a sequence; how many that were."""
+        """Remove all messages on a subject, or those up to a sequence, and return their number."""
         context = f"remove {subject} from bucket {self.bucket}"
         body = jsapi.purge_subject_request(subject) if last is None else jsapi.purge_request(last + 1, subject)
 
@@ -223,7 +214,7 @@ class ObjectStream:
         return self._call(ask)
 
     def nuid_of(self, meta: StoredMessage | None) -> str:
-        """Where the chunks of the object with this meta message lie; "" for none."""
+        """Return the id of the chunks of the object with this meta message; "" without one."""
         if meta is None:
             return ""
         try:
@@ -245,24 +236,35 @@ class ObjectStream:
 
 
 class Settings(Protocol):
-    """What a stream says of itself, or how it is set up."""
+    """The settings of a stream that decide whether objects can be written to it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the stream."""
+
     @property
-    def subjects(self) -> tuple[str, ...]: ...
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects that it captures."""
+
     @property
-    def mirror(self) -> object: ...
+    def mirror(self) -> object:
+        """Its origin, falsy without one."""
+
     @property
-    def sealed(self) -> bool: ...
+    def sealed(self) -> bool:
+        """Whether nothing can be stored or removed."""
+
     @property
-    def no_ack(self) -> bool: ...
+    def no_ack(self) -> bool:
+        """Whether it acknowledges nothing."""
+
     @property
-    def deny_purge(self) -> bool: ...
+    def deny_purge(self) -> bool:
+        """Whether it refuses to be purged."""
 
 
 def writing_fault(state: Settings, bucket: str) -> str:
-    """Why no object can be written to the bucket that a stream is, or ""."""
+    """Return why no object can be written to the bucket of a stream, "" if objects can."""
     captured = subject_pattern(state.subjects)
     if state.mirror:
         return "is a mirror, which nobody can write to: write to the bucket that it is a mirror of"
@@ -272,7 +274,9 @@ def writing_fault(state: Settings, bucket: str) -> str:
         return "has no_ack set on its stream, so nothing says whether an object is stored"
     if state.deny_purge:
         return "has deny_purge set on its stream, so the chunks of what is replaced could never be removed"
-    if not all(captured.fullmatch(each.replace(">", "a")) for each in (meta_filter(bucket), chunk_filter(bucket))):
+    if not all(
+        captured.fullmatch(subject.replace(">", "a")) for subject in (meta_filter(bucket), chunk_filter(bucket))
+    ):
         return f"is no Object Store bucket: stream {state.name} captures {', '.join(state.subjects) or 'nothing'}"
     return ""
 
@@ -283,10 +287,10 @@ _NOTES = 20  # writers of one object at the same time, at most
 
 @dataclass
 class _Upload:
-    """One try to store an object: its id, the note it stands in, and what is there already.
+    """One attempt to store an object: its id, its note, and what is stored already.
 
-    ``spared`` are ids that are none of its business any more, whatever is noted. ``begun``: its content was asked for.
-    ``offered``: its meta message was sent, and its chunks may be an object's.
+    ``spared`` are ids that the attempt leaves alone, whatever the note says. ``begun``: its content was read.
+    ``offered``: its meta message was sent, so its chunks may belong to an object.
     """
 
     nuid: str
@@ -300,9 +304,9 @@ class _Upload:
 
 
 class ObjectUploads:
-    """Stores objects in one bucket, one after the other; use it as a context manager.
+    """Stores objects in one bucket, one after the other; a context manager.
 
-    All methods raise `ObjectNotStored`, what the methods of `ObjectStream` raise, and `PermissionDenied`.
+    Methods raise `ObjectNotStored`, `PermissionDenied`, and what the methods of `ObjectStream` raise.
     """
 
     def __init__(self, connect: Connect, stream: ObjectStream, settings: UploadSettings) -> None:
@@ -327,9 +331,9 @@ class ObjectUploads:
         self._uploads.__exit__(*exc_info)
 
     def store(self, wanted: NewObject) -> StoredUpload:
-        """Store an object, with as many uploads as it takes; it takes the place of the one that has its name.
+        """Store an object in place of the one that has its name, with as many uploads as it takes.
 
-        What making its content raises comes out as it is: the old object stays.
+        An error that making the content raises is passed on, and the old object stays.
         """
         tries = Tries(self._settings)
         gone: set[str] = set()
@@ -341,7 +345,7 @@ class ObjectUploads:
             except NotStored as failure:
                 self._recover(failure)
                 if failure.err_code in WRONG_SEQUENCE:
-                    # Whoever was quicker removes its chunks, or it has got another name and needs them.
+                    # The writer that was faster removes its chunks, or the object has a new name and needs them.
                     spared.add(upload.replaced)
                 once = upload.begun and not wanted.repeatable
                 again = tries.left(failure.hope) and not once
@@ -352,16 +356,17 @@ class ObjectUploads:
                 log.info("object %r of bucket %s is stored anew: %s", wanted.name[:200], self._bucket, failure.why)
                 tries.pause()
             except BaseException as error:
-                # Its content cannot be had, something is forbidden, or somebody has pressed Ctrl-C.
+                # Its content cannot be read, a permission is missing, or the user has pressed Ctrl-C.
                 away = isinstance(error, ObjectNotStored) or (isinstance(error, JetStreamError) and error.retriable)
                 if not (away or upload.offered):
                     self._give_up(wanted, upload, self._uploads.settle(), gone, forget=True)
                 raise
 
     def store_meta(self, meta: ObjectMeta, expected: int) -> int:
-        """Store a meta message in the place of the one with a sequence (0 for none at all); its own sequence.
+        """Store a meta message in place of the one with a sequence (0 for none) and return its sequence.
 
-        `ObjectNotStored.overtaken` when another one is there.
+        Raises:
+            ObjectNotStored: Among others, the object has another meta message by now (`overtaken`).
         """
         tries = Tries(self._settings)
         subject = meta_subject(self._bucket, meta.name)
@@ -377,7 +382,7 @@ class ObjectUploads:
                 tries.pause()
 
     def disown(self, name: str, nuid: str) -> None:
-        """Let the chunks under an id no longer be removed with what was noted of uploads of an object of this name."""
+        """Take an id out of the note of an object's uploads, so that nothing removes its chunks."""
         subject = note_subject(self._bucket, name)
         for _ in range(_NOTES):
             noted = self.stream.last(subject)
@@ -434,7 +439,7 @@ class ObjectUploads:
         return StoredUpload(meta, upload.chunks[0] if upload.chunks else last, last)
 
     def _note(self, wanted: NewObject, upload: _Upload) -> None:
-        """Note what is to be removed unless it is the object: with what others have noted, and not over theirs."""
+        """Store the note with the ids of this upload and those of the notes of others."""
         subject = note_subject(self._bucket, wanted.name)
         earlier: StoredMessage | None = None
         known: tuple[str, ...] = ()
@@ -462,7 +467,7 @@ class ObjectUploads:
         """Raise `NotStored` when a message that was acknowledged is not in the bucket that the API leads to."""
         if not self._settings.mapped:
             return
-        # Where an API prefix leads and where subjects lead need not be the same.
+        # An API prefix and the subjects may lead to different streams.
         found = self.stream.last(subject)
         if found is None or found.sequence != sequence:
             why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
@@ -471,10 +476,10 @@ class ObjectUploads:
     def _store_meta(
         self, subject: str, body: bytes, expected: int, tries: Tries, is_complete: Callable[[], bool]
     ) -> int:
-        """Store the meta message in the place of the one that was looked at; its sequence.
+        """Store the meta message in place of the one that was read and return its sequence.
 
-        Without an answer it is sent until there is one: the same message is stored once, because of what it expects. As
-        long as it may come to be stored its chunks have to stay.
+        Without an answer it is sent again until there is one: it is stored once, because of the sequence it expects.
+        Its chunks must stay as long as it may still be stored.
         """
         in_doubt = False
         while True:
@@ -501,7 +506,7 @@ class ObjectUploads:
                 tries.pause()
 
     def _is_there(self, upload: _Upload) -> bool:
-        """Whether the last chunk of an upload is where the acknowledgement has said."""
+        """Whether the last chunk of an upload is at the sequence that its acknowledgement named."""
         if not upload.chunks:
             return True
         found = self.stream.last(chunk_subject(self._bucket, upload.nuid))
@@ -516,11 +521,11 @@ class ObjectUploads:
             raise ObjectNotStored(str(error), Disposition.OUTAGE) from None
 
     def _give_up(self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool) -> None:
-        """Remove what an upload has stored, as far as that is possible now; what is left stands in the note.
+        """Remove the chunks of an upload, as far as that is possible now; the note names what is left.
 
-        ``settled``: nothing of it can come to be stored any more. ``gone`` takes the ids under which nothing will ever
-        lie again. With ``forget`` there will be no other upload: the note goes as well, unless it names more than those
-        and the object as it is.
+        ``settled``: no chunk of it can be stored any more. ``gone`` receives the ids that will never have chunks again.
+        With ``forget`` no other upload follows: the note is removed as well, unless it names other ids than those and
+        that of the present object.
         """
         if not upload.note:
             return
@@ -534,7 +539,7 @@ class ObjectUploads:
             log.info("the chunks of an upload that was given up are not removed yet: %s", error)
 
     def _final(self, failure: NotStored, more: str = "") -> ObjectNotStored:
-        """The end of all tries."""
+        """Return the error that ends all attempts."""
         how_long = more
         if failure.hope is Disposition.OUTAGE and not more:
             how_long = f", for {self._settings.retry_timeout:g} s (option retryTimeout)"
@@ -563,5 +568,5 @@ class ObjectUploads:
 
 
 def _in_place_of(sequence: int) -> bytes:
-    """Header lines of a message that takes the place of this one, and of no other; 0 for none at all."""
+    """Return the header lines of a message that takes the place of only the one with this sequence; 0 for none."""
     return f"{_ROLLUP}Nats-Expected-Last-Subject-Sequence: {sequence}\r\n".encode()

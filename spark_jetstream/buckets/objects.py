@@ -1,10 +1,8 @@
-"""An Object Store bucket as it lies in its stream (JETSTREAM ADR-20): names, subjects, meta messages, digests. Pure.
+"""The layout of an Object Store bucket (ADR-20 "JetStream based Object Stores"): names, subjects, meta messages. Pure.
 
 The bucket `B` is the stream `OBJ_B`. Each object has one meta message, JSON, on a subject made of its name, where the
 newest takes the place of all others (`Nats-Rollup: sub`); and its content in chunks, raw bytes in stream order, on a
 subject made of a fresh id (`nuid`), so that a new version never mixes with the one it replaces.
-
-Meta messages of an Object Store bucket as they come from its stream. Pure.
 """
 
 from __future__ import annotations
@@ -44,43 +42,43 @@ T = TypeVar("T")
 
 
 def stream_name(bucket: str) -> str:
-    """The stream that a bucket is."""
+    """Return the name of the stream of a bucket."""
     return f"OBJ_{bucket}"
 
 
 def meta_filter(bucket: str) -> str:
-    """The filter of all meta messages of a bucket."""
+    """Return the filter of all meta messages of a bucket."""
     return f"$O.{bucket}.M.>"
 
 
 def chunk_filter(bucket: str) -> str:
-    """The filter of all chunks of a bucket."""
+    """Return the filter of all chunks of a bucket."""
     return f"$O.{bucket}.C.>"
 
 
 def meta_subject(bucket: str, name: str) -> str:
-    """Where the meta message of an object is: its name in URL-safe base64, with padding."""
+    """Return the subject of the meta message of an object: its name in URL-safe base64, with padding."""
     return f"$O.{bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
 def chunk_subject(bucket: str, nuid: str) -> str:
-    """Where the chunks of one version of an object are."""
+    """Return the subject of the chunks of one version of an object."""
     return f"$O.{bucket}.C.{nuid}"
 
 
 def name_fault(name: str) -> str | None:
-    """Why an object cannot have a name (not an empty one), None when it can."""
+    """Return why an object cannot have a name (not an empty one), None when it can."""
     size = len(name.encode())
     return f"its name has {size} bytes, more than {_LONGEST_NAME}" if size > _LONGEST_NAME else None
 
 
 def digest_text(sha256: bytes) -> str:
-    """A SHA-256 (32 bytes) as meta messages have it: `SHA-256=` and URL-safe base64 with padding."""
+    """Return a SHA-256 (32 bytes) as meta messages have it: `SHA-256=` and URL-safe base64 with padding."""
     return _DIGEST + base64.urlsafe_b64encode(sha256).decode()
 
 
 def digest_bytes(text: str) -> bytes:
-    """The 32 bytes of a digest, padded or not; `ValueError` with a sentence when it is not a SHA-256."""
+    """Return the 32 bytes of a digest, padded or not; raise `ValueError` with a sentence if it is no SHA-256."""
     algorithm, encoded = text[: len(_DIGEST)], text[len(_DIGEST) :].rstrip("=")
     if algorithm.upper() != _DIGEST:
         raise ValueError(f"the digest {text[:64]!r} is not a SHA-256")
@@ -227,7 +225,7 @@ def _text(value: Any) -> str:
 
 
 def _token(value: Any) -> str:
-    """Text that becomes one token of a subject: with a wildcard in it, it would stand for what others wrote."""
+    """Return a text that becomes one token of a subject: a wildcard would match the messages of other objects."""
     if re.search(r"[\s.*>]", _text(value)):
         raise ValueError
     return _text(value)
@@ -268,7 +266,7 @@ def _lists(value: Any) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class StoredObject:
-    """A meta message and where it lies: its subject, its stream sequence, and when it was stored, in ns."""
+    """A meta message with its subject, its stream sequence, and its timestamp in ns."""
 
     meta: ObjectMeta
     subject: str
@@ -277,8 +275,12 @@ class StoredObject:
 
     @classmethod
     def read(cls, payload: bytes, bucket: str, subject: str, sequence: int, timestamp: int) -> StoredObject:
-        """From a message in ``bucket``; an empty one is a deleted object: a server leaves one in place of what expired
-        (JETSTREAM ADR-43). Raises `ProtocolError` that names bucket and sequence.
+        """Return the object of a meta message; an empty payload is a deleted object.
+
+        A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").
+
+        Raises:
+            ProtocolError: The message is malformed; the text names bucket and sequence.
         """
         gone = ObjectMeta(bucket=bucket, name=subject, deleted=True)
         try:
@@ -299,9 +301,10 @@ class StoredObject:
 
 
 def stored_objects(messages: Messages, bucket: str) -> Iterator[StoredObject]:
-    """What meta messages say, deleted objects and links to buckets included.
+    """Yield the objects of meta messages, deleted objects and links to buckets included.
 
-    Raises `ProtocolError` that names bucket and sequence.
+    Raises:
+        ProtocolError: A message is malformed; the text names bucket and sequence.
     """
     rows = zip(
         messages.payloads().to_pylist(),

@@ -1,7 +1,7 @@
-"""Messages of one subject out, acknowledgements in: the chunks of an object, its note, or its meta message.
+"""Publishes the messages of one subject in order: the chunks of an object, its note, or its meta message.
 
-All of them are stored, one behind the other, or the upload has failed: a message that is sent again would come to lie
-behind its successors.
+The stream has stored all of them, one behind the other, or the upload has failed: a message that is sent again would be
+stored behind its successors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRONG_SEQUENCE = frozenset({10071, 10164})
 
 
 class Disposition(enum.Enum):
-    """What may come of trying again."""
+    """Whether to try again."""
 
     NONE = "nothing"
     RETRY = "it may be stored the next time"
@@ -29,10 +29,10 @@ class Disposition(enum.Enum):
 
 
 class NotStored(Exception):
-    """Something was not stored. Does not leave this package: `object_uploads` makes another error of it.
+    """A message was not stored. `object_store` turns it into an error of its own.
 
-    ``settled`` is true when nothing of it can come to be stored any more. ``cut`` is the connection's error where it
-    was lost, ``silent`` says that an answer did not come in time, ``denied`` is the account's missing permission.
+    ``settled`` is true when no message of the upload can be stored any more. ``cut`` is the error of a lost connection,
+    ``silent`` says that an answer did not come in time, ``denied`` is the account's missing permission.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class NotStored(Exception):
 
 
 class Uploads:
-    """Publishes to one subject after the other, over one connection, from one thread; use it as a context manager.
+    """Publishes to one subject after the other, over one connection, from one thread; a context manager.
 
-    With ``domain`` only answers of that JetStream domain count. Times in seconds; ``ack_option`` is what errors call
-    the option that ``ack_timeout`` comes from.
+    With ``domain`` only answers of that JetStream domain count. Times in seconds. ``ack_option`` is the name of the
+    option of ``ack_timeout`` in errors.
     """
 
     def __init__(
@@ -104,14 +104,17 @@ class Uploads:
         return self._connection.max_payload
 
     def head(self, lines: bytes = b"") -> bytes:
-        """The header block of a message with these lines of its own."""
+        """Return the header block of a message with these lines of its own."""
         return self._own + lines + b"\r\n"
 
     def store(self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b"") -> list[int]:
-        """Publish the payloads in order; the sequences at which the stream has stored them, ascending.
+        """Publish the payloads in order and return their sequences in the stream, ascending.
 
-        At most `maxInFlight` of them and `MAX_BYTES_IN_FLIGHT` bytes are under way. Raises `NotStored` when one is
-        refused, or has no answer, and what `Inbox.get` raises for the whole connection.
+        At most `maxInFlight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight.
+
+        Raises:
+            NotStored: The server refused a payload, or did not answer in time.
+            JetStreamError: What `Inbox.get` raises for the whole connection.
         """
         head = self.head(lines)
         first = self._next
@@ -135,16 +138,17 @@ class Uploads:
         self._settle(subject)
         if self._refusals:
             raise _refused(self._refusals[0])
-        found = [self._sequences[number] for number in range(first, self._next)]
-        if any(later <= earlier for earlier, later in pairwise(found)):
-            # A stream that came back without its end, or two that hold the same subjects.
+        sequences = [self._sequences[number] for number in range(first, self._next)]
+        if any(later <= earlier for earlier, later in pairwise(sequences)):
+            # The stream came back without its end, or two streams capture the same subjects.
             raise NotStored(f"stream {self.stream} has stored its parts out of order", Disposition.RETRY, settled=True)
-        return found
+        return sequences
 
     def settle(self) -> bool:
-        """After `store` was left by an exception that is not its own: wait for the answers that are missing.
+        """Wait for missing answers after another exception than its own has ended `store`.
 
-        Returns whether nothing of it can come to be stored any more.
+        Returns:
+            Whether no payload can be stored any more.
         """
         try:
             self._settle(self._subject)
@@ -155,9 +159,10 @@ class Uploads:
         return True
 
     def resume(self, failure: NotStored) -> None:
-        """After a failure: go on over a connection that works.
+        """Wait for a connection that works, after a failure.
 
-        Raises `ConnectionFailed` when there is none within `retryTimeout`, or ever again.
+        Raises:
+            ConnectionFailed: There is none within `retryTimeout`, or the connection was closed for good.
         """
         cut = failure.cut
         if failure.silent:
@@ -187,7 +192,7 @@ class Uploads:
             self._pump(subject, wait=True)
 
     def _pump(self, subject: str, *, wait: bool) -> None:
-        """Take what has come; with ``wait``, wait for something to come, or for the time that it may take to pass."""
+        """Read the answers that came; with ``wait``, wait for one, at most until the acknowledgement time-out."""
         left = self._heard + self._ack_timeout - time.monotonic()
         try:
             event = self._inbox.get(max(left, 0.001) if wait else 0.0)
@@ -207,7 +212,7 @@ class Uploads:
         if self._domain is None:
             self._read(frames)
             return
-        # Subjects know no domain: on the way there a bucket of the same name stores what is published as well.
+        # Subjects have no domain: a bucket of the same name on the way stores the message as well.
         for index in range(len(frames)):
             one = frames[index : index + 1]
             answer = one.data[int(one.line_end[0] + one.head[0]) : int(one.line_end[0] + one.size[0])]
@@ -225,7 +230,7 @@ class Uploads:
                 self._refusals.append(refusal)
 
     def _land(self, number: int) -> bool:
-        """Whether this is the answer to something that has none yet: others come too late."""
+        """Whether this is the first answer to a payload in flight."""
         size = self._waiting.pop(number, None)
         if size is None:
             return False
@@ -234,12 +239,12 @@ class Uploads:
         return True
 
     def _on_denied(self, denied: PermissionDenied, subject: str) -> None:
-        # In lower case, and perhaps about what somebody else has sent over this connection.
+        # The subject is in lower case, and may be that of another user of this connection.
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
             raise denied
         if self._waiting and denied.subject.lower() == subject.lower():
-            said = f"the account may not publish to {subject}"
-            raise NotStored(said, Disposition.NONE, settled=True, denied=PermissionDenied(said, subject=subject))
+            text = f"the account may not publish to {subject}"
+            raise NotStored(text, Disposition.NONE, settled=True, denied=PermissionDenied(text, subject=subject))
 
 
 #: What to change, where that is another thing for a bucket than for a stream.
@@ -253,9 +258,9 @@ _ADVICE = {
 
 
 def _refused(refusal: Refusal) -> NotStored:
-    """The failure that a refusal is, once everything else has its answer."""
+    """Return the failure for a refusal, once all other payloads have their answers."""
     advice = _ADVICE.get(refusal.err_code)
-    said = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
+    text = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
     meaning = outcome(refusal)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
     hope = Disposition.NONE
@@ -263,7 +268,7 @@ def _refused(refusal: Refusal) -> NotStored:
         hope = Disposition.RETRY
     elif meaning is Outcome.RETRY:
         hope = Disposition.OUTAGE if no_leader or queue_is_full(refusal) else Disposition.RETRY
-    return NotStored(said, hope, settled=True, err_code=refusal.err_code)
+    return NotStored(text, hope, settled=True, err_code=refusal.err_code)
 
 
 __all__ = ["MAX_BYTES_IN_FLIGHT", "WRONG_SEQUENCE", "Disposition", "NotStored", "Uploads"]

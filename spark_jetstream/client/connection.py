@@ -1,7 +1,7 @@
-"""A connection to NATS for code that does not use asyncio.
+"""A blocking connection to NATS.
 
-nats-py opens the connection and keeps it open: TLS, WebSocket, NKeys, JWTs, server discovery, reconnects. It runs in
-an event loop in a background thread (`pool.py`); here is the blocking face of it.
+nats-py opens the connection and keeps it open: TLS, WebSocket, NKeys, JWTs, server discovery, reconnects. It runs on
+the event loop of a background thread (`pool`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nats.aio.subscription import Subscription
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.nats_py import words
+from spark_jetstream.client.nats_py import error_text
 from spark_jetstream.client.subscription import Listener
 from spark_jetstream.errors import (
     ConnectionFailed,
@@ -46,8 +46,8 @@ T = TypeVar("T")
 SIGN_OF_LIFE = 2.0
 """Seconds that a server has to answer a ping."""
 _LOOK_AGAIN = 0.01  # seconds
-_ASK_AGAIN = 2.0  # seconds until a question that nobody answered is asked again
-_REFUSED_FOR = 5.0  # seconds: a server that restarts, or reloads its configuration later than others, refuses for less
+_ASK_AGAIN = 2.0  # seconds until a request without a reply is sent again
+_REFUSED_FOR = 5.0  # seconds; a server that restarts, or reloads its configuration, refuses logins for less
 
 
 class Connection:
@@ -83,13 +83,13 @@ class Connection:
 
     @property
     def server_version(self) -> tuple[int, int, int]:
-        """Version of the server this connection leads to."""
+        """The version of the server."""
         version = self._client.connected_server_version
         return version.major, version.minor, version.patch
 
     @property
     def max_payload(self) -> int:
-        """Largest message the server takes, header and payload, in bytes."""
+        """The largest message that the server accepts, header and payload, in bytes."""
         return int(self._client.max_payload)
 
     @property
@@ -108,8 +108,18 @@ class Connection:
     ) -> bytes:
         """Publish a request and return the payload of its reply.
 
-        `context` says what is asked, as an infinitive without "to". Raises `RequestTimeout`, `NoResponders`,
-        `PermissionDenied`, `ConnectionFailed`.
+        Args:
+            subject: The subject of the request.
+            payload: Its payload.
+            context: What is asked, as an infinitive without "to"; errors repeat it.
+            timeout: Seconds to wait for the reply; option requestTimeout if None.
+            headers: The headers of the request.
+
+        Raises:
+            RequestTimeout: No reply came in time, and the connection is up.
+            NoResponders: No subscriber has this subject.
+            PermissionDenied: The account may not publish the request, or not receive replies.
+            ConnectionFailed: The connection was cut, or was not made again in time.
         """
         return self._reply(subject, payload, context, timeout, headers)
 
@@ -126,29 +136,31 @@ class Connection:
         try:
             return self._run(self._request(subject, payload, context, seconds, headers, every), seconds + 5)
         except RequestTimeout:
-            # A connection that has died without a word looks like a server that does not answer.
+            # A dead connection looks like a server that does not answer.
             self.check()
             raise
 
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        """A request to the JetStream API; the JSON object of its reply.
+        """Send a request to the JetStream API and return the JSON object of its reply.
 
-        Raises the `ApiError` of the server's answer, and what `request` raises.
+        Raises:
+            ApiError: The server answered with an error.
+            JetStreamError: What `request` raises.
         """
         return jsapi.reply(self.request(subject, body, context=context), context)
 
     def ask(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:
-        """As `api`, for a request that changes nothing on the server.
+        """Send a request that changes nothing on the server, and return the JSON object of its reply.
 
-        A stream that has no leader gives no reply at all, and a request that was sent meanwhile is lost. So the request
-        is sent again every 2 seconds within `timeout` (option requestTimeout if None), and the first reply counts.
+        A stream without a leader does not reply, and its requests are lost. So the request is sent again every 2
+        seconds within `timeout` (option requestTimeout if None), and the first reply counts. Raises what `api` raises.
         """
         return jsapi.reply(self._reply(subject, body, context, timeout, every=_ASK_AGAIN), context)
 
     def send(self, subject: str, payload: bytes, context: str) -> None:
-        """Send a request whose outcome does not matter much; a failure is logged.
+        """Send a request without waiting for its reply; a failure is logged.
 
-        If the connection is cut it is sent once more when it is back, if that does not take long.
+        If the connection is cut the request is sent once more, if the connection is back within requestTimeout.
         """
 
         async def carry_out(again: bool = True) -> None:
@@ -164,12 +176,17 @@ class Connection:
         self._loop.call_soon_threadsafe(self._spawn, carry_out())
 
     def inbox(self, replies: bool = False, *, whole: bool = False, paced: bool = True, token: str = "*") -> Inbox:
-        """A new inbox. `replies`: for answers to what it sends (`paced`: many, a few ms late); `whole`: for Direct Get.
+        """Return a new inbox.
 
-        With a `token` only what comes to ``<subject>.<token>``: a server that looks for somebody who listens there does
-        not see a wildcard (snapshots begin two seconds later).
+        Args:
+            replies: For replies to what the inbox sends.
+            whole: For Direct Get, whose messages have no reply subject.
+            paced: With `replies`: many replies come, some milliseconds late.
+            token: The last token of the subject. A server that looks for a subscriber of one subject does not see a
+                wildcard (snapshots begin two seconds later).
 
-        Raises `JetStreamError` when `replies` is asked for and this version of nats-py does not allow it.
+        Raises:
+            JetStreamError: `replies`, and this version of nats-py does not allow it.
         """
         if replies:
             nats_py.transport_of(self._client)
@@ -178,9 +195,13 @@ class Connection:
         return inbox
 
     def listen(self, subjects: Sequence[str]) -> Listener:
-        """Hear what is published on these subjects, wildcards allowed, from the moment on when this returns.
+        """Subscribe to these subjects, with wildcards; the listener has all messages from the return of this call on.
 
-        A message that matches two of them comes twice. Raises `PermissionDenied` with the subject, `ConnectionFailed`.
+        A message that matches two of them comes twice.
+
+        Raises:
+            PermissionDenied: The account may not subscribe to one of them.
+            ConnectionFailed: The connection was cut.
         """
         listener = Listener(self, subjects)
         try:
@@ -217,7 +238,7 @@ class Connection:
         self._run(ping(), timeout + 5)
 
     def wait(self, patience: float) -> None:
-        """Wait until the connection is up. Raises `ConnectionFailed` when that takes longer than `patience` seconds."""
+        """Wait until the connection is up. Raises `ConnectionFailed` after `patience` seconds."""
         self._run(self._wait_connected(patience), patience + 5)
 
     def close(self) -> None:
@@ -241,7 +262,7 @@ class Connection:
             try:
                 await self._client.publish(subject, payload, reply=reply)
             except (nats.errors.Error, OSError) as error:
-                inbox.put(ConsumerLost(f"a pull request could not be sent: {words(error)}"))
+                inbox.put(ConsumerLost(f"a pull request could not be sent: {error_text(error)}"))
 
         self._loop.call_soon_threadsafe(self._spawn, publish())
 
@@ -264,9 +285,9 @@ class Connection:
         self._run(adopt(), patience + 5)
 
     def spellings(self, subject: str) -> tuple[str, ...]:
-        """What the server may call a subject that was published to.
+        """Return the names that the server may have for a subject that was published to.
 
-        One that has the option's domain itself takes the domain out before it looks at permissions.
+        A server of the option's domain takes the domain out before it checks permissions.
         """
         rest = subject.removeprefix(f"{self.prefix}.")
         if self.options.domain is None or rest == subject:
@@ -280,7 +301,7 @@ class Connection:
             for sid in [sid for sid, each in self._inboxes.items() if each is inbox]:
                 with contextlib.suppress(nats.errors.Error, OSError):
                     await self._subscriptions.pop(sid).unsubscribe()
-                # What the server sent before it knew of this is still taken off the wire in bulk, and dropped.
+                # The scanner still reads, and drops, what the server has sent before.
                 del self._inboxes[sid]
                 self._scanner.collect.discard(sid)
                 self._scanner.whole.discard(sid)
@@ -291,9 +312,10 @@ class Connection:
     # On the event loop's thread
 
     async def open(self, patience: float, find_file: Callable[[str], str]) -> None:
-        """Connect within `patience` seconds, or raise what stands in the way.
+        """Connect within `patience` seconds, or raise why that is not possible.
 
-        Callers that wait longer than `connectTimeout` ride out an outage: servers may refuse them for a while as well.
+        A caller that waits longer than `connectTimeout` waits for the end of an outage, in which servers may refuse
+        logins as well.
         """
         self._tolerance = _REFUSED_FOR if patience > self.options.connect_timeout else 0.0
         attempt = nats_py.dial(
@@ -319,7 +341,7 @@ class Connection:
                 await attempt
             except (nats.errors.Error, OSError, asyncio.TimeoutError, *nats_py.TROUBLE) as error:
                 raise ConnectionFailed(
-                    f"cannot connect to {self.options.display_servers} (option servers): {words(error)}"
+                    f"cannot connect to {self.options.display_servers} (option servers): {error_text(error)}"
                 ) from None
             self._accepted()
         except BaseException:
@@ -334,7 +356,7 @@ class Connection:
 
     @property
     def _is_up(self) -> bool:
-        # nats-py knows of a loss before it says so.
+        # nats-py knows of a loss before it calls back.
         return self._connected.is_set() and self._client.is_connected
 
     async def _wait_connected(self, patience: float) -> None:
@@ -355,7 +377,7 @@ class Connection:
     def _reason(self) -> str:
         if self._last_error is None:
             return ""
-        return f": {nats_py.refusal(self._last_error, self._client, self.options) or words(self._last_error)}"
+        return f": {nats_py.refusal(self._last_error, self._client, self.options) or error_text(self._last_error)}"
 
     async def _request(
         self,
@@ -386,7 +408,7 @@ class Connection:
         try:
             subscription = await self._client.subscribe(subject, cb=by_message)
         except (nats.errors.Error, OSError) as error:
-            raise ConnectionFailed(f"cannot subscribe to {subject}: {words(error)}") from None
+            raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
         sid = nats_py.number_of(subscription)
         self._inboxes[sid] = inbox
         self._subscriptions[sid] = subscription
@@ -400,7 +422,7 @@ class Connection:
             self._transport.paced = any(inbox.paced for inbox in self._inboxes.values())
 
     def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
-        # Not through nats-py's buffer: what is in there when the connection is lost is sent over the next one.
+        # Not through nats-py's buffer, which nats-py sends over the next connection.
         if not (self._is_up and generation == self.reconnects):
             inbox.put_cut(f"the connection to {self.options.display_servers} was cut, nothing was sent")
             return
@@ -435,7 +457,7 @@ class Connection:
             raise ConnectionFailed("the connection's thread did not answer in time") from None
 
     def _complain(self, error: ProtocolError) -> None:
-        """The server's bytes make no sense; the connection is cut next."""
+        """Note that the server's bytes are malformed; the connection is cut next."""
         self._last_error = error
 
     # Callbacks of nats-py
@@ -447,19 +469,19 @@ class Connection:
         if denied is not None:
             self._on_denied(*denied)
         elif refusal is None:
-            log.info("NATS connection: %s", words(error))
+            log.info("NATS connection: %s", error_text(error))
         else:
             self._on_refused(refusal)
 
     def _on_refused(self, refusal: JetStreamError) -> None:
-        """A server refuses this client. It counts once each server had its turn, and after `_tolerance` seconds."""
+        """Count a refused login. It is final once each server has refused, for `_tolerance` seconds."""
         log.info("%s", refusal)
         self._refusals.append(time.monotonic())
         lasted = self._refusals[-1] - self._refusals[0]
         if self._refused.done() or len(self._refusals) < len(self._client.servers) or lasted < self._tolerance:
             return
         self._refused.set_result(refusal)
-        # Without this nats-py would log in four times a second for ever. The next `connect` opens a new connection.
+        # Or nats-py would log in four times a second without end. The next `connect` opens a new connection.
         self._spawn(self._client.close())
 
     def _accepted(self) -> None:
@@ -469,12 +491,14 @@ class Connection:
         self._connected.set()
 
     def _on_denied(self, publishing: bool, subject: str) -> None:
-        # The client library hands the subject over in lower case; what was asked for tells how it is written.
+        # nats-py gives the subject in lower case; the request has its spelling.
         inboxes = f"{self.options.inbox_prefix}.>"
         trouble = PermissionDenied(f"the account may not subscribe to {inboxes} (option inboxPrefix)", subject=inboxes)
         listeners = [each for each in self._inboxes.values() if isinstance(each, Listener)]
-        if any([each.put_denied(publishing, subject, trouble) for each in listeners]):
-            return  # requests, and what else waits for replies, have nothing to do with it
+        # Each listener must be told, so the list comes first.
+        told = [listener.put_denied(publishing, subject, trouble) for listener in listeners]
+        if any(told):
+            return  # requests and inboxes are not affected
         for future, asked in self._waiting.items():
             named = next((each for each in self.spellings(asked) if each.lower() == subject), None)
             if not future.done() and (not publishing or named is not None):
@@ -482,7 +506,7 @@ class Connection:
                 future.set_result(own if publishing else trouble)
         told = [inbox.put_denied(publishing, subject, trouble) for inbox in self._inboxes.values()]
         if not publishing and not any(told):
-            # nats-py subscribes once for all requests, and would let the next one wait for its reply in vain.
+            # nats-py subscribes once for all requests: the next one would wait in vain for its reply.
             self._deaf = trouble
 
     async def _on_disconnected(self) -> None:

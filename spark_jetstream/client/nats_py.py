@@ -1,9 +1,9 @@
-"""What replaces parts of the client library, and all that is known of its private names and of its words.
+"""Replacements for parts of nats-py. The only module that relies on its private attributes and error texts.
 
-Messages that answer pull requests and publishes do not go through nats-py's parser, which handles them one at a time,
-keeps only the last of repeated header names and takes a stored message with a header `Status` for a status. A
-`wire.Scanner` stands in front of it: what belongs to an `Inbox` goes there in bulk, everything else goes on to nats-py.
-What is published in bulk does not go through its buffer either, which is sent once more after a reconnect.
+Replies to pull requests and publishes bypass nats-py's parser: it handles one message at a time, keeps only the last of
+repeated header names, and takes a stored message with a header `Status` for a status. A `wire.Scanner` reads the bytes
+first, gives the messages of an `Inbox` to the inbox, and all others to nats-py. Bulk publishes bypass nats-py's buffer,
+which nats-py sends once more after a reconnect.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"
 
 
 class LastingClient(Client):
-    """A client that connects again when the server ends its login; nats-py closes the connection for good.
+    """A client that connects again when the server ends its login, where nats-py closes the connection for good.
 
     Another server of the cluster may still accept the credentials, and a file with credentials may have been renewed.
     """
@@ -83,7 +83,7 @@ def replace_parser(
     check: InfoCheck,
     complain: Callable[[ProtocolError], None],
 ) -> bool:
-    """Let the messages that `scanner` collects go to `deliver`, and errors of the server's bytes to `complain`.
+    """Pass the messages that `scanner` collects to `deliver`, and malformed bytes of the server to `complain`.
 
     Warns (`RuntimeWarning`) and returns False where nats-py keeps its parser elsewhere.
     """
@@ -101,9 +101,9 @@ def replace_parser(
 
 
 def replace_transport(client: Client, options: ConnectionOptions, check: InfoCheck) -> BulkTransport | None:
-    """Let the client use a transport of ours; the `BulkTransport`, or None for a WebSocket.
+    """Make the client use a transport of this module and return the `BulkTransport`, None for a WebSocket.
 
-    None as well where nats-py keeps its transport elsewhere.
+    Returns None as well if this nats-py keeps its transport elsewhere.
     """
     if not hasattr(client, _TRANSPORT):
         return None
@@ -114,9 +114,10 @@ def replace_transport(client: Client, options: ConnectionOptions, check: InfoChe
 
 
 def transport_of(client: Client) -> Any:
-    """What the client writes to and reads from.
+    """Return the transport of the client.
 
-    Raises `JetStreamError` where nats-py keeps it elsewhere, or has another kind.
+    Raises:
+        JetStreamError: This nats-py keeps it elsewhere, or has another kind.
     """
     transport = getattr(client, _TRANSPORT, None)
     if not (hasattr(transport, "write") and hasattr(transport, "drain")):
@@ -128,21 +129,21 @@ def transport_of(client: Client) -> Any:
 
 
 async def drain(transport: Any) -> None:
-    """Send what was written, over a transport that does not do so by itself (WebSocket)."""
+    """Send the buffer of a transport that does not do so by itself (WebSocket)."""
     # A lost connection is noticed where it is read. nats-py also sets to None what a WebSocket writes to.
     with contextlib.suppress(OSError, RuntimeError, AttributeError):
         await transport.drain()
 
 
 def number_of(subscription: Subscription) -> int:
-    """The number of a subscription on the wire."""
+    """Return the number of a subscription on the wire."""
     return int(getattr(subscription, _SUBSCRIPTION_ID))
 
 
 def dial(
     client: Client, options: ConnectionOptions, find_file: Callable[[str], str], **callbacks: Any
 ) -> asyncio.Future[None]:
-    """Let the client connect as the options say, and connect again for ever whenever the connection is lost."""
+    """Connect the client as the options say; it connects again, without limit, when the connection is lost."""
     arguments = connect_arguments(options, resolve=find_file)
     return asyncio.ensure_future(
         client.connect(
@@ -168,10 +169,9 @@ async def ask(
     trouble: asyncio.Future[JetStreamError],
     every: float | None = None,
 ) -> bytes:
-    """The payload of the reply to a request, unless `trouble` comes first. Raises what `Connection.request` does.
+    """Return the payload of the reply to a request, unless `trouble` comes first.
 
-    With `every` the request is sent again each time so many seconds have passed, and the first reply to any of them
-    counts.
+    With `every` the client sends the request again every so many seconds, and the first reply counts. Raises what `Connection.request` does.
     """
     deadline = Deadline(seconds)
     answers: list[asyncio.Future[Any]] = []
@@ -180,15 +180,15 @@ async def ask(
             sent = client.request(subject, payload, timeout=max(0.001, deadline.left), headers=headers)
             answers.append(asyncio.ensure_future(sent))
             await asyncio.wait({trouble, *answers}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
-            answer = next((each for each in answers if each.done()), None)
+            answer = next((future for future in answers if future.done()), None)
             if answer is not None or trouble.done():
                 break
         if answer is None:
-            found = trouble.result()
-            said = f"cannot {context}: {found}"
-            if isinstance(found, PermissionDenied):
-                raise PermissionDenied(said, subject=found.subject)
-            raise ConnectionFailed(said)
+            failure = trouble.result()
+            text = f"cannot {context}: {failure}"
+            if isinstance(failure, PermissionDenied):
+                raise PermissionDenied(text, subject=failure.subject)
+            raise ConnectionFailed(text)
         return bytes(answer.result().data)
     except nats.errors.NoRespondersError:
         raise NoResponders(
@@ -198,15 +198,15 @@ async def ask(
     except (nats.errors.TimeoutError, asyncio.TimeoutError):
         raise jsapi.no_reply(context, seconds) from None
     except (nats.errors.Error, OSError) as error:
-        raise ConnectionFailed(f"cannot {context}: {words(error)}") from None
+        raise ConnectionFailed(f"cannot {context}: {error_text(error)}") from None
     finally:
-        for each in answers:
-            if not each.cancel() and not each.cancelled():
-                each.exception()  # looked at, so that asyncio does not log it
+        for future in answers:
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # retrieved, so that asyncio does not log it
 
 
 class BulkParser:
-    """Takes the place of nats-py's parser: same two methods, `parse` and `reset`."""
+    """Replaces nats-py's parser; has the same two methods."""
 
     def __init__(
         self,
@@ -223,6 +223,7 @@ class BulkParser:
         self._complain = complain
 
     def reset(self) -> None:
+        """Forget a half-received frame."""
         self._scanner.reset()
         self._library.reset()
 
@@ -254,15 +255,15 @@ class BulkParser:
         try:
             await self._library.parse(frames)
         except TROUBLE as error:
-            raise ProtocolError(f"nats-py cannot read what the server sent: {words(error)}") from error
+            raise ProtocolError(f"nats-py cannot read what the server sent: {error_text(error)}") from error
 
 
 class NotNats(ConnectionRefusedError):
-    """What listens there does not speak NATS. An OSError, so that nats-py treats it as a failed attempt."""
+    """The peer does not speak NATS. An OSError, so that nats-py counts a failed attempt."""
 
 
 class Greeting:
-    """The two lines with which a connection begins, checked before nats-py reads them: INFO, then PONG or -ERR."""
+    """Checks the two lines with which a connection begins, before nats-py reads them: INFO, then PONG or -ERR."""
 
     def __init__(self, check: InfoCheck) -> None:
         self._check = check
@@ -296,11 +297,11 @@ def _plain_error(line: bytes) -> bytes:
 
 
 class NotEncrypted(ConnectionRefusedError):
-    """The server would have us go on in plain text. An OSError, so that nats-py treats it as a failed attempt."""
+    """The server does not offer TLS. An OSError, so that nats-py counts a failed attempt."""
 
 
 class _EncryptedProtocol(asyncio.StreamReaderProtocol):
-    """What feeds the reader of an encrypted connection. TLS cannot be half open: asyncio warns of who says so."""
+    """Feeds the reader of an encrypted connection. TLS cannot be half open: asyncio warns otherwise."""
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -310,11 +311,11 @@ class _EncryptedProtocol(asyncio.StreamReaderProtocol):
 class BulkTransport(TcpTransport):
     """nats-py's TCP and TLS transport with larger reads: 32 KiB at a time cost five times the CPU of 512 KiB.
 
-    With `requires_tls` it says nothing of us before the connection is encrypted: nats-py goes on in plain text,
-    credentials included, when a `tls://` server does not ask for TLS.
+    With `requires_tls` it sends nothing before the connection is encrypted: nats-py would send credentials in plain
+    text when a `tls://` server does not ask for TLS.
 
-    While it is `paced`, as it should be when acknowledgements of a few bytes each come in thousands, it waits a few
-    milliseconds between two reads: each of them costs the same, be it for one message or for a hundred.
+    While it is `paced` it waits some milliseconds between two reads: each read costs the same, for one acknowledgement
+    or for hundreds.
     """
 
     def __init__(self, requires_tls: bool, check: InfoCheck) -> None:
@@ -330,6 +331,7 @@ class BulkTransport(TcpTransport):
         return True  # or nats-py takes it for one that is missing, before it is connected
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
+        """Open the connection, without TLS."""
         self.abort()  # nats-py leaves what a failed attempt has opened
         reader, writer = await asyncio.wait_for(
             asyncio.open_connection(host=uri.hostname, port=uri.port, limit=_READ_SIZE), connect_timeout
@@ -344,6 +346,7 @@ class BulkTransport(TcpTransport):
     async def connect_tls(
         self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
     ) -> None:
+        """Begin TLS over the open connection."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_READ_SIZE)
         protocol = _EncryptedProtocol(reader)
@@ -356,12 +359,14 @@ class BulkTransport(TcpTransport):
         self._secured = True
 
     def write(self, payload: bytes | memoryview) -> None:
+        """Buffer bytes to send. Raises `NotEncrypted` when TLS is required and has not begun."""
         if self._requires_tls and not self._secured:
             raise NotEncrypted("TLS is asked for (a tls:// URL or a tls option), and the server offers none")
         plain: Any = self._io_writer
         plain.write(payload)
 
     async def read(self, buffer_size: int) -> bytes:
+        """Return what the server has sent, up to 512 KiB."""
         reader: Any = self._io_reader
         if self.paced and (early := self._last_read + _PACE - time.monotonic()) > 0:
             await asyncio.sleep(early)
@@ -370,6 +375,7 @@ class BulkTransport(TcpTransport):
         return data
 
     async def readline(self) -> bytes:
+        """Return a line of the greeting."""
         reader: Any = self._io_reader
         try:
             return self._greeting.check(await reader.readline())
@@ -377,17 +383,19 @@ class BulkTransport(TcpTransport):
             raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
 
     async def drain(self) -> None:
+        """Wait until the buffer has room."""
         # Reading notices a lost connection too. Raised here it would stop nats-py in the middle of closing.
         with contextlib.suppress(ConnectionError):
             await super().drain()  # type: ignore[no-untyped-call]
 
     def at_eof(self) -> bool:
+        """Whether the server has closed the connection."""
         return self._io_reader is None or bool(self._io_reader.at_eof())
 
     async def wait_closed(self) -> None:
-        """Wait for what is buffered to be sent, but not long: a peer that takes nothing must not hold us up."""
+        """Wait until the buffer is sent, at most four seconds: a peer that reads nothing must not block the client."""
         closing = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]
-        # Left alone, asyncio would complain on standard error of a task that nobody asks how it ended.
+        # asyncio complains on standard error about a task whose exception was not retrieved.
         closing.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait([closing], timeout=_GOODBYE)
@@ -395,7 +403,7 @@ class BulkTransport(TcpTransport):
                 self.abort()
                 await asyncio.wait([closing], timeout=_GOODBYE)
         finally:
-            # Nobody tells the plain connection of its end when TLS was begun over it and did not come about.
+            # The plain connection does not learn of its end if TLS was begun over it and failed.
             closing.cancel()
         if closing.done():
             closing.result()
@@ -419,11 +427,13 @@ class CheckedWebSocket(WebSocketTransport):
         return True  # or nats-py puts one of its own in its place
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
+        """Open the WebSocket, without TLS."""
         await self._open(uri, connect_timeout)
 
     async def connect_tls(
         self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
     ) -> None:
+        """Open the WebSocket with TLS."""
         if self._ws is None or self._ws.closed:
             await self._open(uri, connect_timeout, ssl=ssl_context)
         else:  # nats-py asks once more after INFO
@@ -441,19 +451,21 @@ class CheckedWebSocket(WebSocketTransport):
         self._rest = b""
 
     async def readline(self) -> bytes:
+        """Return a line of the greeting."""
         self._rest = self._rest or await super().readline()  # type: ignore[no-untyped-call]
         line, feed, self._rest = self._rest.partition(b"\n")
         return self._greeting.check(line + feed)
 
     async def read(self, buffer_size: int) -> bytes:
+        """Return the next WebSocket message."""
         rest, self._rest = self._rest, b""
         return rest or bytes(await super().readline())  # type: ignore[no-untyped-call]
 
 
 def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
-    """A message as nats-py read it, put back into a frame: used where its parser cannot be replaced.
+    """Return the frame of a message that nats-py has read, for a nats-py whose parser cannot be replaced.
 
-    With `whole` it becomes no status, whatever it says.
+    With `whole` it is never a status.
     """
     lines = [b"NATS/1.0"]
     headers = dict(message.headers or {})
@@ -474,14 +486,14 @@ def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
     return [event for event in events if not isinstance(event, bytes)]
 
 
-def words(error: BaseException | None) -> str:
-    """An error's own words, or its kind when it has none."""
+def error_text(error: BaseException | None) -> str:
+    """Return the text of an error, or the name of its class when it has none."""
     text = printable(str(error).removeprefix("nats: ").strip())
     return text or type(error).__name__
 
 
 def refusal(error: Exception, client: Client, options: ConnectionOptions) -> JetStreamError | None:
-    """What an error of nats-py says about connecting with these options; None when it is no refusal.
+    """Return the error for a refused connection that an error of nats-py stands for; None when it is no refusal.
 
     TLS 1.3 completes on the client's side before the server has looked at the client's certificate: the server's
     refusal arrives as an alert, or as nothing but a broken connection when data is on its way.
@@ -514,6 +526,6 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
 
 
 def denied(error: Exception) -> tuple[bool, str] | None:
-    """Whether an error of nats-py is a refused publish (or else subscription), and its subject in lower case."""
-    found = _DENIED.search(str(error))
-    return None if found is None else (found[1].lower() == "publish", found[2].lower())
+    """Return whether an error of nats-py is a refused publish (or else subscription), and its subject in lower case."""
+    match = _DENIED.search(str(error))
+    return None if match is None else (match[1].lower() == "publish", match[2].lower())

@@ -1,4 +1,4 @@
-"""Answers to batched Direct Gets (JETSTREAM: ADR-31) to Arrow columns, in bulk. Pure: bytes in, columns out.
+r"""Answers to batched Direct Gets (JETSTREAM: ADR-31) to Arrow columns, in bulk. Pure: bytes in, columns out.
 
 Each message comes as the server stored it, with six lines added behind its own header lines::
 

@@ -1,7 +1,7 @@
-"""What a server says of itself (INFO), checked before the client library believes it.
+"""Checks the INFO of a server before nats-py reads it.
 
-nats-py takes the fields as they come: a `max_payload` that is a text ends in a `TypeError` in the user's code, and a
-`connect_urls` that is no list ends the task that reads the connection. No socket, no clock, no logging.
+nats-py does not check the fields: a `max_payload` that is a text ends in a `TypeError` in the user's code, and a
+`connect_urls` that is no list ends the task that reads the connection. Pure.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class InfoCheck:
         self._known: set[str] = set()
 
     def check(self, line: bytes, *, first: bool = False) -> bytes:
-        """An INFO line as nats-py may read it: with the URLs that are to be remembered, and no others.
+        """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers in all.
 
         Args:
+            line: The line as the server sent it.
             first: The line is the first one of a connection, and must say which version the server has, and how much
                 it takes.
 
@@ -90,7 +91,7 @@ def _is_version(value: Any) -> bool:
 
 def _are_urls(value: Any) -> bool:
     # Go writes null for a list without elements.
-    return value is None or (isinstance(value, list) and all(_is_url(each) for each in value))
+    return value is None or (isinstance(value, list) and all(map(_is_url, value)))
 
 
 def _is_url(value: Any) -> bool:

