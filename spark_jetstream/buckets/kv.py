@@ -1,4 +1,6 @@
-"""A Key-Value bucket as it lies in its stream (JETSTREAM ADR-8, ADR-48): names, subjects, operations, revisions. Pure.
+"""The layout of a Key-Value bucket: names, subjects, operations, revisions. Pure.
+
+See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Value Buckets".
 
 A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Each message is a revision of its
 key, and its sequence the number of that; headers say whether the key was put, deleted or purged. A message that expects
@@ -101,17 +103,17 @@ class Origin:
 
 def last_revision(description: str) -> int | None:
     """The revision that a key has, as the server says it when another one was expected; None when it does not."""
-    found = _LAST.search(description)
-    return int(found[1]) if found else None
+    match = _LAST.search(description)
+    return int(match[1]) if match else None
 
 
 def operation(headers: Mapping[str, Sequence[str]]) -> str:
     """What a message with these headers does: one of `OPERATIONS`."""
     for name, purges in _PURGES.items():
         # Of a header that is there several times the first value counts, as for the clients.
-        said = next(iter(headers.get(name, ())), "")
-        if said:
-            return OPERATIONS[_PURGE if said in purges else _DELETE]
+        value = next(iter(headers.get(name, ())), "")
+        if value:
+            return OPERATIONS[_PURGE if value in purges else _DELETE]
     return OPERATIONS[PUT]
 
 
@@ -124,7 +126,7 @@ def operations(headers: pa.MapArray) -> Codes | None:
     bounds = headers.offsets.to_numpy(zero_copy_only=False)
     values = headers.items
     firsts = values.offsets.to_numpy(zero_copy_only=False)
-    # The operation of a client wins: what it wrote last stands.
+    # The header of a client is the last one here: it wins.
     for name, purges in reversed(_PURGES.items()):
         # `keys` and `items` are those behind the first offset as well as before it, if the array is a slice.
         places = np.flatnonzero(pc.equal(headers.keys, name).to_numpy(zero_copy_only=False))
@@ -132,20 +134,20 @@ def operations(headers: pa.MapArray) -> Codes | None:
         if not len(places):
             continue
         # Of a header that is there several times the first value counts, as for the clients.
-        said = values.values.take(pa.array(firsts[places]))
+        first_values = values.values.take(pa.array(firsts[places]))
         rows = np.searchsorted(bounds, places, side="right") - 1
-        purged = pc.is_in(said, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
-        given = pc.not_equal(said, "").to_numpy(zero_copy_only=False)
+        purged = pc.is_in(first_values, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
+        given = pc.not_equal(first_values, "").to_numpy(zero_copy_only=False)
         codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
     return codes if codes.any() else None
 
 
 def key_of(subject: str, revision: int) -> str:
     """The key of a message: its subject behind ``$KV.<some bucket>.``. `ProtocolError` for another subject."""
-    found = re.match(_SUBJECT, subject)
-    if found is None:
+    match = re.match(_SUBJECT, subject)
+    if match is None:
         raise _no_key(subject, revision)
-    return found["key"]
+    return match["key"]
 
 
 def keys(messages: Messages) -> pa.StringArray:
@@ -157,11 +159,11 @@ def keys(messages: Messages) -> pa.StringArray:
         alike = pc.starts_with(subjects, prefix)
         if pc.all(alike).as_py() and pc.min(pc.utf8_length(subjects)).as_py() > len(prefix):
             return pc.utf8_slice_codeunits(subjects, len(prefix))
-    found = pc.struct_field(pc.extract_regex(subjects, _SUBJECT), [0])
-    if found.null_count:
-        odd = pc.index(pc.is_null(found), True).as_py()
+    extracted = pc.struct_field(pc.extract_regex(subjects, _SUBJECT), [0])
+    if extracted.null_count:
+        odd = pc.index(pc.is_null(extracted), True).as_py()
         raise _no_key(str(subjects[odd]), int(messages.sequences[odd]))
-    return found
+    return extracted
 
 
 def _no_key(subject: str, revision: int) -> ProtocolError:

@@ -1,9 +1,7 @@
-"""The content of an object: cut into chunks, and checked against its meta message as the chunks come. Pure.
+"""Cuts the content of objects into chunks, and checks and assembles chunks that were read. Pure.
 
-The content of several objects, put together from their chunks as they come. Pure.
-
-Each object has its place in one buffer from the start, by the size that its meta message gives: a chunk is copied there
-once, and the buffer becomes the column as it is.
+`Assembly` gives each object a place in one buffer, by the size in its meta message. A chunk is copied there once, and
+the buffer becomes the column as it is.
 """
 
 from __future__ import annotations
@@ -104,9 +102,9 @@ class Assembly:
 
     def wanted(self, together: int) -> Iterator[tuple[tuple[str, ...], int]]:
         """The subjects of all chunks that are wanted, up to `together` at a time, and how many messages these are."""
-        each = [(subject, max(part.meta.chunks for part in parts)) for subject, parts in self._by_subject.items()]
-        for at in range(0, len(each), together):
-            some = each[at : at + together]
+        counts = [(subject, max(part.meta.chunks for part in parts)) for subject, parts in self._by_subject.items()]
+        for at in range(0, len(counts), together):
+            some = counts[at : at + together]
             yield tuple(subject for subject, _ in some), sum(count for _, count in some)
 
     def add(self, messages: Messages) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import Messages
 
-#: Bytes of a chunk where nobody says otherwise.
+#: Bytes of a chunk by default.
 DEFAULT_CHUNK_SIZE = 128 * 1024
 
 #: The header of a meta message that removes all others on its subject.
@@ -85,11 +85,11 @@ def digest_bytes(text: str) -> bytes:
     plain = encoded.replace("+", "-").replace("/", "_")
     if re.fullmatch(r"[A-Za-z0-9_-]+", plain):
         try:
-            found = base64.urlsafe_b64decode(plain + "=" * (-len(plain) % 4))
+            digest = base64.urlsafe_b64decode(plain + "=" * (-len(plain) % 4))
         except binascii.Error:
-            found = b""
-        if len(found) == _SHA256_BYTES:
-            return found
+            digest = b""
+        if len(digest) == _SHA256_BYTES:
+            return digest
     raise ValueError(f"the digest {text[:64]!r} is not {_SHA256_BYTES} bytes in base64")
 
 
@@ -191,7 +191,7 @@ def _body(data: bytes, bucket: str) -> dict[str, Any]:
 
 
 class _Fields:
-    """The fields of one JSON object of a meta message; `path` is where it lies. What is null is not there."""
+    """The fields of one JSON object of a meta message; `path` is its path. A null counts as missing."""
 
     def __init__(self, body: Mapping[str, Any], bucket: str, name: str, path: str = "") -> None:
         self._body = body
@@ -250,18 +250,18 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    return {_text(name): _text(each) for name, each in _mapping(value).items()}
+    return {_text(name): _text(text) for name, text in _mapping(value).items()}
 
 
 def _lists(value: Any) -> dict[str, tuple[str, ...]]:
-    found = {}
+    lists = {}
     for name, values in _mapping(value).items():
-        # One text instead of a list is what careless writers give; they mean a list of one.
-        each = [values] if isinstance(values, str) else values
-        if not isinstance(each, list):
+        # Some writers give one text instead of a list of one.
+        texts = [values] if isinstance(values, str) else values
+        if not isinstance(texts, list):
             raise ValueError
-        found[_text(name)] = tuple(_text(one) for one in each)
-    return found
+        lists[_text(name)] = tuple(map(_text, texts))
+    return lists
 
 
 @dataclass(frozen=True)

@@ -114,15 +114,15 @@ class _Files:
             with open(path, encoding="utf-8", newline="") as file:
                 content = file.read(_MOST + 1)
         except OSError as error:
-            fault = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
+            problem = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
         except UnicodeDecodeError:
-            fault = "is not a text file"
+            problem = "is not a text file"
         else:
             if len(content) <= _MOST:
                 return path, content
-            fault = "is too large for what it should be"
+            problem = "is too large for what it should be"
         # Outside of the except blocks: a decoding error carries along what was read.
-        raise OptionError(f"option {option} names the file {path}, which {fault}", option=option)
+        raise OptionError(f"option {option} names the file {path}, which {problem}", option=option)
 
 
 def _credentials(option: str, content: str) -> str:
@@ -210,7 +210,7 @@ def _trusting(certificates: str) -> ssl.SSLContext | None:
 
 
 def _load_chain(context: ssl.SSLContext, cert: _Pem, key: _Pem) -> None:
-    option, fault = key.option, "holds a key that cannot be read"
+    option, problem = key.option, "holds a key that cannot be read"
     with ExitStack() as stack:
         cert_path = cert.path or stack.enter_context(_PrivateFile(cert.content))
         key_path = key.path or stack.enter_context(_PrivateFile(key.content))
@@ -220,12 +220,12 @@ def _load_chain(context: ssl.SSLContext, cert: _Pem, key: _Pem) -> None:
             return
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                fault = f"holds a key that does not belong to the certificate of option {cert.option}"
+                problem = f"holds a key that does not belong to the certificate of option {cert.option}"
             elif _trusting(cert.content) is None:
-                option, fault = cert.option, "holds a certificate that cannot be read"
+                option, problem = cert.option, "holds a certificate that cannot be read"
         except (OSError, ValueError):
-            fault = "holds a key that cannot be used"
-    raise OptionError(f"option {option} {fault}", option=option)
+            problem = "holds a key that cannot be used"
+    raise OptionError(f"option {option} {problem}", option=option)
 
 
 class _PrivateFile:

@@ -1,4 +1,4 @@
-"""A subscription whose messages are collected in bulk: where answers to pull requests and to publishes arrive."""
+"""Inboxes: subscriptions that receive the replies to pull requests and to publishes, in bulk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spark_jetstream.protocol.wire import Frames, Status
 _Event = Frames | Status | JetStreamError
 
 MOST_WAITING = 96 << 20
-"""Bytes of memory that may wait in an inbox beside what its reader expects: a limit against a server that sends what
-nobody has asked for. The largest message has as many."""
+"""Bytes of memory that may wait in an inbox beside what its reader expects: a limit for servers that send more than was
+requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
 
@@ -163,17 +163,17 @@ class Inbox:
         kept: list[tuple[_Event, int]] = []
         while not self._events.empty():
             kept.append(self._events.get_nowait())
-        for each in kept:
-            if not isinstance(each[0], ConnectionFailed):
-                self._events.put(each)
+        for event, size in kept:
+            if not isinstance(event, ConnectionFailed):
+                self._events.put((event, size))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """The server refused a publish or a subscription to `subject` (in lower case); whether that is told here.
 
         `inboxes` is the error for a subscription that concerns this inbox.
         """
-        own_subjects = (each for one in (*self._published, self.subject) for each in self._link.spellings(one))
-        own = next((each for each in own_subjects if subject.startswith(each.lower())), None)
+        own_subjects = (name for own in (*self._published, self.subject) for name in self._link.spellings(own))
+        own = next((name for name in own_subjects if subject.startswith(name.lower())), None)
         if own is None and not (publishing and self.replies):
             return False
         named = subject if own is None or self.replies else own

@@ -171,7 +171,8 @@ async def ask(
 ) -> bytes:
     """Return the payload of the reply to a request, unless `trouble` comes first.
 
-    With `every` the client sends the request again every so many seconds, and the first reply counts. Raises what `Connection.request` does.
+    With `every` the client sends the request again every so many seconds, and the first reply counts. Raises what
+    `Connection.request` does.
     """
     deadline = Deadline(seconds)
     answers: list[asyncio.Future[Any]] = []

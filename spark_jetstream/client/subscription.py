@@ -1,4 +1,4 @@
-"""A plain subscription: what is published on some subjects, in the order of the wire, and when it was cut."""
+"""Plain subscriptions: the messages of some subjects, in the order of the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionD
 from spark_jetstream.protocol.wire import Frames, Status
 
 MOST_BYTES = 64 * 1024 * 1024
-"""How much waits to be heard before more is thrown away: a limit against a reader that is too slow."""
+"""Bytes that may wait before the listener drops messages: a limit for readers that are too slow."""
 _OVERHEAD = 200
 """Bytes of memory that a message takes beside its subject and its content."""
 
@@ -30,13 +30,13 @@ class Message(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """So many messages were thrown away here, because nobody took them."""
+    """The number of messages that the listener dropped because its reader was too slow."""
 
     messages: int
 
 
 class Listener(Inbox):
-    """Made by `Connection.listen`; for one reader at a time, and to be closed by any thread."""
+    """Made by `Connection.listen`; for one reader at a time. Any thread may close it."""
 
     def __init__(self, link: Link, subjects: Sequence[str]) -> None:
         super().__init__(link, subjects[0], whole=True)
@@ -48,35 +48,36 @@ class Listener(Inbox):
         self._missed = 0
 
     def hear(self, timeout: float) -> Message | Dropped | None:
-        """The next message; None when nothing came within ``timeout`` seconds, or when this was closed.
+        """Return the next message; None when none came within ``timeout`` seconds, or when the listener was closed.
 
-        Raises `ConnectionFailed` where the connection was cut: what was published from then on until it was made again
-        never comes. `PermissionDenied` when the server lets nobody listen any more.
+        Raises:
+            ConnectionFailed: The connection was cut. Messages that were published before it was made again are lost.
+            PermissionDenied: The account may not subscribe any more.
         """
         while True:
             try:
-                found = self._waiting.get(timeout=timeout) if timeout > 0 else self._waiting.get_nowait()
+                event = self._waiting.get(timeout=timeout) if timeout > 0 else self._waiting.get_nowait()
             except queue.Empty:
                 return None
-            if isinstance(found, _Cut):
-                if found.generation < self.generation:
+            if isinstance(event, _Cut):
+                if event.generation < self.generation:
                     continue
-                raise ConnectionFailed(found.words)
-            if isinstance(found, JetStreamError):
-                raise found
+                raise ConnectionFailed(event.message)
+            if isinstance(event, JetStreamError):
+                raise event
             with self._lock:
-                if isinstance(found, Dropped):
-                    found, self._missed = Dropped(self._missed), 0
-                elif found is not None:
-                    self._size -= found.size
-            return found
+                if isinstance(event, Dropped):
+                    event, self._missed = Dropped(self._missed), 0
+                elif event is not None:
+                    self._size -= event.size
+            return event
 
     def go_on(self, generation: int) -> None:
         """Forget that this generation's predecessors (`Connection.reconnects`) were cut."""
         self.generation = generation
 
     def close(self) -> None:
-        """Unsubscribe. What came before can still be heard; None follows it."""
+        """Unsubscribe. The reader still gets the messages that came before, then None."""
         super().close()
         self._waiting.put(None)
 
@@ -86,7 +87,7 @@ class Listener(Inbox):
     # Called by the connection, on its own thread
 
     def put(self, event: Frames | Status | JetStreamError) -> None:
-        """Let `hear` hand this out or raise it."""
+        """Make `hear` return or raise this."""
         if isinstance(event, JetStreamError):
             self._waiting.put(event)
         elif isinstance(event, Frames):
@@ -97,12 +98,12 @@ class Listener(Inbox):
                 self._put_message(Message(subject.decode("utf-8", "replace"), event.data[start:end]))
 
     def put_cut(self, message: str) -> None:
-        """The connection was cut."""
+        """Note that the connection was cut."""
         self._waiting.put(_Cut(message, self._link.reconnects))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """The server refused a subscription to `subject` (in lower case); whether it is one of these."""
-        own = next((each for each in self.subjects if each.lower() == subject), None)
+        own = next((name for name in self.subjects if name.lower() == subject), None)
         if publishing or own is None:
             return False
         error = PermissionDenied(f"the account may not subscribe to {own}", subject=own)
@@ -121,5 +122,5 @@ class Listener(Inbox):
 
 
 class _Cut(NamedTuple):
-    words: str
+    message: str
     generation: int

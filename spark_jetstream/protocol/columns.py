@@ -1,7 +1,7 @@
-"""Frames of a pull consumer to Arrow columns, in bulk. Pure: bytes in, columns out.
+"""Turns frames of a pull consumer into Arrow columns, in bulk. Pure.
 
-What a stream's message is made of stands in three places: the subject in the control line, sequence and time in
-the reply subject (`$JS.ACK...`, in one of two forms, JETSTREAM ADR-15), header and payload behind the line.
+The subject of a message is in the control line, its sequence and time are in the reply subject (`$JS.ACK...`, in one of
+two forms, nats-server: server/consumer.go, `replyInfo`), and header and payload follow the line.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 5, 6, 7, 8
 
 
 class Acks:
-    """The numbers in the reply subjects of `frames`, each read when asked for.
+    """The numbers in the reply subjects of `frames`, read on demand.
 
-    Raises `ProtocolError` when a reply subject is not one of the two forms a JetStream server writes.
+    Raises `ProtocolError` when a reply subject has neither of the two forms of a JetStream server.
     """
 
     def __init__(self, frames: Frames) -> None:
@@ -69,7 +69,7 @@ class Acks:
 
 
 class Messages(Protocol):
-    """A run of n >= 1 messages of one stream, in stream order, however they were read; each column when asked for."""
+    """A run of n >= 1 messages of one stream, in stream order; its columns are made on demand."""
 
     @property
     def sequences(self) -> IntArray:
@@ -102,19 +102,19 @@ class Delivered:
         return len(self.frames)
 
     def timestamps(self) -> IntArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return self.acks.timestamps()
 
     def subjects(self) -> pa.StringArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return subjects(self.frames)
 
     def headers(self) -> pa.MapArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return headers(self.frames)
 
     def payloads(self) -> pa.BinaryArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return payloads(self.frames)
 
 
@@ -142,12 +142,12 @@ def repeated(value: str | bytes, count: int) -> pa.Array:
 
 
 def integers(values: IntArray) -> pa.Int64Array:
-    """The same numbers as an Arrow array, not copied."""
+    """Return the same numbers as an Arrow array, not copied."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
-    """Times in whole microseconds, rounded down, in UTC."""
+    """Return times in whole microseconds, rounded down, in UTC."""
     return pa.Array.from_buffers(
         pa.timestamp("us", tz="UTC"), len(nanoseconds), [None, pa.py_buffer(nanoseconds // 1000)]
     )
@@ -156,7 +156,7 @@ def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
 def record_batch(
     messages: Messages, *, stream: str, columns: Sequence[str], with_headers: bool = True
 ) -> pa.RecordBatch:
-    """Rows of a stream, one for each message, in stream order, with just the named columns of `schema.COLUMNS`."""
+    """Return the rows of messages, in stream order, with the named columns of `schema.COLUMNS`."""
     schema = arrow_schema(columns)
     arrays: list[pa.Array] = []
     for name in columns:

@@ -1,6 +1,6 @@
-r"""Answers to batched Direct Gets (JETSTREAM: ADR-31) to Arrow columns, in bulk. Pure: bytes in, columns out.
+r"""Turns replies to batched Direct Gets (ADR-31 "JetStream Direct Get") into Arrow columns, in bulk. Pure.
 
-Each message comes as the server stored it, with six lines added behind its own header lines::
+The server sends each message as it is stored, with six lines behind its own header lines::
 
     NATS/1.0\r\n<its own lines>
     Nats-Stream: S\r\n   Nats-Subject: a.0\r\n   Nats-Sequence: 4\r\n
@@ -8,13 +8,13 @@ Each message comes as the server stored it, with six lines added behind its own 
     Nats-Num-Pending: 6\r\n   Nats-Last-Sequence: 3\r\n   \r\n
 
 Its own lines may have the same names, so only the last six count. The server cuts the last two bytes off a stored
-header block, whatever they are, and goes on there: behind a block that does not end with an empty line the first of the
-six continues the block's last line, and two bytes of a block that ends without any line end are not to be had.
+header block, whatever they are, and appends the six lines: if the block does not end with an empty line, the first of
+the six continues the last line of the block, and two bytes of a block without any line end are lost.
 
-What ends an answer is a status: a first line with a code, few lines behind it, no payload. No message is taken for one:
-the six lines are what makes a message, and nothing that a publisher writes can stand behind them.
+A status ends an answer: a first line with a code, few lines behind it, no payload. A message always has the six lines,
+and a publisher cannot write anything behind them, so no message is mistaken for a status.
 
-Runs of messages that were read apart, put together in the order of the stream. Pure.
+`merge` puts together runs of messages that were read with several filters, in the order of the stream.
 """
 
 from __future__ import annotations
@@ -101,28 +101,28 @@ class DirectBatch:
         return int(_numbers(self._heads, self._line_ends[:, -1:], _PENDING)[0])
 
     def timestamps(self) -> IntArray:
-        """As `Messages` has it. Raises `ProtocolError` where a time is no RFC 3339 text."""
+        """Implements `Messages`. Raises `ProtocolError` where a time is no RFC 3339 text."""
         try:
             # Arrow reads integers: up to nine digits of a fraction, none of them lost.
             times = self._value(_TIME).cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
         except pa.ArrowInvalid:
             raise ProtocolError("a direct get was answered with a time that cannot be read") from None
-        found: IntArray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return found
+        nanoseconds: IntArray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return nanoseconds
 
     def subjects(self) -> pa.StringArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return to_text(self._value(_SUBJECT))
 
     def headers(self) -> pa.MapArray:
-        """As `Messages` has it, without the lines that the server added."""
+        """Implements `Messages`, without the lines that the server added."""
         length = self._own_end - self._begin
         plain = length == len(_NO_LINES)
         plain[plain] = load8(self._heads, self._begin[plain]) == _VERSION
         return decode_headers(self._heads, self._begin, np.where(plain, 0, length))
 
     def payloads(self) -> pa.BinaryArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return columns.payloads(self._frames)
 
     def raw(self) -> Iterator[tuple[bytes, bytes]]:
@@ -137,9 +137,10 @@ class DirectBatch:
 
 
 def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatch]:
-    """What came to `<inbox>.<number>`, cut by request, in the order of the wire.
+    """Yield what came to `<inbox>.<number>`, by request, in the order of the wire.
 
-    Raises `ProtocolError` when something is neither such a message nor a status.
+    Raises:
+        ProtocolError: A reply is neither such a message nor a status.
     """
     number, good = parse_unsigned(frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end)
     if not good.all():
@@ -172,10 +173,11 @@ def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArra
     if len(heads) < _SHORTEST or len(feeds) < lines:
         return np.zeros((lines, count), np.int64), np.zeros(count, np.bool_)
     last = bounds[1:] - 1
-    each = len(feeds) // count
-    if each >= lines and len(feeds) == each * count and np.array_equal(feeds[each - 1 :: each], last):
+    per_block = len(feeds) // count
+    same = per_block >= lines and len(feeds) == per_block * count
+    if same and np.array_equal(feeds[per_block - 1 :: per_block], last):
         # The same number of lines in every block, as it is without headers of their own.
-        ends = np.ascontiguousarray(feeds.reshape(count, each)[:, -lines:].T)
+        ends = np.ascontiguousarray(feeds.reshape(count, per_block)[:, -lines:].T)
         message: BoolArray = ends[_STREAM] > bounds[:-1]
     else:
         at = np.minimum(np.searchsorted(feeds, last), len(feeds) - 1)
@@ -204,13 +206,13 @@ def _answered(
 ) -> DirectBatch:
     stop = line_ends[_STREAM] - 1
     first = heads[int(begin[0]) : int(stop[0])].tobytes()
-    # No stream has a blank in its name: whatever stands in front, the server's own words are the last ones.
+    # A stream's name has no blank, so whatever a publisher wrote, the last word is the server's.
     name = first[first.rfind(b" ") + 1 :]
-    line = _NAMES[_STREAM] + name + b"\r\n"
-    own_end = stop + 2 - len(line)
-    if not (name and (own_end >= begin).all() and _begins_with(heads, own_end, line).all()):
+    added = _NAMES[_STREAM] + name + b"\r\n"
+    own_end = stop + 2 - len(added)
+    if not (name and (own_end >= begin).all() and _begins_with(heads, own_end, added).all()):
         raise ProtocolError("a direct get was answered without the name of the stream, or by more than one stream")
-    sequences, previous = (_numbers(heads, line_ends, each) for each in (_SEQUENCE, _PREVIOUS))
+    sequences, previous = (_numbers(heads, line_ends, line) for line in (_SEQUENCE, _PREVIOUS))
     stream = name.decode("utf-8", "replace")
     return DirectBatch(number, stream, sequences, previous, frames, heads, begin, own_end, line_ends)
 
@@ -241,7 +243,7 @@ def _text(line: int) -> str:
 
 @dataclass(frozen=True)
 class MergedReplies:
-    """Several runs of messages as one; implements `Messages`. `order` is where each message stands in `parts`."""
+    """Several runs of messages as one; implements `Messages`. `order` holds the index of each message in `parts`."""
 
     parts: Sequence[Messages]
     order: IntArray
@@ -251,20 +253,20 @@ class MergedReplies:
         return len(self.order)
 
     def timestamps(self) -> IntArray:
-        """As `Messages` has it."""
-        found: IntArray = np.concatenate([part.timestamps() for part in self.parts])[self.order]
-        return found
+        """Implements `Messages`."""
+        times: IntArray = np.concatenate([part.timestamps() for part in self.parts])[self.order]
+        return times
 
     def subjects(self) -> pa.StringArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return self._in_order([part.subjects() for part in self.parts])
 
     def headers(self) -> pa.MapArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return self._in_order([part.headers() for part in self.parts])
 
     def payloads(self) -> pa.BinaryArray:
-        """As `Messages` has it."""
+        """Implements `Messages`."""
         return self._in_order([part.payloads() for part in self.parts])
 
     def _in_order(self, arrays: list[pa.Array]) -> pa.Array:
@@ -272,20 +274,20 @@ class MergedReplies:
 
 
 class _Reader:
-    """One of the runs' readers, and what of it was not handed out yet."""
+    """One of the readers, and the rest of its run."""
 
     def __init__(self, runs: Iterator[DirectBatch]) -> None:
         self.runs = runs
         self.head: DirectBatch | None = None
 
     def fill(self) -> bool:
-        """Whether there is something to hand out."""
+        """Read the next run if there is no rest; return whether there are messages."""
         if self.head is None:
             self.head = next(self.runs, None)
         return self.head is not None
 
     def up_to(self, sequence: int) -> DirectBatch | None:
-        """Take what is there up to a sequence; None if nothing is."""
+        """Return the messages up to a sequence; None if there are none."""
         assert self.head is not None
         inside = int(self.head.sequences.searchsorted(sequence, side="right"))
         taken = self.head[:inside] if inside else None
@@ -294,13 +296,13 @@ class _Reader:
 
 
 def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[Messages]:
-    """What the readers give, in the order of sequences; of each no more than one run is held at a time.
+    """Yield the messages of all readers in the order of sequences; holds one run of each reader at a time.
 
-    A reader's runs are ascending, and no two readers give the same message.
+    The runs of a reader ascend, and no two readers have the same message.
     """
     left = [_Reader(runs) for runs in readers]
     while left := [reader for reader in left if reader.fill()]:
-        # Up to the end of the run that ends first everything is known.
+        # Everything is known up to the end of the run that ends first.
         heads = [reader.head for reader in left if reader.head is not None]
         known = min(int(head.sequences[-1]) for head in heads)
         parts = [part for reader in left if (part := reader.up_to(known)) is not None]

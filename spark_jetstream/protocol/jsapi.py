@@ -1,12 +1,11 @@
 """The JetStream API as data: subjects, request bodies, replies and statuses. Pure.
 
-Durations travel as int64 nanoseconds and times as RFC 3339 text (JETSTREAM: ADR-8, ADR-13, ADR-31, ADR-37). Since
-server 2.12 an unknown field in a request is refused, so a body holds only what the oldest supported server knows.
+Durations are int64 nanoseconds and times RFC 3339 text. Servers since 2.12 refuse unknown fields, so a body has only
+fields that the oldest supported server knows.
 
-The subjects of the JetStream API that administration uses, without their prefix, and since which server. Pure.
-
-``{stream}`` and the like are what `Api.ask` fills in. A server gives no reply at all on a subject that it does not
-know, so `NEEDED` says which subjects an older server lacks.
+Functions return the subjects of the source and the sink. The constants at the end are the subjects of the
+administration, without their prefix; `Api.ask` fills in ``{stream}`` and the like. A server does not reply on a subject
+that it does not know, so `NEEDED` says which subjects older servers lack.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CONSUMER_EXISTS = 10148
 RESET_REFUSED = 10204
 """What the server answers when a consumer cannot be moved to a sequence (error code)."""
 END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
-"""Statuses that end the answer to a Direct Get: a batch is through, nothing was found, nobody listens."""
+"""Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
 
 
 def stream_info(prefix: str, stream: str) -> str:
@@ -154,7 +153,7 @@ def consumer_list_request(offset: int) -> bytes:
 
 
 def consumer_reset(prefix: str, stream: str, name: str) -> str:
-    """Subject that moves a consumer (server 2.14). For a consumer that is missing nobody answers there."""
+    """Subject that moves a consumer (server 2.14). No server replies for a missing consumer."""
     return f"{prefix}.CONSUMER.RESET.{stream}.{name}"
 
 
@@ -192,7 +191,7 @@ def purge_subject_request(subject: str) -> bytes:
 
 
 def nanoseconds(seconds: float) -> int:
-    """A duration as the API wants it."""
+    """Return a duration in seconds as nanoseconds, in whole microseconds."""
     return round(seconds * 1_000_000) * 1000
 
 
@@ -276,10 +275,11 @@ def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:
-    """The JSON object of an API reply.
+    """Return the JSON object of an API reply; `context` is what was asked, as an infinitive without "to".
 
-    Raises the `ApiError` that stands for the server's own error, and `ProtocolError` when it is no JSON object.
-    `context` says what was asked, as an infinitive without "to".
+    Raises:
+        ApiError: The server answered with an error.
+        ProtocolError: The reply is not a JSON object.
     """
     try:
         body = json.loads(payload)
@@ -294,7 +294,7 @@ def reply(payload: bytes, context: str) -> dict[str, Any]:
 
 
 def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> Any:
-    """The value at a dotted path of a reply; `ProtocolError` when it is missing or of another type."""
+    """Return the value at a dotted path of a reply; raise `ProtocolError` if it is missing or of another type."""
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -304,7 +304,7 @@ def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> 
 
 
 def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:
-    """The number at a dotted path of a reply, from `least` to 2^63-1.
+    """Return the number at a dotted path of a reply, from `least` to 2^63-1.
 
     Raises:
         ProtocolError: The number is missing, is no whole number, or is out of this range.
@@ -356,10 +356,11 @@ class PullEnd:
 
 
 def pull_status(status: Status, stream: str) -> PullEnd:
-    """Read a status that answers a pull request.
+    """Return the meaning of a status that answers a pull request.
 
-    Raises `ConsumerLost` where a new consumer is needed, and `JetStreamError` where the request is refused for good
-    or the status is not known: an unknown status is never taken for an end.
+    Raises:
+        ConsumerLost: A new consumer is needed.
+        JetStreamError: The server refuses the request for good, or the status is unknown.
     """
     description = status.description.lower()
     fitting = (row[2] for row in _STATUSES if row[0] == status.code and description.startswith(row[1]))
@@ -374,7 +375,7 @@ def pull_status(status: Status, stream: str) -> PullEnd:
 
 
 def no_reply(context: str, seconds: float) -> RequestTimeout:
-    """The error of a request that nobody answered."""
+    """Return the error of a request that got no reply."""
     return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s (option requestTimeout)")
 
 

@@ -1,11 +1,9 @@
-"""What comes back for published rows, read in bulk. Pure: frames in, vectors out.
+"""Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row. Pure.
 
 A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
 message id, or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``. The
 plain answers are compared as bytes with what the stream's answers begin with and read as vectors; whatever looks
 different is read one by one.
-
-What it means for a row that the server did not store it: one table from answers to outcomes. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from spark_jetstream.protocol.vectors import load8, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, parse_status
 
 NO_STREAM = 503
-"""Status of an answer that says that nobody listens on the subject (``err_code`` 0)."""
+"""Status of an answer: no stream captures the subject (``err_code`` 0)."""
 
 _DUPLICATE = b',"duplicate": true}'
 _DUPLICATE_WORDS = [
@@ -82,7 +80,7 @@ class AckReader:
         self._streams: list[tuple[bytes, str, str]] = []
 
     def read(self, frames: Frames) -> Answers:
-        """The answers, in no particular order. Raises `ProtocolError` when one is neither of the known forms."""
+        """Return the answers, in no particular order. Raises `ProtocolError` when one has none of the known forms."""
         numbers, good = parse_unsigned(frames.lines, frames.subject_start + self._before, frames.subject_end)
         if not good.all():
             raise ProtocolError("an acknowledgement came on a subject that nothing was published with")
@@ -221,12 +219,12 @@ _ADVICE: Mapping[int, str] = {
 
 
 def queue_is_full(refusal: Refusal) -> bool:
-    """Whether the stream has more waiting than it can hold: it stores rows all the same, so this one has its turn."""
+    """Whether the stream's queue is full: the stream still stores rows, so this row will have its turn."""
     return refusal.err_code == 10167 or (refusal.err_code == 0 and refusal.code == 429)
 
 
 def outcome(refusal: Refusal) -> Outcome:
-    """What an answer means for its row."""
+    """Return what a refusal means for its row."""
     if refusal.err_code == 0:
         return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
     if refusal.err_code == 10077 and refusal.description.startswith(_SUBJECT_IS_FULL):
@@ -239,18 +237,15 @@ def outcome(refusal: Refusal) -> Outcome:
 
 
 def reason(refusal: Refusal, advice: Mapping[int, str] = _ADVICE) -> str:
-    """Why the row is not stored, in the server's words and with what to change where that is known.
-
-    ``advice`` is what to change, by error code.
-    """
+    """Return why the row is not stored: the server's text, and what to change (``advice``, by error code)."""
     if refusal.err_code == 0 and refusal.code == NO_STREAM:
         return "no stream captures this subject, or its stream has no leader (status 503)"
     if refusal.err_code == 0:
         return f"the server answered with status {refusal.code} {refusal.description}".rstrip()
     full = refusal.description.startswith(_SUBJECT_IS_FULL)
     change = "raise the stream's max_msgs_per_subject" if full else advice.get(refusal.err_code)
-    said = f"{refusal.description} (error {refusal.err_code})"
-    return f"{said}: {change}" if change else said
+    text = f"{refusal.description} (error {refusal.err_code})"
+    return f"{text}: {change}" if change else text
 
 
 @dataclass(frozen=True)
@@ -281,7 +276,7 @@ class Target:
 
     @property
     def nobody(self) -> str:
-        """Why a row cannot be stored that nobody listens for."""
+        """Why a row cannot be stored whose subject no stream captures."""
         return "no stream captures this subject"
 
     @property

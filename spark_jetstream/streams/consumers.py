@@ -1,4 +1,4 @@
-"""Consumers to read with: ephemeral, without acknowledgements, and gone with their reader."""
+"""Ephemeral consumers for reading, without acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_jetstream.protocol import jsapi
 
 log = logging.getLogger(__name__)
 
-#: What a stream may want to decide itself: the server's refusal -> the setting to leave to it.
+#: Error code -> the setting that the stream wants to decide itself.
 _LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
 
 
@@ -27,11 +27,15 @@ def create_reader(
     left_to_stream: dict[str, Any],
     patience: Deadline,
 ) -> int:
-    """Create a consumer by `jsapi.reader_config`; how many messages it has to deliver.
+    """Create a consumer by `jsapi.reader_config` and return how many messages it has to deliver.
 
-    What the stream insists on deciding itself is added to `left_to_stream`, for the next consumer on it. A stream that
-    has all the consumers it may have is asked again until `patience` expires: other readers finish, and their consumers
-    go. Raises `ConsumerLimitReached` after that, and what `Connection.api` raises.
+    If the stream has as many consumers as it may have, the request is repeated until `patience` expires: other readers
+    end, and their consumers go. A setting that the stream wants to decide itself is added to `left_to_stream`, for the
+    next consumer.
+
+    Raises:
+        ConsumerLimitReached: The stream still has too many consumers after `patience`.
+        JetStreamError: What `Connection.api` raises.
     """
     context = f"create a consumer on stream {stream}"
     subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
@@ -57,7 +61,7 @@ def create_reader(
 
 
 def delete_reader(connection: Connection, stream: str, name: str) -> None:
-    """Delete a consumer that `create_reader` made, or may have made; nothing is waited for, and nothing raised."""
+    """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
     connection.send(jsapi.consumer_delete(connection.prefix, stream, name), b"", f"delete consumer {name}")
 
 

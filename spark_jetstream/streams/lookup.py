@@ -1,6 +1,6 @@
-"""Single messages of a stream, asked for at its leader (STREAM.MSG.GET).
+"""Reads single messages of a stream from its leader (STREAM.MSG.GET).
 
-The leader never answers with an older state than what it has acknowledged, as a replica that serves Direct Get may.
+The leader has everything that it has acknowledged; a replica that answers a Direct Get may lag.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_jetstream.protocol.units import rfc3339
 
 log = logging.getLogger(__name__)
 
-_VALID = 1.0  # seconds for which an answer about a subject holds, or that nobody could be asked
+_VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class StoredMessage:
 
     @property
     def message_id(self) -> bytes:
-        """Its `Nats-Msg-Id`, empty without one."""
-        found = re.search(rb"^Nats-Msg-Id: ([^\r\n]*)\r$", self.headers, re.MULTILINE)
-        return found[1] if found is not None else b""
+        """The message id (`Nats-Msg-Id`), empty without one."""
+        match = re.search(rb"^Nats-Msg-Id: ([^\r\n]*)\r$", self.headers, re.MULTILINE)
+        return match[1] if match is not None else b""
 
 
 def last_message(
     connection: Connection, stream: str, subject: str, *, prefix: str | None = None
 ) -> StoredMessage | None:
-    """The last message of a stream on a subject, or None. Raises what `Connection.api` raises.
+    """Return the last message of a stream on a subject, or None. Raises what `Connection.api` raises.
 
-    ``prefix`` is where the stream's API answers, unless it is that of the connection.
+    ``prefix`` is the API prefix of the stream; by default, that of the connection.
     """
     context = f"get the last message of stream {stream} on {subject}"
     return _message(connection, stream, jsapi.last_message_request(subject), context, prefix)
@@ -55,7 +55,7 @@ def last_message(
 def next_message(
     connection: Connection, stream: str, subject: str, sequence: int, *, prefix: str | None = None
 ) -> StoredMessage | None:
-    """The first message of a stream on a subject (wildcards allowed) from a sequence on, or None.
+    """Return the first message of a stream on a subject (or filter) from a sequence on, or None.
 
     ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
     """
@@ -64,7 +64,7 @@ def next_message(
 
 
 def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> StoredMessage | None:
-    """The first message of a stream on a subject (wildcards allowed) stored at a time (ns) or later, or None.
+    """Return the first message of a stream on a subject (or filter) stored at a time (ns) or later, or None.
 
     Raises what `Connection.api` raises.
     """
@@ -74,7 +74,7 @@ def first_message(connection: Connection, stream: str, subject: str, nanoseconds
 
 
 def message(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
-    """One message of a stream, or None when it is gone. Raises what `Connection.api` raises."""
+    """Return one message of a stream, or None when it is gone. Raises what `Connection.api` raises."""
     context = f"get message {sequence} of stream {stream}"
     return _message(connection, stream, jsapi.message_request(sequence), context)
 
@@ -87,9 +87,9 @@ def _message(
     except MessageNotFound:
         return None
     sequence = jsapi.whole(body, "message.seq", context, least=1)
-    found = body["message"]
+    stored = body["message"]
     try:
-        headers, data = (base64.b64decode(found.get(name) or "", validate=True) for name in ("hdrs", "data"))
+        headers, data = (base64.b64decode(stored.get(name) or "", validate=True) for name in ("hdrs", "data"))
     except (ValueError, TypeError):
         raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
     return StoredMessage(sequence, headers, data, reply_time(body, "message.time", context))
@@ -98,7 +98,7 @@ def _message(
 def streams_of(
     connection: Connection, subject: str, hint: str = "; option stream would name it", *, prefix: str | None = None
 ) -> list[str]:
-    """The streams that capture a subject (STREAM.NAMES); errors end with ``hint``.
+    """Return the streams that capture a subject (STREAM.NAMES); errors end with ``hint``.
 
     ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
     """
@@ -109,9 +109,9 @@ def streams_of(
 
 
 class ReplyListeners:
-    """Whether any stream listens on a subject; asks no more than once a second about each.
+    """Tells whether a stream captures a subject; sends at most one request a second for each subject.
 
-    ``may_ask`` is false when the account was not allowed to ask the last time. ``prefix`` is that of `last_message`.
+    ``may_ask`` is false when the account lacked the permission the last time. ``prefix`` is that of `last_message`.
     """
 
     def __init__(self, connection: Connection, prefix: str | None = None) -> None:
@@ -122,19 +122,19 @@ class ReplyListeners:
         self._failed = float("-inf")
 
     def nobody(self, subject: str) -> bool:
-        """Whether the JetStream API says that no stream captures a subject; False when it cannot be asked."""
+        """Whether the JetStream API says that no stream captures a subject; False when it does not answer."""
         now = time.monotonic()
         if now - self._failed < _VALID or now - self._heard.get(subject, float("-inf")) < _VALID:
             return False
         try:
-            found = streams_of(self._connection, subject, prefix=self._prefix)
+            streams = streams_of(self._connection, subject, prefix=self._prefix)
         except JetStreamError as error:
             # An election, most likely: the API has no leader either.
             log.info("%s", error)
             self._failed = time.monotonic()
             self.may_ask = not isinstance(error, PermissionDenied)
             return False
-        self._heard = {each: at for each, at in self._heard.items() if now - at < _VALID}
-        if found:
+        self._heard = {known: at for known, at in self._heard.items() if now - at < _VALID}
+        if streams:
             self._heard[subject] = time.monotonic()
-        return not found
+        return not streams
