@@ -8,9 +8,7 @@ would lose the last three digits.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -71,11 +69,6 @@ def shown(value: object) -> str:
     """A value as errors repeat it: quoted, on one line, cut when long. Not for options: see `wrong`."""
     text = " ".join(str(value).split())
     return f'"{text}"' if len(text) <= MAX_SHOWN else f'"{text[:MAX_SHOWN]}..."'
-
-
-def closest(word: str, words: Iterable[str], cutoff: float = 0.0) -> str | None:
-    """Return the one of `words` that a mistyped word most likely means; None when none is as similar as `cutoff`."""
-    return next(iter(difflib.get_close_matches(word[:MAX_SHOWN], list(words), n=1, cutoff=cutoff)), None)
 
 
 def whole_number(text: str) -> int | None:
