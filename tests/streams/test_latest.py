@@ -193,7 +193,13 @@ def test_keys_that_go_during_the_read(stream: Make, history: int) -> None:
     assert found == {key: value for key, value in expected(history).items() if key not in gone}
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, batch=7)], ids=["batches", "small batches"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(SETTINGS, id="batches"),
+        pytest.param(replace(SETTINGS, batch=7), id="small batches", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (2, False), (20, False)])
 def test_writers_at_work(stream: Make, history: int, direct: bool, settings: PullSettings) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
@@ -240,6 +246,7 @@ def test_writers_at_work(stream: Make, history: int, direct: bool, settings: Pul
     assert any(ended > begun for begun, _, ended in reads)
 
 
+@pytest.mark.full
 def test_a_reader_slower_than_the_writers_says_so(stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     class Over(Deadline):
         expired = property(lambda _: True)
@@ -280,7 +287,9 @@ def test_a_consumer_deleted_half_way(stream: Make, history: int) -> None:
 
 
 @pytest.mark.parametrize("history", [1, 3])
-@pytest.mark.parametrize("position", [1, 2_000, 20_000, 60_000, 100_000])
+@pytest.mark.parametrize(
+    "position", [20_000, *(pytest.param(at, marks=pytest.mark.full) for at in (1, 2_000, 60_000, 100_000))]
+)
 def test_a_connection_cut_half_way(stream: Make, history: int, position: int) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)
@@ -322,6 +331,7 @@ def test_a_bucket_deleted(stream: Make, history: int, direct: bool, again: bool,
         rows(messages)
 
 
+@pytest.mark.full
 def test_a_leader_that_moves(nats_cluster: NatsCluster) -> None:
     with Publisher(nats_cluster.urls[0]) as publisher:
         bucket = Stream(

@@ -153,7 +153,15 @@ def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
 # The wire
 
 
-@pytest.mark.parametrize("position", [0, 1, 150, 700, 900, 2_000, 5_000, 60_001, 200_000, 400_000])
+@pytest.mark.parametrize(
+    "position",
+    [
+        0,
+        900,
+        60_001,
+        *(pytest.param(at, marks=pytest.mark.full) for at in (1, 150, 700, 2_000, 5_000, 200_000, 400_000)),
+    ],
+)
 def test_a_connection_cut_in_mid_read(server: NatsServer, proxy: WireProxy, position: int) -> None:
     part = part_of(server.url, "S")
     assert sequences(pulls(proxy.url, replace(part, end=2, count=1))) == [1]  # the connection is there
@@ -165,6 +173,7 @@ def test_a_connection_cut_in_mid_read(server: NatsServer, proxy: WireProxy, posi
     wait_until(lambda: not consumers(server.url, "S"), "the consumer's end")
 
 
+@pytest.mark.full
 def test_a_connection_cut_again_and_again(server: NatsServer, proxy: WireProxy) -> None:
     found: list[int] = []
     cut, cuts = proxy.cut_after(30_000), 0
@@ -246,7 +255,13 @@ def test_garbage_on_the_wire(server: NatsServer, proxy: WireProxy) -> None:
     assert proxy.connections == 4
 
 
-@pytest.mark.parametrize("said", ["Slow Consumer", "Stale Connection", "Maximum Connections Exceeded"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Slow Consumer",
+        *(pytest.param(said, marks=pytest.mark.full) for said in ("Stale Connection", "Maximum Connections Exceeded")),
+    ],
+)
 def test_a_server_that_throws_its_client_out(server: NatsServer, proxy: WireProxy, said: str) -> None:
     left = [f"-ERR '{said}'\r\n".encode()]
     proxy.drop(lambda frame: left.pop() + frame if left and b"\r\n1000." in frame else frame)
@@ -255,6 +270,7 @@ def test_a_server_that_throws_its_client_out(server: NatsServer, proxy: WireProx
     assert proxy.connections == 2
 
 
+@pytest.mark.full
 def test_a_wire_that_stays_silent(server: NatsServer, proxy: WireProxy) -> None:
     settings = replace(SETTINGS, retry_timeout=1.0)
     read = pulls(proxy.url, part_of(server.url, "S"), replace(settings, batch=100))
@@ -270,7 +286,7 @@ def test_a_wire_that_stays_silent(server: NatsServer, proxy: WireProxy) -> None:
 # The server
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 def test_a_server_that_comes_back(server: NatsServer, how: str) -> None:
     read = pulls(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
@@ -279,6 +295,7 @@ def test_a_server_that_comes_back(server: NatsServer, how: str) -> None:
     assert found + sequences(read) == ALL
 
 
+@pytest.mark.full
 def test_a_server_that_is_down_for_a_while(server: NatsServer) -> None:
     read = pulls(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
@@ -289,6 +306,7 @@ def test_a_server_that_is_down_for_a_while(server: NatsServer) -> None:
     timer.join()
 
 
+@pytest.mark.full
 def test_a_server_that_is_frozen_for_a_while(server: NatsServer) -> None:
     read = pulls(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
@@ -329,6 +347,7 @@ def test_credentials_that_are_withdrawn(server: NatsServer) -> None:
         sequences(read)
 
 
+@pytest.mark.full
 def test_retry_timeout_begins_anew_with_every_message(server: NatsServer, proxy: WireProxy) -> None:
     read = pulls(proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=10, retry_timeout=1.0))
     found: list[int] = []
@@ -407,6 +426,7 @@ def test_the_consumer_goes_with_a_range_that_was_lost(server: NatsServer) -> Non
     wait_until(lambda: not consumers(server.url, "S"), "the consumer's end")
 
 
+@pytest.mark.full
 def test_many_ranges_need_no_more_consumers_than_a_stream_allows(server: NatsServer) -> None:
     create(server.url, "FEW", max_consumers=3)
     fill(server.url, "FEW", 50)
@@ -620,6 +640,7 @@ def test_messages_removed_behind_the_next_request(server: NatsServer, proxy: Wir
     assert "were removed" in said
 
 
+@pytest.mark.full
 def test_messages_that_expire(server: NatsServer) -> None:
     create(server.url, "E", max_age=300_000_000)
     fill(server.url, "E", 100)
@@ -653,6 +674,7 @@ def index_of(cluster: NatsCluster, name: str) -> int:
     return [server.name for server in cluster.servers].index(name)
 
 
+@pytest.mark.full
 def test_a_leader_that_steps_down(cluster: NatsCluster) -> None:
     part = replicated(cluster, "STEP")
     found: list[int] = []
@@ -664,6 +686,7 @@ def test_a_leader_that_steps_down(cluster: NatsCluster) -> None:
     assert found == ALL
 
 
+@pytest.mark.full
 def test_an_interest_stream_whose_consumer_moves(cluster: NatsCluster) -> None:
     create(cluster.url, "HELD", num_replicas=3, storage="file", retention="interest")
     holder = {"durable_name": "holder", "ack_policy": "explicit"}
@@ -680,6 +703,7 @@ def test_an_interest_stream_whose_consumer_moves(cluster: NatsCluster) -> None:
     assert sequences(pulls(cluster.url, part_of(cluster.url, "HELD"))) == ALL
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whose", ["the stream's leader", "the consumer's server"])
 def test_a_server_of_a_cluster_that_dies(cluster: NatsCluster, whose: str) -> None:
     name = "LEADER" if "leader" in whose else "CONSUMER"
@@ -700,7 +724,7 @@ def test_a_server_of_a_cluster_that_dies(cluster: NatsCluster, whose: str) -> No
 # All at once
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 6))])
 def test_any_sequence_of_faults(server: NatsServer, proxy: WireProxy, seed: int) -> None:
     chance = random.Random(seed)
     sent = 0

@@ -52,6 +52,7 @@ class TestCluster:
         with pytest.raises(TimeoutError, match="no server leads a stream ONE after 0"):
             cluster.leader_of("ONE", account="OTHER", timeout=0.05)
 
+    @pytest.mark.full
     def test_a_minority_is_not_ready(self, cluster: NatsCluster) -> None:
         for server in cluster.servers[:2]:
             server.pause()
@@ -61,6 +62,7 @@ class TestCluster:
             server.resume()
         cluster.wait_ready()
 
+    @pytest.mark.full
     def test_all_stopped_and_started_again(self, tmp_path: Path) -> None:
         with NatsCluster(name="again", store_dir=tmp_path, max_payload=4096) as cluster:
             publish(cluster.url, 3, replicas=3)
