@@ -63,7 +63,9 @@ def test_a_client_certificate_that_the_server_demands(
     made = {
         "server": authority.issue_cert(LOOPBACK),
         "foreign": trustme.CA().issue_cert("client@example.org"),
-        "expired": authority.issue_cert("client@example.org", not_before=datetime.datetime(2020, 1, 1), not_after=past),
+        "expired": authority.issue_cert(
+            "client@example.org", not_before=past - datetime.timedelta(days=9), not_after=past
+        ),
     }
     for name, leaf in made.items():
         leaf.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
