@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.deadline import Backoff, Deadline, Outage
+from spark_jetstream.errors import ConnectionFailed, OutageError, RequestTimeout
 
 
 def test_a_deadline() -> None:
@@ -44,3 +45,29 @@ def test_a_pause_lasts_as_long_as_it_says_and_ends_with_the_deadline() -> None:
     long.pause(deadline)
     assert deadline.expired
     assert time.monotonic() - began < 10
+
+
+def test_an_outage_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    outage = Outage(5, Backoff(0.001, at_once=True))
+    cut, silent = ConnectionFailed("cut"), RequestTimeout("silent")
+    outage.begin()
+    outage.failed(cut, "reading")
+    outage.pause()
+    time.sleep(6)
+    outage.failed(silent, "reading", progressed=True)  # something came: a new outage begins
+    time.sleep(6)
+    assert outage.begin().expired
+    with pytest.raises(OutageError, match=r"^reading got no further for 5 s \(option retryTimeout\): cut$"):
+        outage.failed(cut, "reading")
+    outage.over()
+    assert not outage.begin().expired
+    time.sleep(6)
+    outage.failed(silent, "reading")  # waiting for the reply came before the outage
+    outage.over()
+    outage.begin()
+    time.sleep(6)
+    with pytest.raises(OutageError):
+        outage.failed(cut, "reading")  # waiting for the connection is part of the outage
