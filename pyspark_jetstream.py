@@ -1,7 +1,7 @@
-"""What makes ``format("jetstream")`` work after ``pip install`` alone.
+"""Makes ``format("jetstream")`` work after ``pip install`` alone.
 
-Spark (4.0 and later) looks, at its first use of a Python data source, for top-level modules whose name begins
-with ``pyspark_`` and registers the class that each of them calls ``DefaultSource``.
+At its first use of a Python data source, Spark (4.0 and later) imports the top-level modules whose names begin with
+``pyspark_``, and registers the class ``DefaultSource`` of each.
 """
 
 from __future__ import annotations

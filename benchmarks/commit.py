@@ -13,6 +13,7 @@ import time
 from benchmarks.load import PAYLOAD_BYTES
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import stream_state
@@ -37,7 +38,7 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
         jsapi.stream_create_request(config),
         context="create a stream",
     )
-    progress = Progress(to_server, "query", (), lambda: 10.0, fail_on_data_loss=True)
+    progress = Progress(Requests(lambda _: to_server(), 10.0), "query", (), fail_on_data_loss=True)
     taken: list[float] = []
     for number in range(commits + 1):
         body = connection.api(jsapi.stream_info(connection.prefix, retention), b"", context="read a stream")

@@ -31,38 +31,38 @@ if TYPE_CHECKING:
 class JetStreamDataSource(DataSource):
     """NATS JetStream streams as rows, and rows as messages. Options and columns: docs/options.md.
 
-    Source, sink and admin know nothing of each other: what the option ensureStream asks for is done from here.
+    Source, sink and admin do not import each other: this class does what the option ensureStream asks for.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Takes the options from Spark. Their values stay hidden: Spark, and other tools, may show this object."""
+        """Take the options from Spark. Their values stay hidden: Spark, and other tools, may show this object."""
         super().__init__(hidden(options))  # type: ignore[arg-type]  # only the methods below read them
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """Return the name that `format` is called with."""
         return "jetstream"
 
     def schema(self) -> str:
-        """All columns; `.schema(...)` with a subset reads only those.
+        """Return all columns; `.schema(...)` with a subset reads only those.
 
-        Spark asks for it in `load()`, so options that can be wrong neither for a stream nor for a batch fail there.
+        Spark calls this in `load()`, where options fail that are wrong both for a stream and for a batch.
         """
-        # Spark does not say which of the two it will be. Where they do not agree, the one it is speaks when it starts.
-        faults: list[OptionError] = []
+        # Spark does not say which of the two it will be. Where only one of them fails, its reader raises the error.
+        errors: list[OptionError] = []
         for streaming in (True, False):
             try:
                 options = SourceOptions.from_spark(self.options, streaming=streaming)
-                _look_at_description(options)
+                _check_description(options)
                 return ddl(options.row_columns)
             except OptionError as error:
-                faults.append(error)
-        if str(faults[0]) == str(faults[1]):
-            raise faults[0]
+                errors.append(error)
+        if str(errors[0]) == str(errors[1]):
+            raise errors[0]
         return SOURCE_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of `spark.read`. Raises `OptionError`, `SchemaError`."""
+        """Return the reader of `spark.read`. Raise `OptionError`, `SchemaError`."""
         reader = JetStreamBatchReader(self.options, schema)
         _ = reader.columns
         pushed = reader.options.filter_pushdown
@@ -71,16 +71,16 @@ class JetStreamDataSource(DataSource):
         _ensure_streams(reader.options)
         return FilteredBatchReader(self.options, schema) if pushed else reader
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of `spark.readStream`; its errors come with its first call, see `source/reader.py`."""
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, RUF100 - Spark's name
+        """Return the reader of `spark.readStream`; its first call raises the errors, see `source/reader.py`."""
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of `df.write`. Raises `OptionError`, `SchemaError`, and what is wrong with the stream already."""
+        """Return the writer of `df.write`. Raise `OptionError`, `SchemaError`, and what is wrong with the stream."""
         return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer of `df.writeStream`, built twice in every micro-batch; raises what `writer` raises.
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, RUF100 - Spark's name
+        """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises.
 
         ``overwrite`` is set in output mode "complete": every micro-batch then stores the whole result again.
         """
@@ -90,8 +90,8 @@ class JetStreamDataSource(DataSource):
 # The models of the admin module take a fifth of a second to import, which queries without ensureStream need not spend.
 
 
-def _look_at_description(options: SourceOptions) -> None:
-    """Raise what is wrong with the option ensureStream itself."""
+def _check_description(options: SourceOptions) -> None:
+    """Raise `OptionError` when the option ensureStream itself is wrong."""
     if options.ensure_stream is not None:
         from spark_jetstream.admin.ensure import described  # noqa: PLC0415
 
@@ -99,12 +99,12 @@ def _look_at_description(options: SourceOptions) -> None:
 
 
 def _ensure_streams(options: SourceOptions | SinkOptions) -> None:
-    """Do what the option ensureStream asks for. Runs on the driver, before anything looks at a stream."""
+    """Do what the option ensureStream asks for. Runs on the driver, before any request about a stream."""
     if options.ensure_stream is not None:
         from spark_jetstream.admin.ensure import ensure_streams  # noqa: PLC0415
 
-        def connected(patience: float) -> Connection:
-            return connect(options.connection, patience=patience, find_file=find_file)
+        def connected(seconds: float) -> Connection:
+            return connect(options.connection, patience=seconds, find_file=find_file)
 
         # A writer is built twice in every micro-batch of a query, a reader once.
         again = options.streaming and isinstance(options, SinkOptions)

@@ -1,95 +1,127 @@
-"""The stream behind a bucket, as the server has it: whether it is one, and the filters that read it.
+"""Buckets as the source reads them, on the driver: the stream of a bucket, its filters, and the tasks of its table.
 
-The layouts are those of JETSTREAM ADR-8 (Key-Value) and ADR-20 (Object Store).
+The layouts are those of ADR-8 "JetStream based Key-Value Stores" and ADR-20 "JetStream based Object Stores".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, StreamNotFound
+from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamState, stream_state
-
-
-@dataclass(frozen=True)
-class BucketKind:
-    """A kind of bucket: the option that names one, what it is called, and how its stream and its subjects begin."""
-
-    option: str
-    words: str
-    stream: str
-    subjects: str
-
-
-KEY_VALUE = BucketKind("bucket", "Key-Value bucket", "KV_", "$KV")
-OBJECT_STORE = BucketKind("objectBucket", "Object Store bucket", "OBJ_", "$O")
+from spark_jetstream.source.objects import ObjectGroup, plan_objects
+from spark_jetstream.source.pushdown import Pushdown
+from spark_jetstream.source.retention import check_retention
+from spark_jetstream.streams.latest import TablePart, check_direct
+from spark_jetstream.streams.pull import PullSettings
 
 
 @dataclass(frozen=True)
 class SourceBucket:
-    """A bucket of the server: the state of its stream, and the filters of what is to be read (empty: all of it)."""
+    """A bucket of the server: the state of its stream, and the subject filters of the read (empty: all)."""
 
     state: StreamState
     subjects: tuple[str, ...]
 
 
-def find_bucket(connect: Callable[[], Connection], options: SourceOptions, patience: float) -> SourceBucket:
-    """The bucket that the options name, by one STREAM.INFO.
+def find_bucket(requests: Requests, options: SourceOptions) -> SourceBucket:
+    """Return the bucket that the options name, by one STREAM.INFO.
 
-    ``connect()`` gives the connection; for ``patience`` seconds errors that may pass are tried again. Raises
-    `OptionError` (bucket or objectBucket) when there is no such bucket, or a stream of its name that is none, and what
-    `Connection.api` raises. `ValueError`: the options name no bucket.
+    Raises:
+        OptionError: There is no such bucket, or the stream of its name is no bucket.
+        JetStreamError: What `Requests.ask` raises.
     """
-    kind = KEY_VALUE if options.bucket is not None else OBJECT_STORE
-    name = options.bucket or options.object_bucket
-    if name is None:
-        raise ValueError("the options name no bucket")
+    key_value = options.bucket is not None
+    option, kind = ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
     stream = options.read_streams[0]
-    context = f"read {kind.words} {name} (option {kind.option})"
-
-    def ask() -> dict[str, Any]:
-        connection = connect()
-        return connection.ask(jsapi.stream_info(connection.prefix, stream), b"", context=context)
-
+    name = options.named(stream)
+    context = f"read {kind} {name} (option {option})"
     try:
-        body = retrying(ask, patience)
+        body = requests.ask(lambda prefix: jsapi.stream_info(prefix, stream), context=context)
     except StreamNotFound:
-        raise OptionError(
-            f"there is no {kind.words} {name} (option {kind.option}): no stream {stream}", option=kind.option
-        ) from None
-    return read_bucket(body, kind, name, options.keys, context)
-
-
-def read_bucket(body: dict[str, Any], kind: BucketKind, name: str, keys: Sequence[str], context: str) -> SourceBucket:
-    """The bucket that a reply of STREAM.INFO describes; ``keys`` are the filters of keys, empty for all.
-
-    `OptionError` when the stream is no bucket of that kind. Pure.
-    """
+        raise OptionError(f"there is no {kind} {name} (option {option}): no stream {stream}", option=option) from None
     state = stream_state(body, context)
-    config = body.get("config", {})
+    subjects = _subjects(body.get("config", {}), state, name, options.keys if key_value else None)
+    if subjects is None:
+        raise OptionError(f"stream {stream} is no {kind} (option {option}): read it with option stream", option=option)
+    return SourceBucket(state, subjects)
+
+
+def _subjects(
+    config: dict[str, Any], state: StreamState, name: str, keys: Sequence[str] | None
+) -> tuple[str, ...] | None:
+    """Return the filters of a bucket, None if the stream is none. ``keys``: of a Key-Value bucket, empty for all."""
+    begin = "$O" if keys is None else "$KV"
     mirrored = config.get("mirror") or {}
     if mirrored:
-        is_bucket = str(mirrored.get("name", "")).startswith(kind.stream)
+        is_bucket = str(mirrored.get("name", "")).startswith("OBJ_" if keys is None else "KV_")
     else:
         # A bucket that is filled from others may have no subjects of its own.
-        own = all(subject.startswith(f"{kind.subjects}.{name}.") for subject in state.subjects)
+        own = all(subject.startswith(f"{begin}.{name}.") for subject in state.subjects)
         is_bucket = own and bool(state.subjects or config.get("sources"))
-    if not is_bucket or (kind is KEY_VALUE and state.max_msgs_per_subject <= 0 and not mirrored):
-        raise OptionError(
-            f"stream {state.name} is no {kind.words} (option {kind.option}): read it with option stream",
-            option=kind.option,
-        )
-    # What comes from another bucket keeps the subjects it has there, which may come from a third one in turn.
-    prefix = f"{kind.subjects}.{'*' if mirrored or config.get('sources') else name}"
-    if kind is OBJECT_STORE:
-        return SourceBucket(state, (f"{prefix}.M.>",))
-    return SourceBucket(state, tuple(f"{prefix}.{key}" for key in keys))
+        is_bucket = is_bucket and (keys is None or state.max_msgs_per_subject > 0)
+    if not is_bucket:
+        return None
+    # Messages from another bucket keep the subjects they have there, and that bucket may have them from a third one.
+    prefix = f"{begin}.{'*' if mirrored or config.get('sources') else name}"
+    return (f"{prefix}.M.>",) if keys is None else tuple(f"{prefix}.{key}" for key in keys)
 
 
-__all__ = ["KEY_VALUE", "OBJECT_STORE", "BucketKind", "SourceBucket", "find_bucket", "read_bucket"]
+def with_subjects(connect: Connect, options: SourceOptions) -> SourceOptions:
+    """Return the options of a read, for a bucket with the subject filters of its stream.
+
+    Raises:
+        OptionError: There is no such bucket.
+        JetStreamError: What `find_bucket` raises.
+    """
+    if options.streams:
+        return options
+    return options.model_copy(update={"subjects": find_bucket(first_requests(connect, options), options).subjects})
+
+
+def first_requests(connect: Connect, options: SourceOptions) -> Requests:
+    """Return the requests to a server not reached before: it is more likely the wrong one than one that restarts."""
+    return Requests(connect, min(options.connection.connect_timeout, options.connection.retry_timeout))
+
+
+def table_parts(
+    connect: Connect,
+    options: SourceOptions,
+    pushdown: Pushdown,
+    settings: PullSettings,
+    label: str,
+    *,
+    with_content: bool,
+) -> list[TablePart] | list[ObjectGroup]:
+    """Return the tasks of a batch read of a bucket as it is now: one for a table, several for objects.
+
+    Raises what `find_bucket` and `plan_objects` raise.
+    """
+    name = options.named(options.read_streams[0])
+    if not pushdown.reads(name):
+        return []
+    bucket = find_bucket(first_requests(connect, options), options)
+    check_retention(bucket.state, options)
+    direct = options.read_with == "direct"
+    part = TablePart(bucket.state.name, bucket.state.created, bucket.subjects, direct)
+    if options.object_bucket is None:
+        if direct:
+            check_direct(bucket.state)
+        return [part]
+    return plan_objects(
+        connect,
+        part,
+        settings,
+        label,
+        bucket=name,
+        pattern=None if options.path_glob_filter is None else name_pattern(options.path_glob_filter),
+        max_objects=options.max_messages_per_partition,
+        min_groups=options.min_partitions,
+        with_content=with_content,
+    )

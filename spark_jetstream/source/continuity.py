@@ -1,10 +1,10 @@
-"""Does the stream still hold what the offset says comes next?
+"""Finds out whether the stream still holds the messages that follow an offset. Pure.
 
-Three things can have happened to a stream since the offset was written: it was deleted and created again, it
-lost its tail (a power failure before the flush, a restore from a backup) and hands the same sequences out to
-other messages, or messages that were never read have gone. None of them shows when one simply reads on.
+Three things can have happened to a stream since the offset was written: it was deleted and created again; it lost its
+tail (a power failure before the flush, a restore from a backup) and gives the same sequences to other messages; or
+unread messages were removed. A reader that just continues notices none of them.
 
-docs/data-loss.md has the table of what a gap means for each kind of stream; `tests/test_gaps.py` produces each row.
+docs/data-loss.md says what a gap means for each kind of stream; tests/source/test_gaps.py produces each case.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _TAIL_CAUSE = "likely a power failure before the server flushed to disk, or a re
 
 
 class Removal(enum.Enum):
-    """Whether the limits of a stream can have removed a message that was stored at a position or behind it."""
+    """Whether the limits of a stream can have removed a message that was stored at a position or later."""
 
     EXCLUDED = "no limit reaches that far"
-    UNKNOWN = "a limit can have, at a time of which nothing is known now"
+    UNKNOWN = "a limit can have reached that far before"
     POSSIBLE = "a limit reaches that far now"
 
 
@@ -36,8 +36,8 @@ class Evidence:
     or was not found. ``later`` is sequence and timestamp of the first message that was stored after the position's
     ``last_timestamp``; None when it was not looked up, or there is none. ``matched_up_to``: below this sequence the
     query has read everything that matches its filter; 0 when that is not known. ``held``: a consumer of the query
-    (option durable) exists, was there all the time, and was not moved past the position: no purge has removed a
-    message that the query should read, and the server keeps what matches from everything but the stream's limits.
+    (option durable) has existed since the position was next, and was not moved past it: no purge has removed a message
+    that the query must read, and only the stream's limits can have removed a matching one.
     """
 
     reread: int | None = None
@@ -47,26 +47,26 @@ class Evidence:
 
 
 def earliest_position(state: StreamState) -> StreamPosition:
-    """The position before the first message that the stream holds (or will hold, when it is empty)."""
+    """Return the position before the first message that the stream holds (or will hold, when it is empty)."""
     return _position_at(state, state.first_kept)
 
 
 def latest_position(state: StreamState) -> StreamPosition:
-    """The position behind the last message of the stream, whether that matches a filter or not."""
+    """Return the position behind the last message of the stream, whether that matches a filter or not."""
     return _position_at(state, max(state.last_seq + 1, state.first_kept))
 
 
 def idle_position(position: StreamPosition, state: StreamState, *, held: bool) -> StreamPosition | None:
-    """Where to move a query whose filter matched nothing for long, or None while there is no need.
+    """Return where to move a query whose filter matched nothing for long, or None while there is no need.
 
-    The offset of a filtered query stays behind the last message that matched. If nothing matches for longer
-    than the stream keeps messages, `check_continuity` can no longer tell a quiet subject from a loss. So the position
-    moves to the end of the stream before that, which makes one batch without rows in a long time:
+    The offset of a filtered query stays behind the last message that matched. If nothing matches for longer than the
+    stream keeps messages, `check_continuity` can no longer tell a quiet subject from a loss. So the position moves to
+    the end of the stream before that, which makes one batch without rows in a long time:
 
-    - once it lies in the older half of a stream whose messages go by limits or by acknowledgements;
-    - with a consumer that holds what matches (``held``, as in `Evidence`), once limits have come half as far as it.
+    - once it is in the older half of a stream whose messages are removed by limits or by acknowledgements;
+    - with a consumer that holds what matches (``held``, as in `Evidence`), once limits have come half as far.
 
-    Call it only when nothing matched from ``position.next`` on, asked after ``state``.
+    Must only be called when nothing matched from ``position.next`` on, asked after ``state``.
     """
     if held and state.retention != "limits":
         far = _removal(position, state, share=2) is Removal.POSSIBLE
@@ -85,22 +85,32 @@ def check_continuity(
     filtered: bool,
     bucket: bool = False,
 ) -> tuple[StreamPosition, str | None]:
-    """Compares a position with the stream: where to go on, and a sentence to log if something is missing.
+    """Compare a position with the stream.
 
-    ``fail`` is ``failOnDataLoss``: a loss raises `DataLossError` instead. ``filtered``: the query has subject
-    filters. ``bucket``: the stream is a bucket (ADR-8, ADR-20), whose revisions also go by their TTL, and by purges
-    that leave a message behind: no loss, unless nothing at all is left of a bucket without TTL.
+    Args:
+        position: How far the stream was read.
+        state: The stream now.
+        evidence: What is known besides.
+        fail: The option ``failOnDataLoss``.
+        filtered: The query has subject filters.
+        bucket: The stream is a bucket (ADR-8 "JetStream based Key-Value Stores", ADR-20 "JetStream based Object
+            Stores"). Its revisions also go by their TTL, and by purges that leave a message behind: no loss, unless
+            nothing at all is left of a bucket without TTL.
 
-    Without a loss the same position comes back, with a sentence only where a loss cannot be excluded. After a loss it
-    is
+    Returns:
+        The position to continue at, and a sentence to log if something is missing. Without a loss it is the same
+        position, with a sentence only where a loss cannot be excluded. After a loss it is
 
-    - of a stream created again: its first kept message;
-    - of one that lost its tail: the first message stored since, else ``last_seq + 1``, or ``next - 1`` if only
-      ``evidence.reread`` gave it away;
-    - of one whose next messages are gone: its first kept message.
+        - of a stream created again: its first kept message;
+        - of one that lost its tail: the first message stored since, else ``last_seq + 1``, or ``next - 1`` if only
+          ``evidence.reread`` shows the loss;
+        - of one whose next messages are gone: its first kept message.
 
-    In the first two cases the position may go back. The batch that notices it ends at the returned position
-    and reads nothing of the stream; the next batch starts there (see `plan.ranges_between`).
+        In the first two cases the position may go back. The batch that notices it ends at the returned position and
+        reads nothing of the stream; the next batch starts there (see `ranges.ranges_between`).
+
+    Raises:
+        DataLossError: Messages are lost, and ``fail`` is set.
     """
     name, next_ = state.name, position.next
     if position.created != state.created:
@@ -114,8 +124,8 @@ def check_continuity(
     if tail is not None:
         what, latest = tail
         sequence = latest if evidence.later is None else min(evidence.later[0], latest)
-        going_on = _position_at(state, max(sequence, state.first_kept))
-        return _lost(going_on, f"{what} ({_TAIL_CAUSE})", fail=fail, filtered=filtered)
+        following = _position_at(state, max(sequence, state.first_kept))
+        return _lost(following, f"{what} ({_TAIL_CAUSE})", fail=fail, filtered=filtered)
     if max(next_, evidence.matched_up_to) >= state.first_seq or _goes_by_design(position, state, bucket=bucket):
         return position, None
     gone = state.first_seq - 1
@@ -135,27 +145,27 @@ def check_continuity(
 
 
 def _lost_tail(position: StreamPosition, state: StreamState, evidence: Evidence) -> tuple[str, int] | None:
-    """What says that the stream lost its tail, and the last sequence at which to go on; None if nothing says so."""
+    """Return what shows that the stream lost its tail, and the last sequence to continue at; None if nothing does."""
     name, next_, read_at = state.name, position.next, position.last_timestamp
     if state.last_seq < next_ - 1:
         what = f"stream {name} lost its tail: it was read up to sequence {next_ - 1}, and now ends at {state.last_seq}"
         return what, state.last_seq + 1
     if read_at in (0, evidence.reread):
-        # The same message is in its place. One before it may be newer all the same, where clocks of leaders differ.
+        # The same message is there. An earlier one may still be newer, where clocks of leaders differ.
         return None
     reused = f"stream {name} lost its tail and gave its sequences to other messages: sequence {next_ - 1} was read with"
     if evidence.reread is not None:
-        # The message at next-1 is another one: it was not read yet.
+        # The message at next-1 is another one, which was not read yet.
         return f"{reused} timestamp {read_at} ns, and has timestamp {evidence.reread} ns now", next_ - 1
     if evidence.later is not None and evidence.later[0] < next_ and evidence.later[1] <= state.last_timestamp:
-        # A stream that ends with an older message has had its clock set back: then times say nothing about sequences.
+        # If the stream ends with an older message, its clock was set back, and times say nothing about sequences.
         sequence, stored_at = evidence.later
         return f"{reused} time {rfc3339(read_at)}, and sequence {sequence} has time {rfc3339(stored_at)}", sequence
     return None
 
 
 def _goes_by_design(position: StreamPosition, state: StreamState, *, bucket: bool) -> bool:
-    """Whether the messages before the first one are no loss: newer ones on their subjects took their places."""
+    """Whether the messages before the first one are no loss: newer ones on their subjects replaced them."""
     if state.messages == 0:
         # Superseding never takes the last message of a stream: one that is empty was purged, or all of it expired.
         return bucket and state.expires
@@ -166,11 +176,10 @@ def _goes_by_design(position: StreamPosition, state: StreamState, *, bucket: boo
 
 
 def _removal(position: StreamPosition, state: StreamState, share: int = 1) -> Removal:
-    """What the limits of the stream can have removed from ``position.next`` on; with ``share`` as if they were so
-    many times as tight.
+    """Return what the limits of the stream, tightened by the factor ``share``, can have removed from the position on.
 
     A limit removes the oldest message first. So `max_age` has removed none that was stored after the last one read
-    unless that one is too old itself, and `max_msgs` none unless more sequences than that have been given out since.
+    unless that one is too old itself, and `max_msgs` none unless the stream has had more messages than that since.
     """
     if state.max_age > 0:
         oldest = position.last_timestamp or parse_time(state.created)
@@ -197,8 +206,7 @@ def _limits(state: StreamState) -> str:
 
 
 def _position_at(state: StreamState, sequence: int) -> StreamPosition:
-    # The message before the end is known; remembering its time lets a lost tail be noticed before anything
-    # was read.
+    # The time of the message before the end shows a lost tail before anything was read.
     timestamp = state.last_timestamp if sequence == state.last_seq + 1 else 0
     return StreamPosition(sequence, state.created, timestamp)
 

@@ -1,9 +1,8 @@
-"""What planning asks the server of a stream that is read by Direct Gets: the questions of `view.StreamView`, with no
-consumer made.
+"""The probe of a stream that is read by Direct Gets (`probe.StreamQuestions`). It creates no consumer.
 
-Where a message lies is asked of the stream's leader, since any replica or mirror may answer a Direct Get, with an older
-state or another one. Numbers of messages come from Direct Gets all the same, as nothing else tells them without a
-consumer: they are those of a replica that may lag.
+The position of a message is asked of the stream's leader, because any replica or mirror may answer a Direct Get from
+an older state, or from other messages. Only a Direct Get counts messages without a consumer, so counts are those of a
+replica that may lag.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Requests, stream_info
 from spark_jetstream.errors import JetStreamError, NoResponders
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import EndOfBatch, read_answers
-from spark_jetstream.protocol.stream import StreamState, stream_state
+from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.direct import (
     AnswerRejected,
@@ -36,81 +35,67 @@ _MAX_BYTES = 1 << 20
 
 
 class DirectProbe:
-    """One stream, seen through the subject filters of a query. Implements `probe.Probe`.
+    """One stream, seen through the subject filters of a query.
 
-    `connect()` gives the connection; `patience()` says for how many seconds errors that may pass are tried again.
-    Raises what `Connection.api` raises, `JetStreamError` where the stream cannot be read this way, and what `connect`
-    raises. Needs the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
+    All methods raise what `Requests.call` raises, and `JetStreamError` where the stream cannot be read by Direct Gets.
+    They need the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        stream: str,
-        filters: tuple[str, ...],
-        patience: Callable[[], float],
-    ) -> None:
-        self.stream = stream
-        self._connect = connect
+    def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
+        self._requests = requests
+        self._stream = stream
         self._filters = filters
-        self._patience = patience
+        self._context = f"read stream {stream} (option stream)"
 
     def state(self) -> StreamState:
-        """What STREAM.INFO says now. Raises `JetStreamError` for a stream that does not allow Direct Gets."""
+        """See `StreamQuestions.state`."""
 
-        def ask() -> StreamState:
-            connection = self._connect()
+        def ask(connection: Connection) -> StreamState:
             check_server(connection)
-            return self._look(connection)
+            return stream_info(connection, self._stream, self._context)
 
-        state = retrying(ask, self._patience())
+        state = self._requests.call(ask)
         refuse_indirect(state)
         return state
 
     def pending(self, first: int) -> int:
-        """The number of matching messages with a sequence >= `first`, in the replica that answers.
+        """See `Probe.pending`. Return 0 only when the leader confirms it.
 
-        That one may lack the latest messages, and still have some that were removed: two answers need not fit
-        together. 0 only when the leader says so.
+        The replica that answers may lack the latest messages, and still have removed ones: two answers may disagree.
         """
         return sum(self._for_each(lambda connection, subject: self._pending(connection, subject, first)))
 
     def peek(self, first: int) -> tuple[int, int] | None:
-        """Sequence and time (ns) of the first matching message with a sequence >= `first`, or None."""
-        found = self._for_each(lambda connection, subject: next_message(connection, self.stream, subject, first))
-        return min(_places(found), default=None)
+        """See `Probe.peek`."""
+        messages = self._for_each(lambda connection, subject: next_message(connection, self._stream, subject, first))
+        return min(_positions(messages), default=None)
 
     def last(self) -> tuple[int, int] | None:
-        """Sequence and time (ns) of the last matching message, or None."""
-        found = self._for_each(lambda connection, subject: last_message(connection, self.stream, subject))
-        return max(_places(found), default=None)
+        """See `Probe.last`."""
+        messages = self._for_each(lambda connection, subject: last_message(connection, self._stream, subject))
+        return max(_positions(messages), default=None)
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Sequence and time (ns) of the first matching message stored at that time or later, or None."""
-        found = self._for_each(lambda connection, subject: first_message(connection, self.stream, subject, nanoseconds))
-        return min(_places(found), default=None)
+        """See `StreamQuestions.first_after`."""
+        return self._first_after(nanoseconds, self._filters)
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """As `first_after`, of the messages on all subjects."""
+        """See `StreamQuestions.first_of_all_after`."""
+        return self._first_after(nanoseconds, ())
 
-        def ask() -> StoredMessage | None:
-            return first_message(self._connect(), self.stream, ">", nanoseconds)
+    def _first_after(self, nanoseconds: int, filters: tuple[str, ...]) -> tuple[int, int] | None:
+        messages = self._for_each(
+            lambda connection, subject: first_message(connection, self._stream, subject, nanoseconds), filters
+        )
+        return min(_positions(messages), default=None)
 
-        return min(_places([retrying(ask, self._patience())]), default=None)
-
-    def _for_each(self, ask: Callable[[Connection, str], T]) -> list[T]:
-        """What `ask` says of each filter."""
+    def _for_each(self, ask: Callable[[Connection, str], T], filters: tuple[str, ...] | None = None) -> list[T]:
+        """Return what `ask` returns for each filter."""
 
         def one(subject: str) -> T:
-            return retrying(lambda: ask(self._connect(), subject), self._patience())
+            return self._requests.call(lambda connection: ask(connection, subject))
 
-        return [one(subject) for subject in self._filters or (">",)]
-
-    def _look(self, connection: Connection) -> StreamState:
-        context = f"read stream {self.stream} (option stream)"
-        return stream_state(
-            connection.ask(jsapi.stream_info(connection.prefix, self.stream), b"", context=context), context
-        )
+        return [one(subject) for subject in (self._filters if filters is None else filters) or (">",)]
 
     def _pending(self, connection: Connection, subject: str, first: int) -> int:
         check_server(connection)
@@ -120,32 +105,32 @@ class DirectProbe:
         return self._pending_once(connection, subject, first)
 
     def _pending_once(self, connection: Connection, subject: str, first: int) -> int:
-        """How many match behind the first message of an answer, and that one."""
+        """Return how many messages match from the first message of an answer on."""
         with connection.inbox(whole=True) as inbox:
             filtered = subject if self._filters else None
             body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
-            inbox.publish(jsapi.direct_get(connection.prefix, self.stream), body, 1)
+            inbox.publish(jsapi.direct_get(connection.prefix, self._stream), body, 1)
             seconds = connection.options.request_timeout
             event = inbox.get(seconds)
             if not isinstance(event, Frames):
                 connection.check()
-                raise jsapi.no_reply(f"count messages of stream {self.stream} by direct gets", seconds)
+                raise jsapi.no_reply(f"count messages of stream {self._stream} by direct gets", seconds)
             answer = next(read_answers(event, inbox.subject))
         if not isinstance(answer, EndOfBatch):
-            if answer.stream != self.stream:
-                raise not_the_stream(self.stream, answer.stream)
+            if answer.stream != self._stream:
+                raise not_the_stream(self._stream, answer.stream)
             return answer.pending() + 1
         if answer.code == jsapi.NO_RESPONDERS:
-            refuse_indirect(self._look(connection))
-            raise NoResponders(f"nobody answers direct gets of stream {self.stream}")
+            refuse_indirect(stream_info(connection, self._stream, self._context))
+            raise NoResponders(f"no server answers direct gets of stream {self._stream}")
         if answer.code != jsapi.NOT_FOUND:
-            said = f"{answer.code} {answer.description}".rstrip()
-            raise JetStreamError(f"the server refused a direct get of stream {self.stream}: {said}")
-        found = next_at_leader(connection, self.stream, subject, first)
-        if found is None:
+            status = f"{answer.code} {answer.description}".rstrip()
+            raise JetStreamError(f"the server refused a direct get of stream {self._stream}: {status}")
+        sequence = next_at_leader(connection, self._stream, subject, first)
+        if sequence is None:
             return 0
-        raise AnswerRejected(f"a server that answered does not have message {found} of stream {self.stream} (yet)")
+        raise AnswerRejected(f"a server that answered does not have message {sequence} of stream {self._stream} (yet)")
 
 
-def _places(messages: list[StoredMessage | None]) -> Iterator[tuple[int, int]]:
+def _positions(messages: list[StoredMessage | None]) -> Iterator[tuple[int, int]]:
     return ((message.sequence, message.time) for message in messages if message is not None)

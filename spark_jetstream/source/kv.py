@@ -1,4 +1,4 @@
-"""Rows of a Key-Value bucket from the messages of its stream, which `kv` explains. Pure."""
+"""Rows of a Key-Value bucket from the messages of its stream (`spark_jetstream.buckets.kv`). Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 
 def bucket_batch(messages: Messages, *, bucket: str, columns: Sequence[str], live_only: bool = False) -> pa.RecordBatch:
-    """Rows of a bucket, one for each message, in stream order, with the named columns of `schema.BUCKET_COLUMNS`.
+    """Return the rows of a bucket, one for each message, with the named columns of `schema.BUCKET_COLUMNS`.
 
-    `bucket` is what the column of that name says. `value` is null unless the operation is PUT; an empty value that was
-    put is an empty value. With `live_only` there are rows for PUT only, so perhaps none. Raises `ProtocolError` when a
-    subject is not that of a key.
+    `bucket` is the value of the column of that name. `value` is null unless the operation is PUT. With `live_only`
+    there are rows for PUT only, so perhaps none.
+
+    Raises:
+        ProtocolError: A subject is not that of a key.
     """
     schema = arrow_schema(columns, BUCKET_COLUMNS)
     codes = None
@@ -34,7 +36,7 @@ def bucket_batch(messages: Messages, *, bucket: str, columns: Sequence[str], liv
         elif name == "revision":
             arrays.append(integers(messages.sequences))
         elif name == "operation":
-            arrays.append(_words(codes, len(messages)))
+            arrays.append(_operations(codes, len(messages)))
         else:
             arrays.append(microseconds(messages.timestamps()))
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -47,10 +49,7 @@ def _values(payloads: pa.BinaryArray, codes: Codes | None) -> pa.BinaryArray:
     return pc.if_else(pa.array(codes == PUT), payloads, pa.scalar(None, pa.binary()))
 
 
-def _words(codes: Codes | None, count: int) -> pa.StringArray:
+def _operations(codes: Codes | None, count: int) -> pa.StringArray:
     if codes is None:
         return repeated(OPERATIONS[PUT], count)
     return pa.array(OPERATIONS).take(pa.array(codes))
-
-
-__all__ = ["bucket_batch"]

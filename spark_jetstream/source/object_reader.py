@@ -1,14 +1,13 @@
-"""The rows of an Object Store bucket, read on an executor (JETSTREAM ADR-20).
+"""Reads the rows of an Object Store bucket on an executor (ADR-20 "JetStream based Object Stores").
 
-The content of an object is what its chunks hold, one after the other; it is copied once, from the wire to its place in
-the column, and hashed on the way. The rules:
+The content of an object is that of its chunks, one after the other. It is copied once, from the wire to the column, and
+hashed at the same time. The rules:
 
-- The objects of one record batch are read by one consumer with a filter for each of them, and told apart by subject.
-- A row comes only when number of chunks, bytes and SHA-256 are those of the meta message. When they are not, the meta
-  message is read again: an object that was replaced is read in its new version, and one that was deleted has no row.
-  One that is still the same is damaged, and one whose meta message is gone was not deleted by a client: this is data
-  loss and is raised as such.
-- A link to an object has the content of that object, followed once: a link to a link leads nowhere.
+- One consumer with a filter for each object reads the objects of a record batch; subjects tell them apart.
+- A row needs the number of chunks, the bytes and the SHA-256 of the meta message. If they differ, the meta message is
+  read again: of an object that was replaced the new version is read, and one that was deleted has no row. One that is
+  unchanged is damaged, and one whose meta message is gone was not deleted by a client: both are data loss.
+- A link to an object has the content of that object. A link to a link is not followed.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.object_content import Assembly
 from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_objects, stream_name
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Messages, integers, microseconds, repeated
@@ -39,14 +38,13 @@ log = logging.getLogger(__name__)
 #: Bytes of content in one record batch, unless a single object has more.
 BATCH_BYTES = 64 * 1024 * 1024
 
-#: Objects that one consumer reads: it costs as much as many filters, but the server compares each with all others.
+#: Objects that one consumer reads. More save consumers, but the server compares each filter with all others.
 TOGETHER = 500
 
 _ROWS = 10_000  # of one record batch
-_ATTEMPTS = 10  # at an object that is replaced each time it is read
-_DOUBTS = 3  # at what one of several replicas says, which may lag behind the others
+_ATTEMPTS = 10  # to read an object that is replaced each time
+_DOUBTS = 3  # attempts when the stream has several replicas, of which some may lag
 
-Connect = Callable[[float], Connection]
 Read = Callable[[Connect, SequenceRange, PullSettings, str], Iterator[Messages]]
 
 
@@ -61,18 +59,26 @@ def read_objects(
     read: Read = read_range,
     together: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The objects of `group` as rows with just the named columns of `schema.OBJECT_COLUMNS`.
+    """Read the objects of `group` as rows.
 
-    `connect(patience)` gives the connection, waiting up to so many seconds for it; `label` begins the consumers'
-    names. `read` reads a range of sequences: `pulling.read_range`, or another with its signature. `together` is how
-    many objects it is asked for at once; by default `TOGETHER` of `read_range`, and one of others. Without content the
-    column is null, and nothing is read for it. Raises `DataLossError` (with ``failOnDataLoss=false`` what is damaged or
-    leads nowhere is logged and left out), `JetStreamError` for an object that no binary column can hold, and what
-    `read` raises.
+    Args:
+        connect: Returns the connection of the process.
+        group: The objects.
+        settings: How messages are read.
+        label: The beginning of the consumers' names.
+        columns: The columns of the rows, of `schema.OBJECT_COLUMNS`.
+        with_content: Whether the content is read; its column is null otherwise.
+        read: Reads a range of sequences: `read_range`, or another function with its signature.
+        together: How many objects `read` reads at once; by default `TOGETHER` by `read_range`, and one by others.
+
+    Raises:
+        DataLossError: An object is damaged, or a link leads nowhere; with ``failOnDataLoss=false`` it is logged and
+            left out.
+        JetStreamError: An object is too large for a binary column; and what `read` raises.
     """
-    place = _Place(group.stream, group.created)
-    how = _How(connect, read, settings, label, _filters(read, together))
-    yield from _Reading(how, group.bucket, place, columns, with_content).rows(group.objects)
+    how = _How(connect, read, settings, label, together)
+    stream = _Stream(group.stream, group.created)
+    yield from _ObjectReader(how, group.bucket, stream, columns, with_content).rows(group.objects)
 
 
 def read_object_range(
@@ -88,24 +94,19 @@ def read_object_range(
     read: Read = read_range,
     together: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The objects whose meta messages lie in `part` and whose whole names `pattern` matches, as `read_objects` has it.
+    """Read, as `read_objects` does, the objects with meta messages in `part` whose whole names `pattern` matches.
 
-    `part.subjects` is the filter of the bucket's meta messages. A version of an object that is gone, because the
-    object was deleted or replaced, has no row: that of a newer version is where its own meta message lies, behind this
-    one in the stream. So whoever reads all ranges of a stream has the last version of each object once.
+    `part.subjects` is the filter of the bucket's meta messages. A version of an object that was deleted or replaced has
+    no row: a newer version has its meta message, and its row, later in the stream. So a reader of all ranges of a
+    stream reads the last version of each object once.
     """
-    # Meta messages give way to newer ones: their number promises nothing.
-    promised_none = replace(part, count=None)
+    # Newer meta messages replace older ones, so that their number may be smaller than planned.
+    uncounted = replace(part, count=None)
     plain = replace(settings, headers_only=False)
-    objects = live_objects(read(connect, promised_none, plain, label), bucket, pattern)
-    place = _Place(part.stream, part.created)
-    how = _How(connect, read, settings, label, _filters(read, together))
-    yield from _Reading(how, bucket, place, columns, with_content, newer_later=True).rows(objects)
-
-
-def _filters(read: Read, together: int | None) -> int:
-    # Direct Gets have one filter each, so that several at once are only more to put together.
-    return together or (TOGETHER if read is read_range else 1)
+    objects = live_objects(read(connect, uncounted, plain, label), bucket, pattern)
+    how = _How(connect, read, settings, label, together)
+    stream = _Stream(part.stream, part.created)
+    yield from _ObjectReader(how, bucket, stream, columns, with_content, newer_later=True).rows(objects)
 
 
 @dataclass(frozen=True)
@@ -114,37 +115,39 @@ class _How:
     read: Read
     settings: PullSettings
     label: str
-    together: int
+    together: int | None
+
+    @property
+    def filters(self) -> int:
+        """The number of objects that are read at once."""
+        # Direct Gets have one filter each: several at once only have to be put together.
+        return self.together or (TOGETHER if self.read is read_range else 1)
 
     def messages(self, part: SequenceRange) -> Iterator[Messages]:
-        """What is in `part`. Raises `DataLossError` whatever the option says: what it means is seen here."""
+        """Read `part`. Raise `DataLossError` whatever the option says: this module decides what it means."""
         settings = replace(self.settings, headers_only=False, fail_on_data_loss=True)
         return self.read(self.connect, part, settings, self.label)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A stream, and when it was created."""
-
-    stream: str
+class _Stream(NamedTuple):
+    name: str
     created: str
 
 
-@dataclass(frozen=True)
-class _Row:
-    """An object as the bucket lists it, and the one that its content is of: another one if it is a link."""
+class _Row(NamedTuple):
+    """An object as the bucket lists it, and the one whose content it has, with its stream: another one for a link."""
 
     listed: StoredObject
     holder: StoredObject
-    place: _Place
+    stream: _Stream
 
 
-class _Reading:
+class _ObjectReader:
     def __init__(
         self,
         how: _How,
         bucket: str,
-        place: _Place,
+        stream: _Stream,
         columns: Sequence[str],
         with_content: bool,
         *,
@@ -152,16 +155,17 @@ class _Reading:
     ) -> None:
         self.how = how
         self.bucket = bucket
-        self.place = place
+        self.stream = stream
         self.columns = columns
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = with_content and "content" in columns
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.newer_later = newer_later
         self.replicas: dict[str, int] = {}
+        self.requests = Requests(how.connect, how.settings.retry_timeout)
 
     def rows(self, objects: Iterable[StoredObject]) -> Iterator[pa.RecordBatch]:
-        """The rows of these objects, in batches."""
+        """Read the rows of these objects, in batches."""
         for some in self._portions(objects):
             if self.with_content:
                 yield from self._with_content(some)
@@ -169,7 +173,7 @@ class _Reading:
                 yield self._batch(some, None)
 
     def _portions(self, objects: Iterable[StoredObject]) -> Iterator[list[_Row]]:
-        """The rows of each batch: of one stream where content is read."""
+        """Return the rows of each batch, which have one stream where content is read."""
         rows: list[_Row] = []
         total = 0
         for stored in objects:
@@ -177,7 +181,7 @@ class _Reading:
             if row is None:
                 continue
             size = row.holder.meta.size if self.with_content else 0
-            elsewhere = self.with_content and bool(rows) and row.place != rows[0].place
+            elsewhere = self.with_content and bool(rows) and row.stream != rows[0].stream
             if rows and (len(rows) >= _ROWS or total + size > BATCH_BYTES or elsewhere):
                 yield rows
                 rows, total = [], 0
@@ -189,28 +193,28 @@ class _Reading:
     # Content
 
     def _with_content(self, rows: list[_Row]) -> Iterator[pa.RecordBatch]:
-        content, faults = self._assembled(rows)
-        if not any(faults):
+        content, problems = self._assembled(rows)
+        if not any(problems):
             yield self._batch(rows, content)
             return
-        if not all(faults):
-            whole = pa.array([fault is None for fault in faults])
+        if not all(problems):
+            whole = pa.array([problem is None for problem in problems])
             yield self._batch(rows, content).filter(whole)
         del content
-        for row, fault in zip(rows, faults, strict=True):
-            if fault is not None:
-                yield from self._again(row, fault)
+        for row, problem in zip(rows, problems, strict=True):
+            if problem is not None:
+                yield from self._again(row, problem)
 
     def _assembled(self, rows: list[_Row]) -> tuple[pa.BinaryArray, list[str | None]]:
-        """The content of each row, and what is wrong with it."""
+        """Return the content of each row, and what is wrong with it."""
         for row in rows:
             refuse_large(row.holder.meta, self.bucket)
         assembly = Assembly([(row.holder.meta, row.holder.origin) for row in rows])
-        place = rows[0].place
+        stream = rows[0].stream
         # The meta message of a version is stored behind its last chunk.
         end = max(row.holder.sequence for row in rows)
-        for subjects, count in assembly.wanted(self.how.together):
-            part = SequenceRange(place.stream, 1, end, count, place.created, subjects)
+        for subjects, count in assembly.wanted(self.how.filters):
+            part = SequenceRange(stream.name, 1, end, count, stream.created, subjects)
             try:
                 for messages in self.how.messages(part):
                     assembly.add(messages)
@@ -218,13 +222,13 @@ class _Reading:
                 log.info("reading bucket %s: %s", self.bucket, error)
         return assembly.column(), assembly.faults()
 
-    def _again(self, row: _Row, fault: str) -> Iterator[pa.RecordBatch]:
-        """The row of an object whose content could not be read as its meta message has it, if it has one."""
+    def _again(self, row: _Row, problem: str) -> Iterator[pa.RecordBatch]:
+        """Read the row, if there is one, of an object whose content was not what its meta message says."""
         name = f"bucket {self.bucket}, object {row.listed.meta.name!r}"
         doubts, backoff = _DOUBTS, Backoff(0.1)
         for _ in range(_ATTEMPTS):
             try:
-                listed = self._newest(self.place, row.listed.subject)
+                listed = self._newest(self.stream, row.listed.subject)
             except DataLossError as error:
                 self._lost(f"{name}: {error}")
                 return
@@ -240,18 +244,18 @@ class _Reading:
             newer = self._row(listed)
             if newer is None:
                 return
-            if (newer.place, newer.holder.sequence) == (row.place, row.holder.sequence):
-                if not doubts or self.replicas[row.place.stream] == 1:
-                    self._lost(f"{name} is damaged: {fault}")
+            if (newer.stream, newer.holder.sequence) == (row.stream, row.holder.sequence):
+                if not doubts or self.replicas[row.stream.name] == 1:
+                    self._lost(f"{name} is damaged: {problem}")
                     return
                 doubts -= 1
                 backoff.pause()
             row = newer
-            content, faults = self._assembled([row])
-            if faults[0] is None:
+            content, problems = self._assembled([row])
+            if problems[0] is None:
                 yield self._batch([row], content)
                 return
-            fault = faults[0]
+            problem = problems[0]
         raise JetStreamError(f"{name} was replaced again each time it was read, {_ATTEMPTS} times")
 
     def _lost(self, what: str) -> None:
@@ -262,17 +266,17 @@ class _Reading:
     # Meta messages
 
     def _row(self, stored: StoredObject) -> _Row | None:
-        """The row of an object; None for a link that leads nowhere, when that is allowed."""
+        """Return the row of an object; None for a link that leads nowhere, when that is allowed."""
         if stored.meta.link is None or not self.follows_links:
-            return _Row(stored, stored, self.place)
+            return _Row(stored, stored, self.stream)
         bucket, name = stored.meta.link
         whose = f"bucket {self.bucket}, object {stored.meta.name!r} is a link to object {name!r} of bucket {bucket}"
         try:
             if bucket in (self.bucket, stored.origin):
-                place, origin = self.place, stored.origin
+                stream, origin = self.stream, stored.origin
             else:
-                place, origin = _Place(stream_name(bucket), self._state(stream_name(bucket)).created), bucket
-            target = self._newest(place, meta_subject(origin, name))
+                stream, origin = _Stream(stream_name(bucket), self._state(stream_name(bucket)).created), bucket
+            target = self._newest(stream, meta_subject(origin, name))
         except (StreamNotFound, DataLossError) as error:
             self._lost(f"{whose}, which cannot be read: {error}")
             return None
@@ -282,45 +286,36 @@ class _Reading:
         if target.meta.link is not None:
             self._lost(f"{whose}, which is a link itself, and only one is followed")
             return None
-        return _Row(stored, target, place)
+        return _Row(stored, target, stream)
 
-    def _newest(self, place: _Place, subject: str) -> StoredObject | None:
-        """The meta message on a subject, None when there is none.
-
-        Raises `DataLossError` when the stream is not the one that was planned.
-        """
-        state = self._planned(place)
+    def _newest(self, stream: _Stream, subject: str) -> StoredObject | None:
+        """Return the meta message on a subject, None when there is none. Raise what `_planned` raises."""
+        state = self._planned(stream)
         newest = None
-        part = SequenceRange(place.stream, 1, state.last_seq + 1, 1, place.created, (subject,))
+        part = SequenceRange(stream.name, 1, state.last_seq + 1, 1, stream.created, (subject,))
         try:
             for messages in self.how.messages(part):
                 for stored in stored_objects(messages, self.bucket):
                     newest = stored
         except DataLossError:
-            self._planned(place)
+            self._planned(stream)
         return newest
 
-    def _planned(self, place: _Place) -> StreamState:
-        """The state of a stream; `DataLossError` when it is gone, or was created again."""
+    def _planned(self, stream: _Stream) -> StreamState:
+        """Return the state of a stream. Raise `DataLossError` when it is gone, or was created again."""
         try:
-            state = self._state(place.stream)
+            state = self._state(stream.name)
         except StreamNotFound:
-            raise DataLossError(f"stream {place.stream} was deleted while it was read") from None
-        if state.created != place.created:
-            raise DataLossError(f"stream {place.stream} was deleted and created again while it was read")
+            raise DataLossError(f"stream {stream.name} was deleted while it was read") from None
+        if state.created != stream.created:
+            raise DataLossError(f"stream {stream.name} was deleted and created again while it was read")
         return state
 
     def _state(self, stream: str) -> StreamState:
-        patience = self.how.settings.retry_timeout
         context = f"read stream {stream} (option objectBucket)"
-
-        def ask() -> StreamState:
-            connection = self.how.connect(patience)
-            body = connection.ask(jsapi.stream_info(connection.prefix, stream), b"", context=context)
-            self.replicas[stream] = int(jsapi.field(body, "config.num_replicas", int, context))
-            return stream_state(body, context)
-
-        return retrying(ask, patience)
+        body = self.requests.ask(lambda prefix: jsapi.stream_info(prefix, stream), context=context)
+        self.replicas[stream] = int(jsapi.field(body, "config.num_replicas", int, context))
+        return stream_state(body, context)
 
     # Columns
 

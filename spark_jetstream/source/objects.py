@@ -1,23 +1,20 @@
-"""Which objects of an Object Store bucket are read, and by which task. Pure: meta messages in, groups of objects out.
+"""The objects that an Object Store bucket has now, and the tasks of a batch read of them.
 
-Reading a group is `object_reading`. The layout of a bucket is in `spark_jetstream.buckets.objects` (JETSTREAM ADR-20).
-
-The objects that an Object Store bucket has now, and the tasks that a batch read of them is made of.
-
-Runs on the driver: a batch is planned from one list of all meta messages, which come without any content.
+Runs on the driver, which plans from one list of all meta messages, without content (`spark_jetstream.buckets.objects`
+has the layout of a bucket). `object_reader` reads the objects of a task.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappush, heapreplace
 
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, stored_objects
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError, OutageError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
@@ -31,15 +28,15 @@ TASK_BYTES = 128 * 1024 * 1024
 #: The largest value of Spark's type binary, in bytes; the limit of its source `binaryFile`.
 LARGEST_CONTENT = 2**31 - 1
 
-# What an object costs beside its bytes, as bytes that take as long.
+# What an object costs besides its content, as the bytes of content that take as long.
 _OBJECT_COST = 16 * 1024
 
 
 @dataclass(frozen=True)
 class ObjectGroup:
-    """The objects of one task: plain data that pickles. `created` is the stream's creation time, as the server has it.
+    """The objects of one task: plain data that pickles.
 
-    `bucket` is the name that the user gave.
+    `bucket` is the name in the option. `created` is the stream's creation time as the server prints it.
     """
 
     bucket: str
@@ -51,22 +48,21 @@ class ObjectGroup:
 def live_objects(
     messages: Iterable[Messages], bucket: str, pattern: re.Pattern[str] | None = None
 ) -> list[StoredObject]:
-    """The newest version of each object that is there and whose whole name `pattern` matches, in stream order.
+    """Return the newest version of each object that exists and whose whole name `pattern` matches, in stream order.
 
     `messages` are meta messages in stream order; of several of one object the last one counts.
     """
     newest = {stored.subject: stored for some in messages for stored in stored_objects(some, bucket)}
-    chosen = [stored for stored in newest.values() if stored.readable and matches(stored, pattern)]
+    chosen = [
+        stored
+        for stored in newest.values()
+        if stored.readable and (pattern is None or pattern.fullmatch(stored.meta.name))
+    ]
     return sorted(chosen, key=lambda stored: stored.sequence)
 
 
-def matches(stored: StoredObject, pattern: re.Pattern[str] | None) -> bool:
-    """Whether the pattern, if there is one, matches the object's whole name."""
-    return pattern is None or pattern.fullmatch(stored.meta.name) is not None
-
-
 def refuse_large(meta: ObjectMeta, bucket: str) -> None:
-    """Raise the error of an object whose content is more than one value of Spark's holds."""
+    """Raise `JetStreamError` for an object whose content is larger than a value of Spark can be."""
     if meta.size > LARGEST_CONTENT:
         raise JetStreamError(
             f"bucket {bucket}, object {meta.name!r} has {meta.size:,} bytes, more than the {LARGEST_CONTENT:,} that a "
@@ -82,7 +78,7 @@ def pack(
     with_content: bool = True,
     max_bytes: int = TASK_BYTES,
 ) -> list[tuple[StoredObject, ...]]:
-    """The objects in groups, one for each task: each object in just one of them, none empty, order kept.
+    """Return the objects in groups, one for each task: each object in one of them, none empty, order kept.
 
     No group has more than `max_objects` (>= 1), nor more than about `max_bytes` of content unless it is a single
     object; there are at least `min_groups` if there are that many objects. Without content only their number counts.
@@ -114,7 +110,7 @@ def pack(
 
 
 def plan_objects(
-    connect: Callable[[float], Connection],
+    connect: Connect,
     part: TablePart,
     settings: PullSettings,
     label: str,
@@ -125,20 +121,21 @@ def plan_objects(
     min_groups: int = 1,
     with_content: bool = True,
 ) -> list[ObjectGroup]:
-    """The tasks of a batch read: what `list_objects` finds, packed as `pack` has it.
+    """Return the tasks of a batch read: what `list_objects` returns, in the groups of `pack`.
 
-    Raises `JetStreamError` for an object that no binary column can hold if `with_content`, and what `list_objects`
-    raises.
+    Raises:
+        JetStreamError: `with_content` is set and an object is too large for a binary column; and what `list_objects`
+            raises.
     """
-    found = list_objects(connect, part, settings, label, bucket=bucket, pattern=pattern)
-    for each in found if with_content else ():
-        refuse_large(each.meta, bucket)
-    packed = pack(found, max_objects=max_objects, min_groups=min_groups, with_content=with_content)
+    listed = list_objects(connect, part, settings, label, bucket=bucket, pattern=pattern)
+    for stored in listed if with_content else ():
+        refuse_large(stored.meta, bucket)
+    packed = pack(listed, max_objects=max_objects, min_groups=min_groups, with_content=with_content)
     return [ObjectGroup(bucket, part.stream, part.created, objects) for objects in packed]
 
 
 def list_objects(
-    connect: Callable[[float], Connection],
+    connect: Connect,
     part: TablePart,
     settings: PullSettings,
     label: str,
@@ -146,35 +143,33 @@ def list_objects(
     bucket: str,
     pattern: re.Pattern[str] | None = None,
 ) -> list[StoredObject]:
-    """The objects that a bucket has now and whose whole names `pattern` matches, in stream order.
+    """Return the objects that a bucket has now and whose whole names `pattern` matches, in stream order.
 
-    `part.subjects` is the filter of the bucket's meta messages. An object that is there all the time comes once,
-    however often it is replaced meanwhile. Raises what `read_table` raises.
+    `part.subjects` is the filter of the bucket's meta messages. An object is listed once, however often it is replaced
+    during the call. Raises what `read_table` raises.
     """
     plain = replace(settings, headers_only=False)
     listed = _metas_by_direct_get if part.direct else read_table
     return live_objects(listed(connect, part, plain, label), bucket, pattern)
 
 
-def _metas_by_direct_get(
-    connect: Callable[[float], Connection], part: TablePart, settings: PullSettings, label: str
-) -> Iterator[Messages]:
-    """`read_table` for meta messages, of which there is one for each subject, whatever the stream's limit says.
+def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[Messages]:
+    """Read meta messages as `read_table` does; each subject has one, whatever the stream's limit says.
 
-    An object that is replaced before its turn is found in what was stored since: the list is complete when there is
-    nothing more of that.
+    The newer version of an object that is replaced before it is read comes with what was stored since: the list is
+    complete when nothing more was stored.
     """
     deadline = Deadline(settings.retry_timeout)
     whole = SequenceRange(part.stream, 1, 1, None, part.created, part.subjects, part.direct)
 
-    def end_now() -> int:
-        connection = connect(deadline.left)
+    def end_now(connection: Connection) -> int:
         check_server(connection)
         state = look(connection, whole)
         refuse_indirect(state)
         return state.last_seq + 1
 
-    while (end := retrying(end_now, settings.retry_timeout)) > whole.end:
+    requests = Requests(lambda _: connect(deadline.left), settings.retry_timeout)
+    while (end := requests.call(end_now)) > whole.end:
         if deadline.expired:
             raise OutageError(
                 f"stream {part.stream} was written to without a pause, and no end of its list of objects was found by "

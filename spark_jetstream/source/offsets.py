@@ -7,8 +7,8 @@ Written as JSON, version 1::
                             "created": "2026-02-03T04:05:06.123456789Z",
                             "last_timestamp": 1770091506000000000}}}
 
-Spark compares the serialised text to find out whether there is new data. So the text is canonical: streams
-are sorted by name, fields come in the order above, and nothing else is in it (no wall clock, no counts).
+Spark compares the serialised text to find out whether there is new data. So the text is canonical: streams are sorted
+by name, fields come in the order above, and nothing else is in it (no wall clock, no counts).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class OffsetError(JetStreamError, ValueError):
 class StreamPosition:
     """How far one stream was read.
 
-    ``next`` is the next sequence to read (>= 1). ``created`` is the stream's creation time as the server
-    prints it (RFC3339Nano); it is compared as text. ``last_timestamp`` is the server's timestamp, in
-    nanoseconds since the epoch, of the message at sequence ``next - 1``, or 0 when there is none or it is not
-    known.
+    ``next`` is the next sequence to read (>= 1). ``created`` is the stream's creation time as the server prints it
+    (RFC3339Nano); it is compared as text. ``last_timestamp`` is the server's timestamp, in nanoseconds since the epoch,
+    of the message at sequence ``next - 1``, or 0 when there is none or it is not known.
 
-    `OffsetError`: a value has another type or is out of range.
+    Raises:
+        OffsetError: A value has another type or is out of range.
     """
 
     next: int
@@ -87,11 +87,11 @@ class Offset:
         return Offset, (dict(self.streams),)
 
     def moved(self, ends: Mapping[str, StreamPosition]) -> Offset:
-        """A copy in which the streams of ``ends`` have these positions; the others stay where they are."""
+        """Return a copy in which the streams of ``ends`` have these positions."""
         return Offset({**self.streams, **ends})
 
     def to_json(self) -> dict[str, Any]:
-        """The offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
+        """Return the offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
         return {
             "version": VERSION,
             "streams": {
@@ -101,10 +101,11 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | str) -> Offset:
-        """Reads what `to_json` wrote, as a dictionary or as text.
+        """Read what `to_json` wrote, as a dictionary or as text.
 
-        `OffsetError`, in one sentence: not JSON, a newer version, a field that is missing, unknown, given
-        twice, or of another type.
+        Raises:
+            OffsetError: It is not JSON, of a newer version, or has a field that is missing, unknown, given twice, or of
+                another type.
         """
         content = _parse(value) if isinstance(value, str) else value
         if not isinstance(content, Mapping):
@@ -128,11 +129,11 @@ def _parse(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(key for key in found if sum(key == name for name, _ in pairs) > 1)
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        twice = next(key for key in fields if sum(key == name for name, _ in pairs) > 1)
         raise OffsetError(f"the offset has the field '{twice}' twice")
-    return found
+    return fields
 
 
 def _check_version(content: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
-"""What the driver decides for a query: where it starts, how far a micro-batch goes, and which ranges it is made of.
+"""Plans a query on Spark's driver: where it starts, where a micro-batch ends, and which ranges its tasks read.
 
-Knows nothing of Spark's classes: offsets come and go as `Offset`, limits as a yes or no. `reader.py` is the shell that
-Spark talks to. State that lives here (what was verified, what was seen to match nothing, since when messages wait) is
-only ever a short cut: a restarted driver plans the same batch from the same two offsets.
+Knows no class of Spark; `reader` is what Spark calls. The state of a planner (what was verified, what matched nothing,
+since when messages wait) only saves requests: another planner plans the same batch from the same two offsets.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end, share
+from spark_jetstream.source.bucket_lookup import first_requests
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
 from spark_jetstream.source.direct_probe import DirectProbe
 from spark_jetstream.source.offsets import Offset, StreamPosition
@@ -31,24 +32,32 @@ from spark_jetstream.source.stream_probe import StreamProbe
 
 log = logging.getLogger(__name__)
 
-_VERIFIED_FOR = 5.0  # seconds: a server that lost the end of a stream was away for longer than that
+_VERIFIED_FOR = 5.0  # seconds; a server that lost the end of a stream was away for longer
 
 
 class Planner:
-    """Plans one query. `connect(patience)` gives the connection; raises what it, the server and the options say."""
+    """Plans one query. All methods raise what the connection and the server raise, and `OptionError`.
+
+    Args:
+        options: Of the source; those of a bucket with the filters of its stream.
+        connect: Returns the connection of the process.
+        clock: Seconds, for waiting times.
+    """
 
     def __init__(
         self,
         options: SourceOptions,
-        connect: Callable[[float], Connection],
+        connect: Connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
         self._connect = connect
         self._clock = clock
-        self._met = False
-        self._views = {name: self._view(name, direct=options.read_with == "direct") for name in options.read_streams}
-        self._holding = LazyCommit(self._new_progress())
+        self._requests = first_requests(self._reconnected, options)
+        # Its own requests: a commit may continue in a thread.
+        self._progress_requests = first_requests(connect, options)
+        self._probes = {name: self._probe(name, direct=options.read_with == "direct") for name in options.read_streams}
+        self.progress = LazyCommit(self._new_progress())
         self._unwritten: Offset | None = None
         self._states: dict[str, StreamState] = {}
         self._verified: dict[str, float] = {}
@@ -59,44 +68,36 @@ class Planner:
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 
-    def _view(self, name: str, *, direct: bool) -> StreamQuestions:
-        kind = DirectProbe if direct else StreamProbe
-        return kind(self._connection, name, self.options.subjects, self._patience)
+    def _probe(self, name: str, *, direct: bool) -> StreamQuestions:
+        return (DirectProbe if direct else StreamProbe)(self._requests, name, self.options.subjects)
 
     def _new_progress(self) -> Progress | None:
         options = self.options
         if options.durable is None:
             return None
         return Progress(
-            # Not `_connection`: a commit may go on in a thread of its own.
-            lambda: self._connect(self._patience()),
+            self._progress_requests,
             options.durable,
             options.subjects,
-            self._patience,
             fail_on_data_loss=options.fail_on_data_loss,
             direct=options.read_with == "direct",
         )
 
-    def _patience(self) -> float:
-        """Seconds to try again: a server never met yet is more likely the wrong one than one that restarts."""
-        connection = self.options.connection
-        return connection.retry_timeout if self._met else min(connection.connect_timeout, connection.retry_timeout)
-
-    def _connection(self) -> Connection:
-        connection = self._connect(self._patience())
+    def _reconnected(self, seconds: float) -> Connection:
+        connection = self._connect(seconds)
         if self._known != (id(connection), connection.reconnects):
-            # A server that went away may have come back with a shorter stream: look at the last message again.
+            # A server that was away may have come back with a shorter stream: look at the last message again.
             self._known = (id(connection), connection.reconnects)
             self._verified.clear()
         return connection
 
     def _state(self, name: str) -> StreamState:
-        state = self._states[name] = self._views[name].state()
-        self._met = True
+        state = self._states[name] = self._probes[name].state()
+        self._requests.retry_timeout = self._progress_requests.retry_timeout = self.options.connection.retry_timeout
         check_retention(state, self.options)
-        if needs_direct(state, self.options) and not isinstance(self._views[name], DirectProbe):
-            self._views[name] = self._view(name, direct=True)
-        if state.retention == "interest" and not self._holding.wanted and name not in self._warned:
+        if needs_direct(state, self.options) and not isinstance(self._probes[name], DirectProbe):
+            self._probes[name] = self._probe(name, direct=True)
+        if state.retention == "interest" and not self.progress.wanted and name not in self._warned:
             self._warned.add(name)
             warn_of_interest(state)
         return state
@@ -104,66 +105,66 @@ class Planner:
     # Positions
 
     def initial(self) -> Offset:
-        """Where the query starts, by `startingTimestamp` or `startingOffsets`."""
-        begin = Offset({name: self._begin(name, self._state(name)) for name in self._views})
+        """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
+        begin = Offset({name: self._begin(name, self._state(name)) for name in self._probes})
         if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
             self._unwritten = begin
         return begin
 
     def _begin(self, name: str, state: StreamState) -> StreamPosition:
-        """Where a stream without a position begins. What holds its messages must be there before that is decided."""
-        if self._holding.wanted:
+        """Return where a stream without a position begins. The durable consumer must exist before that is decided."""
+        if self.progress.wanted:
             check_start(state, self.options)
-            if self._holding.open(state, fresh=True):
+            if self.progress.open(state, fresh=True):
                 state = self._state(name)
         # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
-        return starting_position(self.options, self._views[name], state)
+        return starting_position(self.options, self._probes[name], state)
 
     # Progress on the server
 
     def commit(self, end: Offset) -> None:
-        """Everything before `end` is in the sink for good: say so to the server, if the user wants that (`durable`)."""
+        """Move the durable consumers (option durable) to `end`: everything before is in the sink."""
         for name, position in end.streams.items():
             state = self._states.get(name)
             if state is not None and position.created == state.created:
-                self._holding.commit(state, position.next)
+                self.progress.commit(state, position.next)
 
     # Streaming
 
     def prepare_available_now(self) -> None:
-        """Remember what is there now: `Trigger.AvailableNow` reads up to here."""
-        self._target = Offset({name: self._last_matching(name, self._state(name)) for name in self._views})
+        """Fix the end of a query with `Trigger.AvailableNow`: what the streams hold now."""
+        self._target = Offset({name: self._last_matching(name, self._state(name)) for name in self._probes})
 
     def report_latest(self) -> Offset:
-        """The end of each stream as the server knows it, for the query's progress."""
-        return Offset({name: latest_position(self._state(name)) for name in self._views})
+        """Return the end of each stream, for the query's progress."""
+        return Offset({name: latest_position(self._state(name)) for name in self._probes})
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
-        """The end of the next micro-batch: `start` itself when there is nothing to read (yet).
+        """Return the end of the next micro-batch, `start` itself when there is nothing to read (yet).
 
-        With `limited` the options per trigger apply. A `start` of None (Spark 4.0 and 4.1 do not say it, and ask
-        for the first end before the start) reads everything there is.
+        With `limited` the options per trigger apply. With a `start` of None the batch reads everything: Spark 4.0 and
+        4.1 do not pass it, and ask for the first end before the start.
         """
         if start is None:
-            # Behind whatever was reached before: an offset must never go back.
+            # The end of the stream, because an offset must never go back.
             return self.report_latest()
-        states = {name: self._state(name) for name in self._views}
-        known = {name: self._continued(name, start, states[name]) for name in self._views}
-        ends = {name: self._end(name, known[name], states[name]) for name in self._views}
-        backlogs = {name: self._backlog(name, known[name], ends[name], states[name]) for name in self._views}
+        states = {name: self._state(name) for name in self._probes}
+        known = {name: self._continued(name, start, states[name]) for name in self._probes}
+        ends = {name: self._end(name, known[name], states[name]) for name in self._probes}
+        backlogs = {name: self._backlog(name, known[name], ends[name], states[name]) for name in self._probes}
         moved = {name: position for name, position in known.items() if position != start.streams.get(name)}
         if start == self._unwritten:
-            # Spark writes down where a batch ends, and not where the first one begins, which is planned anew after a
-            # crash. One that ends where it begins fixes the beginning.
+            # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
+            # A first batch that ends where it begins stores the beginning.
             self._unwritten = None
             return start
         available = sum(backlogs.values())
         if moved or not self._admitted(available, limited):
-            idle = {name: ends[name] for name in self._views if not backlogs[name] and ends[name] != known[name]}
+            idle = {name: ends[name] for name in self._probes if not backlogs[name] and ends[name] != known[name]}
             end = Offset({**known, **({} if moved else idle)})
             if end == start:
                 # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
-                self._holding.settle()
+                self.progress.settle()
             return end
         self._waiting_since = None
         if limited:
@@ -171,28 +172,28 @@ class Planner:
         return Offset(ends)
 
     def _continued(self, name: str, start: Offset, state: StreamState) -> StreamPosition:
-        """The position of `start` if the stream still goes on there; where to go on otherwise."""
+        """Return the position of `start` if the stream still continues there, and where to continue otherwise."""
         position = start.streams.get(name)
         if position is None:
             return self._begin(name, state)
-        self._holding.hold(state)
-        going_on = self._checked(name, position, state)
-        # Where a batch begins, everything before is in the sink. Spark itself says so later, when the next batch has
-        # rows, and never of the last batch of a run.
-        if going_on == position:
-            self._holding.commit(state, position.next)
-        return going_on
+        self.progress.hold(state)
+        following = self._checked(name, position, state)
+        # When a batch begins, everything before it is in the sink. Spark calls `commit` later, when the next batch has
+        # rows, and never for the last batch of a run.
+        if following == position:
+            self.progress.commit(state, position.next)
+        return following
 
     def _checked(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
         reread, later = self._last_read(name, position, state)
-        going_on, missing = check_continuity(
+        following, missing = check_continuity(
             position,
             state,
             Evidence(
                 reread=reread,
                 later=later,
                 matched_up_to=self._matched_up_to(position, state),
-                held=self._holding.holds(state, position.next),
+                held=self.progress.holds(state, position.next),
             ),
             fail=self.options.fail_on_data_loss,
             filtered=bool(self.options.subjects),
@@ -200,43 +201,43 @@ class Planner:
         )
         if missing is not None:
             log.warning("%s", missing)
-            if going_on == position:
-                # Said once.
+            if following == position:
+                # Logged once.
                 self._unmatched[name, state.created] = position.next, state.first_seq
-        return going_on
+        return following
 
     def _last_read(
         self, name: str, position: StreamPosition, state: StreamState
     ) -> tuple[int | None, tuple[int, int] | None]:
-        """`Evidence.reread` and `Evidence.later` of a position, or None for both while it was looked at lately."""
+        """Return `Evidence.reread` and `Evidence.later` of a position, both None if they were looked up recently."""
         if position.created != state.created or position.last_timestamp == 0:
             return None, None
         shorter = state.last_seq < position.next - 1
         if not shorter and self._clock() - self._verified.get(name, float("-inf")) < _VERIFIED_FOR:
             return None, None
-        view, last_read = self._views[name], position.next - 1
+        probe, last_read = self._probes[name], position.next - 1
         reread = None
         if not shorter and state.first_seq <= last_read:
-            found = view.peek(last_read)
-            reread = found[1] if found is not None and found[0] == last_read else None
-        later = None if reread == position.last_timestamp else view.first_of_all_after(position.last_timestamp + 1)
+            message = probe.peek(last_read)
+            reread = message[1] if message is not None and message[0] == last_read else None
+        later = None if reread == position.last_timestamp else probe.first_of_all_after(position.last_timestamp + 1)
         self._verified[name] = self._clock()
         return reread, later
 
     def _last_matching(self, name: str, state: StreamState) -> StreamPosition:
-        """The position behind the last message that matches, so that other traffic makes no empty batches.
+        """Return the position behind the last message that matches: other messages make no empty batches.
 
         Where nothing matches it is sequence 1, which every position has reached.
         """
         if not self.options.subjects:
             return latest_position(state)
-        found = self._views[name].last()
-        if found is None:
+        message = self._probes[name].last()
+        if message is None:
             return StreamPosition(1, state.created)
-        return StreamPosition(found[0] + 1, state.created, found[1])
+        return StreamPosition(message[0] + 1, state.created, message[1])
 
     def _end(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
-        """How far the stream could be read now; never before `position`."""
+        """Return how far the stream could be read now; never before `position`."""
         if self._target is not None:
             target = self._target.streams[name]
             behind = target.created != position.created or target.next <= position.next
@@ -249,15 +250,15 @@ class Planner:
         if end.next > position.next:
             return end
         self._idle[name] = looked_at
-        return idle_position(position, state, held=self._holding.holds(state, position.next)) or position
+        return idle_position(position, state, held=self.progress.holds(state, position.next)) or position
 
     def _matched_up_to(self, position: StreamPosition, state: StreamState) -> int:
-        """`Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
+        """Return `Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
         first, end = self._unmatched.get((state.name, state.created), (0, 0))
         return end if first <= position.next and end <= state.last_seq + 1 else 0
 
     def _backlog(self, name: str, position: StreamPosition, end: StreamPosition, state: StreamState) -> int:
-        """How many messages wait; only as exact as the limits need it."""
+        """Return how many messages wait, only as exactly as the limits need it."""
         options = self.options
         if end.next <= position.next:
             return 0
@@ -267,12 +268,12 @@ class Planner:
             return 0
         if not counted or not (options.subjects or state.num_deleted):
             return max(0, end.next - first)
-        # What is published meanwhile counts in the second and third answer: half of it came before the second.
-        view = self._views[name]
-        before, waiting, after = view.pending(end.next), view.pending(first), view.pending(end.next)
+        # Messages published between the answers raise the later ones; the mean takes half of them for the second.
+        probe = self._probes[name]
+        before, waiting, after = probe.pending(end.next), probe.pending(first), probe.pending(end.next)
         counted = max(0, waiting - (before + after) // 2)
-        # Where replicas answer, each as far as it has got, messages may seem to be none. They are not: there is an end.
-        return counted or (end.next - first if isinstance(view, DirectProbe) else 0)
+        # Replicas that lag may count no messages where the end shows that there are some.
+        return counted or (end.next - first if isinstance(probe, DirectProbe) else 0)
 
     def _admitted(self, available: int, limited: bool) -> bool:
         if available <= 0:
@@ -313,7 +314,7 @@ class Planner:
             if shares[name] == 0 or backlogs[name] <= shares[name]:
                 limited[name] = end if backlogs[name] <= shares[name] else known[name]
                 continue
-            probe = CachedProbe(self._views[name])
+            probe = CachedProbe(self._probes[name])
             cut = limit_end(known[name].next, end.next, shares[name], probe, backlogs[name])
             limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
         return limited
@@ -322,7 +323,7 @@ class Planner:
         """The state with objects in place of messages: an object has many, and only one of them is counted."""
         if self.options.object_bucket is None:
             return state
-        return replace(state, messages=self._views[name].pending(state.first_kept))
+        return replace(state, messages=self._probes[name].pending(state.first_kept))
 
     @staticmethod
     def _bytes(messages: int, state: StreamState) -> int:
@@ -333,15 +334,15 @@ class Planner:
     def ranges(
         self, start: Offset, end: Offset, states: Mapping[str, StreamState] | None = None
     ) -> list[SequenceRange]:
-        """The tasks of a micro-batch: what lies between two offsets, the same messages whenever it is planned.
+        """Return the tasks of a micro-batch between two offsets: the same messages whenever it is planned.
 
-        `states` are those the offsets were made from, if that was just now; they are asked for otherwise.
+        `states` are those that the offsets were just made from; they are requested otherwise.
         """
         pieces: list[SequenceRange] = []
         wholes = ranges_between(start, end, self.options.subjects)
         most = max(1, MAX_PIECES // max(1, len(wholes)))
         for whole in wholes:
-            if whole.stream not in self._views:
+            if whole.stream not in self._probes:
                 raise OptionError(
                     f"the checkpoint has a batch with stream {whole.stream}, which the option stream does not name",
                     option="stream",
@@ -365,7 +366,7 @@ class Planner:
             whole,
             max_messages=options.max_messages_per_partition,
             min_partitions=options.min_partitions,
-            probe=None if dense else self._views[whole.stream],
+            probe=None if dense else self._probes[whole.stream],
             contiguous=dense,
             max_pieces=most,
         )
@@ -378,37 +379,37 @@ class Planner:
                 len(pieces),
                 largest,
             )
-        direct = isinstance(self._views[whole.stream], DirectProbe)
-        # Messages that give way to newer ones on their subject are not lost: their number promises nothing. Nor does
-        # one that a replica gave, which may know of messages that the leader has removed.
+        direct = isinstance(self._probes[whole.stream], DirectProbe)
+        # A task must not report messages as lost that newer ones on their subject replace, or that only the replica
+        # which counted them still had.
         keyed = state.max_msgs_per_subject > 0 or not options.streams
         uncounted = keyed or (direct and not dense)
         return [replace(piece, direct=direct, count=None if uncounted else piece.count) for piece in pieces]
 
-    def batch_ranges(self, narrowed: Pushdown | None = None) -> list[SequenceRange]:
-        """The tasks of a batch read, of what `narrowed` leaves."""
-        kept = narrowed or Pushdown()
+    def batch_ranges(self, pushdown: Pushdown | None = None) -> list[SequenceRange]:
+        """Return the tasks of a batch read, of what `pushdown` leaves."""
+        kept = pushdown or Pushdown()
         starts: dict[str, StreamPosition] = {}
         ends: dict[str, StreamPosition] = {}
-        states = {name: self._state(name) for name in self._views if kept.reads(self.options.named(name))}
+        states = {name: self._state(name) for name in self._probes if kept.reads(self.options.named(name))}
         for name, state in states.items():
-            view = self._views[name]
-            start = starting_position(self.options, view, state)
-            end = ending_position(self.options, view, state, start)
-            first, last = self._narrowed(kept, view, start.next, end.next)
+            probe = self._probes[name]
+            start = starting_position(self.options, probe, state)
+            end = ending_position(self.options, probe, state, start)
+            first, last = self._limited(kept, probe, start.next, end.next)
             starts[name] = start if first == start.next else StreamPosition(first, state.created)
             ends[name] = end if last == end.next else StreamPosition(last, state.created)
         return self.ranges(Offset(starts), Offset(ends), states)
 
     @staticmethod
-    def _narrowed(kept: Pushdown, view: StreamQuestions, first: int, end: int) -> tuple[int, int]:
-        """The part of the sequences [first, end) that can hold what `kept` leaves."""
+    def _limited(kept: Pushdown, probe: StreamQuestions, first: int, end: int) -> tuple[int, int]:
+        """Return the part of the sequences [first, end) that can hold what `kept` leaves."""
         first, last = max(first, kept.first), min(end, kept.end)
         if kept.since is not None and kept.since > 0:
-            found = view.first_after(kept.since)
-            first = max(first, end if found is None else found[0])
+            message = probe.first_after(kept.since)
+            first = max(first, end if message is None else message[0])
         if kept.until is not None and kept.until < INT64_MAX:
-            found = view.first_after(max(0, kept.until))
-            last = last if found is None else min(last, found[0])
+            message = probe.first_after(max(0, kept.until))
+            last = last if message is None else min(last, message[0])
         first = min(first, end)
         return first, max(first, last)

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as the options say it."""
+"""The positions at which a read begins and ends, from the options."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 _CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
-def starting_position(options: SourceOptions, view: StreamQuestions, state: StreamState) -> StreamPosition:
-    """Where a query without checkpoint starts, by `startingTimestamp` or `startingOffsets`; raises `OptionError`."""
+def starting_position(options: SourceOptions, probe: StreamQuestions, state: StreamState) -> StreamPosition:
+    """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
     name = state.name
     if options.starting_timestamp is not None:
         ahead = options.starting_timestamp - max(state.server_time, state.last_timestamp)
         if options.streaming and state.server_time and ahead > _CLOCK_SKEW:
             raise OptionError(
-                f"startingTimestamp lies in the future: the server's clock shows {rfc3339(state.server_time)}",
+                f"startingTimestamp is in the future: the server's clock shows {rfc3339(state.server_time)}",
                 option="startingTimestamp",
             )
-        found = view.first_after(options.starting_timestamp)
-        return latest_position(state) if found is None else StreamPosition(found[0], state.created)
+        message = probe.first_after(options.starting_timestamp)
+        return latest_position(state) if message is None else StreamPosition(message[0], state.created)
     starting = options.starting_offsets
     if isinstance(starting, str):
         return earliest_position(state) if starting == "earliest" else latest_position(state)
@@ -40,26 +40,26 @@ def starting_position(options: SourceOptions, view: StreamQuestions, state: Stre
             option="startingOffsets",
         )
     if sequence < state.first_kept and options.streams:
-        said = (
+        problem = (
             f"startingOffsets begins stream {name} at sequence {sequence}, but the first message kept has sequence "
             f"{state.first_kept}"
         )
         if options.fail_on_data_loss:
-            raise OptionError(f"{said}; set failOnDataLoss to false to begin there", option="startingOffsets")
-        log.warning("%s: beginning there", said)
+            raise OptionError(f"{problem}; set failOnDataLoss to false to begin there", option="startingOffsets")
+        log.warning("%s: beginning there", problem)
         return earliest_position(state)
-    # The revisions of a bucket go by design: by its history, its TTL, or with what replaced them.
+    # A bucket removes revisions by design: by its history, its TTL, or when they are replaced.
     return StreamPosition(max(sequence, state.first_kept), state.created)
 
 
 def ending_position(
-    options: SourceOptions, view: StreamQuestions, state: StreamState, start: StreamPosition
+    options: SourceOptions, probe: StreamQuestions, state: StreamState, start: StreamPosition
 ) -> StreamPosition:
-    """Where a batch read ends, by `endingTimestamp` or `endingOffsets`; raises `OptionError`."""
+    """Return where a batch read ends, by its options. Raise `OptionError`."""
     name = state.name
     if options.ending_timestamp is not None:
-        found = view.first_after(options.ending_timestamp)
-        end = latest_position(state).next if found is None else found[0]
+        message = probe.first_after(options.ending_timestamp)
+        end = latest_position(state).next if message is None else message[0]
         return StreamPosition(max(start.next, end), state.created)
     ending = options.ending_offsets
     if isinstance(ending, str):

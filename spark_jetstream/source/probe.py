@@ -1,7 +1,7 @@
-"""The few questions to the server that planning asks about a stream, and how to make do with them.
+"""What planning asks the server about a stream, and the search that makes do with it.
 
-Planning asks "where does the n-th matching message lie?" of a server that only answers "how many match from
-here on?". `find_cut` answers the first by a handful of the second.
+Planning needs the sequence of the n-th matching message. The server only counts the messages that match from a sequence
+on. `find_cut` finds the first by a few of the second.
 """
 
 from __future__ import annotations
@@ -14,40 +14,37 @@ from spark_jetstream.protocol.stream import StreamState
 
 
 class Probe(Protocol):
-    """Questions about the messages of one stream that match the filter, answered as of now.
+    """Requests about the messages of one stream that match the filter, answered as of now.
 
-    Each costs the server about 0.5 ms, and up to 85 ms for a wildcard in the middle of a large stream. The
-    stream moves between two calls: two answers need not fit together.
+    Each costs the server about 0.5 ms, and up to 85 ms for a wildcard in the middle of a large stream. The stream may
+    change between two calls, so two answers may disagree.
     """
 
     def pending(self, first: int) -> int:
-        """The number of messages with a sequence >= ``first``."""
+        """Return the number of messages with a sequence >= ``first``."""
 
     def peek(self, first: int) -> tuple[int, int] | None:
-        """Sequence and timestamp (ns) of the first message with a sequence >= ``first``, or None."""
+        """Return sequence and timestamp (ns) of the first message with a sequence >= ``first``, or None."""
 
     def last(self) -> tuple[int, int] | None:
-        """Sequence and timestamp (ns) of the last message, or None."""
+        """Return sequence and timestamp (ns) of the last message, or None."""
 
 
 class StreamQuestions(Probe, Protocol):
-    """One stream, seen through the subject filters of a query: its state besides what a `Probe` answers."""
+    """A `Probe` that also knows the state of its stream, and finds messages by time."""
 
     def state(self) -> StreamState:
-        """What STREAM.INFO says now."""
+        """Return what STREAM.INFO says now."""
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Sequence and timestamp (ns) of the first message stored at that time or later, or None."""
+        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """As `first_after`, of the messages on all subjects; of those that match where the account sees no others."""
+        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
 
 
 class CachedProbe:
-    """Asks another probe each question once. Make a new one for every plan: answers grow old.
-
-    ``calls`` counts the questions that went to the other probe, ``uncached``.
-    """
+    """Asks the probe ``uncached`` each question once, and counts these ``calls``. For one plan: answers grow old."""
 
     def __init__(self, probe: Probe) -> None:
         self.calls = 0
@@ -57,21 +54,21 @@ class CachedProbe:
         self._last: list[tuple[int, int] | None] = []
 
     def pending(self, first: int) -> int:
-        """As `Probe.pending`, when first asked."""
+        """See `Probe.pending`."""
         if first not in self._pending:
             self.calls += 1
             self._pending[first] = self.uncached.pending(first)
         return self._pending[first]
 
     def peek(self, first: int) -> tuple[int, int] | None:
-        """As `Probe.peek`, when first asked."""
+        """See `Probe.peek`."""
         if first not in self._peek:
             self.calls += 1
             self._peek[first] = self.uncached.peek(first)
         return self._peek[first]
 
     def last(self) -> tuple[int, int] | None:
-        """As `Probe.last`, when first asked."""
+        """See `Probe.last`."""
         if not self._last:
             self.calls += 1
             self._last.append(self.uncached.last())
@@ -79,14 +76,14 @@ class CachedProbe:
 
 
 class Point(NamedTuple):
-    """A sequence, and how many matching messages of the range in question lie below it."""
+    """A sequence, and how many matching messages of the range are below it."""
 
     sequence: int
     below: int
 
 
 class Bracket(NamedTuple):
-    """Where `find_cut` ended, after ``used`` probes: ``low`` is the answer if its count is in the window."""
+    """The result of `find_cut` after ``used`` probes: ``low`` is the cut if its count is in the window."""
 
     low: Point
     high: Point
@@ -102,17 +99,23 @@ def find_cut(
     window: tuple[int, int],
     probes: int,
 ) -> Bracket:
-    """Looks for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two known points.
+    """Look for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two known points.
 
-    ``low.below <= window[1]`` and ``high.below > window[1]`` must hold. ``following`` gives the first
-    matching sequence that is not below its argument. At most ``probes`` calls of the two. Their answers need
-    not be consistent: they are forced between the two points. If nothing was found, the closest points come
-    back.
+    ``low.below <= window[1]`` and ``high.below > window[1]`` must hold. If there is no such sequence, or the probes are
+    used up, the closest points are returned.
 
-    Regula falsi finds the place within a few steps where messages are spread evenly. Where they come in runs,
-    with gaps between them, a step that hardly came nearer is followed by others: on from the lower point at
-    the density seen there last, a step on a logarithmic scale (which finds a run in a range of any size),
-    bisection. A lower point that fell into a gap is moved to the end of the gap.
+    Regula falsi finds the cut within a few steps where messages are spread evenly. Where they come in runs, with gaps
+    between them, a step that hardly came nearer is followed by other methods: from the lower point at the density last
+    seen there, on a logarithmic scale (which finds a run in a range of any size), by bisection. A lower point inside a
+    gap is moved to the end of the gap.
+
+    Args:
+        below: Counts the messages below a sequence. Counts that disagree are forced between the two points.
+        following: Returns the first matching sequence that is not below its argument.
+        low: The lower point.
+        high: The upper point.
+        window: The smallest and the largest count wanted.
+        probes: The most calls of the two functions together.
     """
     least, most = window
     aim = (least + most) // 2

@@ -1,7 +1,7 @@
-"""What predicates leave to be read of a batch. Pure: names of comparisons and Python values in, plain data out.
+"""Predicates that the source applies itself in a batch read. Pure: comparisons and Python values in, plain data out.
 
-A predicate is *pushed* when the server, or the bounds of the read, do all that it says; everything else is left to
-Spark. The predicates of one read hold together (AND).
+A predicate is *pushed* when the server, or the bounds of the read, apply all of it; everything else is left to Spark.
+The predicates of one read hold together (AND).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _NEVER_NULL = frozenset({"stream", "subject", "sequence", "timestamp", "bucket",
 
 @dataclass(frozen=True)
 class Pushdown:
-    """What is left of a batch read, everything at first.
+    """What the pushed predicates leave of a batch read, everything at first.
 
     ``names`` are those of the streams (or of the bucket), None for all. ``filters`` are subject filters, or filters of
     keys for a bucket, that do not overlap; empty when nothing can match. Sequences ``[first, end)`` and times
     ``[since, until)`` in ns since the epoch are half-open. ``positions`` says whether sequences and times may be
-    narrowed at all: the current table of a bucket is made of its latest revisions, wherever they lie.
+    limited at all: the current table of a bucket consists of its latest revisions, whatever their sequences.
     """
 
     kind: str = "stream"
@@ -46,14 +46,14 @@ class Pushdown:
 
     @classmethod
     def of(cls, options: SourceOptions) -> Pushdown:
-        """All that the options ask for."""
+        """Return all that the options ask for."""
         if options.bucket is not None:
             return cls(kind="bucket", positions=not options.table, filters=options.keys or (">",))
         return cls(filters=options.subjects or (">",))
 
     @property
     def timed(self) -> bool:
-        """Whether rows may have to be told apart by their time."""
+        """Whether rows must be filtered by their time."""
         return self.since is not None or self.until is not None
 
     def reads(self, name: str) -> bool:
@@ -61,24 +61,24 @@ class Pushdown:
         return bool(self.filters) and self.first < self.end and (self.names is None or name in self.names)
 
     def at(self, timestamps: IntArray) -> npt.NDArray[np.bool_]:
-        """Which of these times, in ns since the epoch, are left."""
+        """Return which of these times, in ns since the epoch, are left."""
         since = -INT64_MAX if self.since is None else max(self.since, -INT64_MAX)
         until = INT64_MAX if self.until is None else min(self.until, INT64_MAX)
         return (timestamps >= since) & (timestamps < until)
 
     def options(self, options: SourceOptions) -> SourceOptions:
-        """The options of a source that reads just what matches `filters`."""
+        """Return the options of a source that reads just what matches `filters`."""
         own = options.keys if self.kind == "bucket" else options.subjects
         if self.filters == (own or (">",)):
             return options
         return options.model_copy(update={"keys" if self.kind == "bucket" else "subjects": self.filters})
 
     def and_not_null(self, column: str) -> Pushdown | None:
-        """With ``column IS NOT NULL``; None when that is left to Spark."""
+        """Push ``column IS NOT NULL``. Return None, here and below, when the predicate is left to Spark."""
         return self if column in _NEVER_NULL else None
 
     def and_among(self, column: str, values: Sequence[object]) -> Pushdown | None:
-        """With ``column IN values``, of which ``=`` is the one with one value; None when that is left to Spark."""
+        """Push ``column IN values``, or ``column = value`` as one value."""
         if column == self.kind and all(isinstance(value, str) for value in values):
             names = frozenset(str(value) for value in values)
             return replace(self, names=names if self.names is None else self.names & names)
@@ -90,13 +90,13 @@ class Pushdown:
         return None if low is None else low.and_compared(column, "<=", values[0])
 
     def and_prefix(self, column: str, prefix: str) -> Pushdown | None:
-        """With ``column LIKE 'prefix%'``; None when that is left to Spark, as it is unless a token ends there."""
+        """Push ``column LIKE 'prefix%'``, if the prefix ends with a token."""
         if column != self._filtered or not prefix.endswith(".") or not _literal(prefix[:-1]):
             return None
         return self._matching([f"{prefix}>"])
 
     def and_compared(self, column: str, comparison: str, value: object) -> Pushdown | None:
-        """With ``column < value`` and the like (<, <=, >, >=); None when that is left to Spark."""
+        """Push ``column < value`` (or <=, >, >=)."""
         if not self.positions:
             return None
         if column == self._numbered and isinstance(value, int) and not isinstance(value, bool):
@@ -104,7 +104,7 @@ class Pushdown:
             return replace(self, first=max(self.first, first), end=min(self.end, end))
         if column == "timestamp" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
             micros = (value - _EPOCH) // datetime.timedelta(microseconds=1)
-            # A row shows whole microseconds, rounded down: each stands for a thousand nanoseconds.
+            # A row has whole microseconds, rounded down: each represents a thousand nanoseconds.
             since, until = _bounds(comparison, micros * _MICROSECOND, _MICROSECOND)
             both = self.since if self.since is not None else since
             last = self.until if self.until is not None else until
@@ -121,11 +121,11 @@ class Pushdown:
 
     def _matching(self, wanted: Sequence[str]) -> Pushdown:
         both = (common_subjects(mine, other) for mine in self.filters for other in wanted)
-        return replace(self, filters=tuple(dict.fromkeys(found for found in both if found is not None)))
+        return replace(self, filters=tuple(dict.fromkeys(subject for subject in both if subject is not None)))
 
 
 def _bounds(comparison: str, value: int, step: int) -> tuple[int, int]:
-    """The half-open range of what compares so with ``value``, which stands for ``[value, value + step)``."""
+    """Return the half-open range of what compares so with ``value``, which represents ``[value, value + step)``."""
     if comparison == ">":
         return value + step, INT64_MAX
     if comparison == ">=":
@@ -134,6 +134,6 @@ def _bounds(comparison: str, value: int, step: int) -> tuple[int, int]:
 
 
 def _literal(value: object) -> bool:
-    """Whether this is a subject, or the beginning of one, that the server takes as it stands."""
+    """Whether this is a subject, or the beginning of one, that the server compares byte by byte."""
     # A subject that is no UTF-8 is shown with U+FFFD in it, and the server knows it by its bytes.
     return isinstance(value, str) and not subject_fault(value) and not {"*", ">", "�"} & set(value)

@@ -1,11 +1,7 @@
-"""From offsets to half-open sequence ranges ``[first, end)``, one for each task.
+"""From offsets to half-open sequence ranges ``[first, end)``, one for each task. Pure.
 
-A range says what to read, whatever was counted when it was planned: all messages that match, from ``first``
-on and before ``end``. Planned again, a batch may be cut at other places, and still covers the same sequences.
-
-The parts of planning live in `continuity` (is the stream still the one the offset speaks of), `admission`
-(how much goes into one batch) and `probe` (questions to the server); this module gives all of their names.
-The ranges themselves are `streams.SequenceRange`: whoever reads one need not know how it was planned.
+A task reads all messages of its range that match, whatever was counted when it was planned. A batch that is planned
+again may be cut at other sequences, and still covers the same ones.
 """
 
 from __future__ import annotations
@@ -17,27 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.admission import Cut, admit, bytes_to_messages, limit_end, share
-from spark_jetstream.source.continuity import check_continuity, earliest_position, idle_position, latest_position
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.probe import CachedProbe, Point, Probe, find_cut
-
-__all__ = [
-    "MAX_PIECES",
-    "CachedProbe",
-    "Cut",
-    "Probe",
-    "admit",
-    "bytes_to_messages",
-    "check_continuity",
-    "earliest_position",
-    "idle_position",
-    "latest_position",
-    "limit_end",
-    "ranges_between",
-    "share",
-    "split",
-]
 
 #: The most tasks of one micro-batch, unless `minPartitions` asks for more. Spark starts each of them and keeps its
 #: state on the driver, so that larger tasks are faster beyond this number.
@@ -57,15 +34,14 @@ _MANY = 6
 
 
 def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> list[SequenceRange]:
-    """What a batch from ``start`` to ``end`` reads: one range for each stream, sorted by name, none empty.
+    """Return what a batch from ``start`` to ``end`` reads: one range for each stream, sorted by name, none empty.
 
     - A stream of both offsets is read from the one ``next`` to the other.
     - A stream that was created again between the two is read from sequence 1.
-    - A stream that is only in ``end`` was added to the query: the batch that adds it reads nothing of it, and
-      the next one begins at its position in ``end``. So a batch that is run again never depends on "now".
-    - A stream whose position goes back (it lost its tail) is not read in this batch either, for the same
-      reason.
-    - A stream that is only in ``start`` was taken out of the query.
+    - A stream that is only in ``end`` was added to the query: the batch that adds it reads nothing of it, and the next
+      one begins at its position in ``end``. So a batch that is run again never depends on the current time.
+    - A stream whose position goes back (it lost its tail) is not read in this batch either, for the same reason.
+    - A stream that is only in ``start`` was removed from the query.
     """
     ranges = []
     for name, to in end.streams.items():
@@ -87,27 +63,26 @@ def split(
     contiguous: bool = False,
     max_pieces: int = MAX_PIECES,
 ) -> list[SequenceRange]:
-    """Cuts a range into pieces, one for each task.
+    """Cut a range into pieces of nearly equal size, one for each task.
 
-    The pieces cover the range exactly and do not overlap. Each has at most ``max_messages`` (>= 1) matching
-    messages; there are at least ``min_partitions`` (>= 1) if there are that many messages; their sizes are
-    nearly equal, and none with a known count is empty. An empty range gives [].
+    The pieces cover the range exactly and do not overlap. None with a known count is empty; an empty range gives [].
+    Where no sequence is missing (``count == width``, or ``contiguous``), arithmetic gives the cuts. Otherwise ``probe``
+    is asked, at most `SPLIT_PROBES` times. Beyond that, and without a probe, a range is cut evenly by sequences: its
+    pieces have the count None, and may hold more than ``max_messages`` or nothing. A range with a count of 0 is not
+    cut, and still read: counts may be wrong.
 
-    There are about ``max_pieces`` at most, unless ``min_partitions`` asks for more: the pieces have more than
-    ``max_messages`` where they would be more.
+    A task that finds less than ``count`` reports a loss. So counts by probes are never too high: they are lowered by
+    the number of messages published during the survey, and None if nothing is left. (A `CachedProbe` is asked past its
+    cache for that.)
 
-    Where the messages lie is known by arithmetic if every sequence is there (``count == width``).
-    ``contiguous`` says so of a stream without filters and deletions: what ``count`` lacks is then missing at
-    the head of the range, and with a ``count`` of None nothing is missing. Otherwise ``probe`` is asked, at
-    most `SPLIT_PROBES` times.
-
-    Beyond that, and without a probe, a range is cut evenly by sequences: its pieces have the count None, and
-    may hold more than ``max_messages`` or nothing. A range with a count of 0 is not cut, and still read:
-    counts may be wrong.
-
-    A task that finds less than ``count`` reports a loss. So counts by probes are never too high: if messages
-    were published meanwhile, they are lowered by as many, or None if nothing is left. (A `CachedProbe` is
-    asked past its cache for that.)
+    Args:
+        whole: The range, with the number of its messages if that is known.
+        max_messages: The most matching messages of a piece (>= 1).
+        min_partitions: The fewest pieces (>= 1), if there are that many messages.
+        probe: Of the stream.
+        contiguous: The stream has no filters and no deletions: what ``count`` lacks is missing at the head of the
+            range, and with a ``count`` of None nothing is missing.
+        max_pieces: About the most pieces, unless ``min_partitions`` is more: there are no more, but larger ones.
     """
     if whole.width == 0:
         return []
@@ -137,7 +112,7 @@ def _by_arithmetic(whole: SequenceRange, count: int, pieces: int) -> list[Sequen
     start = whole.end - count
     cuts = [start + count * i // pieces for i in range(pieces + 1)]
     ranges = [replace(whole, first=first, end=end, count=end - first) for first, end in pairwise(cuts)]
-    # What is missing is missing at the head: the first piece takes that stretch.
+    # What is missing is missing at the head, which becomes part of the first piece.
     ranges[0] = replace(ranges[0], first=whole.first)
     return ranges
 
@@ -150,7 +125,7 @@ def _evenly(whole: SequenceRange, pieces: int) -> list[SequenceRange]:
 
 
 class _Quota:
-    """How many pieces a number of messages deserves. Cuts miss their aim a little, so pieces have room."""
+    """How many pieces a number of messages is cut into. Cuts miss their aim a little, so pieces have room."""
 
     def __init__(self, max_messages: int, min_partitions: int) -> None:
         self._most = max_messages
@@ -158,19 +133,19 @@ class _Quota:
         self._least = min_partitions
 
     def pieces(self, count: int) -> int:
-        """The fewest pieces that ``count`` messages of a part fit in."""
+        """Return the fewest pieces that ``count`` messages of a part fit in."""
         return 1 if count <= self._most else _ceil(count, self._planned)
 
     def pieces_of_all(self, count: int) -> int:
-        """As many pieces as the whole range is to have."""
+        """Return the number of pieces of the whole range."""
         return max(self.pieces(count), min(self._least, count))
 
 
 class _Survey:
-    """Counts in a range of a stream that may move meanwhile.
+    """Counts in a range of a stream that may change during the survey.
 
-    Messages published behind the range raise each answer of the probe that comes later, so the difference of
-    two answers is too low if the one for the lower sequence came first, and else too high by up to ``drift``.
+    Messages published behind the range raise each later answer of the probe, so the difference of two answers is too
+    low if the one for the lower sequence came first, and else too high by up to ``drift``.
     """
 
     def __init__(self, whole: SequenceRange, probe: Probe) -> None:
@@ -181,21 +156,21 @@ class _Survey:
         self.count = min(max(0, self._total - self._behind), whole.width)
 
     def below(self, sequence: int) -> int:
-        """How many messages of the range lie below a sequence."""
+        """Return how many messages of the range are below a sequence."""
         return self._total - self._probe.pending(sequence)
 
     def following(self, sequence: int) -> int | None:
-        """The first matching sequence that is not below ``sequence``."""
-        found = self._probe.peek(sequence)
-        return None if found is None else found[0]
+        """Return the first matching sequence that is not below ``sequence``."""
+        message = self._probe.peek(sequence)
+        return None if message is None else message[0]
 
     def drift(self) -> int:
-        """How many messages have been published behind the range since the survey began."""
+        """Return how many messages have been published behind the range since the survey began."""
         return max(0, self._probe.pending(self._end) - self._behind)
 
 
 class _Part(NamedTuple):
-    """What lies between two points, and is to become so many pieces. That with most pieces sorts first."""
+    """The messages between two points, which become ``-missing`` pieces. The part with most pieces sorts first."""
 
     missing: int
     low: Point
@@ -235,13 +210,13 @@ def _by_probes(whole: SequenceRange, survey: _Survey, quota: _Quota, probe: Prob
     done.sort(key=lambda part: part.low)
     drift = survey.drift()
     ranges = [piece for part in done for piece in _pieces_of(whole, part, drift)]
-    # Nothing matches before the head: the first piece takes that stretch.
+    # Nothing matches before the head, which becomes part of the first piece.
     ranges[0] = replace(ranges[0], first=whole.first)
     return ranges
 
 
 def _cut(part: _Part, survey: _Survey, probes: int) -> tuple[Point | None, int]:
-    """A point that divides a part into two with messages in both, near its middle; and the probes used."""
+    """Return a point near the middle of a part that has messages on both sides, and the number of probes used."""
     low, high, pieces, size = part.low, part.high, part.pieces, part.size
     ahead = pieces // 2
     aim = low.below + size * ahead // pieces
@@ -251,9 +226,9 @@ def _cut(part: _Part, survey: _Survey, probes: int) -> tuple[Point | None, int]:
     slack = size * (ahead if ahead >= _MANY else 1) // pieces // 8
     slack = max(slack, 1 if size >= 3 * pieces else 0)
     window = max(aim - slack, low.below + ahead), min(aim + slack, high.below - (pieces - ahead))
-    found = find_cut(survey.below, survey.following, low, high, window=window, probes=probes)
-    inside = [point for point in (found.low, found.high) if low.below < point.below < high.below]
-    return min(inside, key=lambda point: abs(point.below - aim), default=None), found.used
+    bracket = find_cut(survey.below, survey.following, low, high, window=window, probes=probes)
+    inside = [point for point in (bracket.low, bracket.high) if low.below < point.below < high.below]
+    return min(inside, key=lambda point: abs(point.below - aim), default=None), bracket.used
 
 
 def _sides(part: _Part, cut: Point, quota: _Quota) -> tuple[_Part, _Part]:

@@ -1,9 +1,7 @@
-"""What Spark calls: the stream reader and the batch reader of the data source (pyspark.sql.datasource).
+"""The readers that Spark calls (pyspark.sql.datasource): of a stream, of a batch, and of a batch with predicates.
 
-Both are built and pickled by Spark, possibly several times; they hold nothing but options until the first call, so that
-an error in an option is raised where Spark reports it well (a failing constructor hides it behind another error).
-
-The batch reader that takes predicates from Spark (option filterPushdown; pyspark.sql.datasource, Spark 4.1).
+Spark builds and pickles them, possibly several times. They hold nothing but options until the first call, so that an
+error in an option is raised where Spark reports it well (a failing constructor hides it behind another error).
 """
 
 from __future__ import annotations
@@ -21,10 +19,11 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import select_columns
+from spark_jetstream.source.bucket_lookup import table_parts, with_subjects
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.pushdown import Pushdown
-from spark_jetstream.source.tasks import TaskInput, pull_settings, read_part, table_parts, with_subjects
+from spark_jetstream.source.tasks import TaskInput, pull_settings, read_part
 from spark_jetstream.spark_files import find_file
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskPartition(InputPartition):
-    """One task: what it reads. A batch without tasks still has one partition, with None."""
+    """What one task reads."""
 
     def __init__(self, part: TaskInput) -> None:
         super().__init__(part)
@@ -61,8 +60,8 @@ class _Source:
     """Options, columns and reading, the same for batch and stream."""
 
     streaming: bool
-    narrowed: Pushdown | None = None
-    """What predicates left of a batch."""
+    pushdown: Pushdown | None = None
+    """What predicates leave of a batch."""
 
     def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
         self._raw = hidden(options)
@@ -73,7 +72,7 @@ class _Source:
         self._prepare: Callable[[SourceOptions], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What executors get has its options read on the driver, where a context file is; nothing open crosses.
+        # The options are read on the driver, where the context file is. Executors get no connection.
         _ = self.options, self.columns
         return {**self.__dict__, "_planner": None, "_prepare": None}
 
@@ -91,9 +90,11 @@ class _Source:
             self._columns = select_columns(self._fields, self.options.row_columns)
         return self._columns
 
-    @property
-    def driver(self) -> Planner:
-        """The plan of this query; only on the driver."""
+    def open_planner(self) -> Planner:
+        """Return the planner of this query, on the driver.
+
+        The first call connects to the server, does what the option ensureStream asks for, and looks a bucket up.
+        """
         if self._planner is None:
             _ = self.columns
             if self._prepare is not None:
@@ -103,24 +104,20 @@ class _Source:
 
     @property
     def planned(self) -> SourceOptions:
-        """The options that the read is planned with."""
-        return self.options
+        """The options that the read is planned with, with the filters that predicates leave."""
+        return self.options if self.pushdown is None else self.pushdown.options(self.options)
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
-    @staticmethod
-    def _partitions(parts: Sequence[TaskInput]) -> list[InputPartition]:
-        return [TaskPartition(part) for part in parts]
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
+        """Read the rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
         if isinstance(partition, TaskPartition):
-            yield from read_part(self._connect, partition.part, self.options, self.columns, task_label(), self.narrowed)
+            yield from read_part(self._connect, partition.part, self.options, self.columns, task_label(), self.pushdown)
 
 
 def task_label() -> str:
-    """Query, batch, partition and attempt of the running task: the beginning of its consumer's name."""
+    """Return query, batch, partition and attempt of the running task: the beginning of its consumers' names."""
     context = TaskContext.get()
     if context is None:
         return "spark-0-0-0-0"
@@ -137,12 +134,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
     def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
         options = hidden(options)
         super().__init__(options, schema)
-        self.narrowed: Pushdown = Pushdown.of(self.options)
-
-    @property
-    def planned(self) -> SourceOptions:
-        """As `options`, with the filters that are left."""
-        return self.narrowed.options(self.options)
+        self.pushdown: Pushdown = Pushdown.of(self.options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
@@ -150,11 +142,12 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         if options.table:
             settings = pull_settings(options, self.columns)
             with_content = "content" in self.columns and not options.content_off
-            parts = table_parts(
-                self._connect, options, self.narrowed, settings, task_label(), with_content=with_content
+            parts: Sequence[TaskInput] = table_parts(
+                self._connect, options, self.pushdown, settings, task_label(), with_content=with_content
             )
-            return self._partitions(parts)
-        return self._partitions(self.driver.batch_ranges(self.narrowed))
+        else:
+            parts = self.open_planner().batch_ranges(self.pushdown)
+        return [TaskPartition(part) for part in parts]
 
 
 class _StreamReader(_Source, DataSourceStreamReader):
@@ -163,26 +156,26 @@ class _StreamReader(_Source, DataSourceStreamReader):
     def __init__(
         self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
     ) -> None:
-        """``prepare`` is called on the driver, before the first look at a stream."""
+        """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
         super().__init__(options, schema)
         self._prepare = prepare
         self._cursor: Offset | None = None
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts."""
-        self._cursor = self.driver.initial()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, RUF100 - Spark's name
+        """Return where a query without a checkpoint starts."""
+        self._cursor = self.open_planner().initial()
         return self._cursor.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a micro-batch between two offsets: the same messages however often it is planned."""
+        """Plan a micro-batch between two offsets: the same messages whenever it is planned."""
         self._cursor = Offset.from_json(end)
         if start == end:
             return []
-        return self._partitions(self.driver.ranges(Offset.from_json(start), self._cursor))
+        return [TaskPartition(part) for part in self.open_planner().ranges(Offset.from_json(start), self._cursor)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is in the sink. Spark's checkpoint holds the position; with `durable` the server shows it too."""
-        self.driver.commit(Offset.from_json(end))
+        """Move the durable consumers (option durable): everything before `end` is in the sink."""
+        self.open_planner().commit(Offset.from_json(end))
 
 
 if ADMISSION_CONTROL:
@@ -190,8 +183,8 @@ if ADMISSION_CONTROL:
     class JetStreamStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         """`spark.readStream.format("jetstream")` with admission control (Spark 4.2 and newer)."""
 
-        def getDefaultReadLimit(self) -> ReadLimit:
-            """What Spark is told of the limits; the options themselves are applied in `latestOffset`."""
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, RUF100 - Spark's name
+            """Return the limit that Spark shows; `latestOffset` applies the options themselves."""
             options = self.options
             if options.max_messages_per_trigger:
                 return ReadMaxRows(options.max_messages_per_trigger)
@@ -201,27 +194,27 @@ if ADMISSION_CONTROL:
                 return ReadMinRows(options.min_messages_per_trigger)
             return ReadAllAvailable()
 
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            """The end of the next micro-batch. Spark asks for everything, whatever the options say, by its limit."""
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, RUF100 - Spark's name
+            """Return the end of the next micro-batch; `limit` says whether the options per trigger apply."""
             limited = not isinstance(limit, ReadAllAvailable)
-            return self.driver.latest(Offset.from_json(start), limited=limited).to_json()
+            return self.open_planner().latest(Offset.from_json(start), limited=limited).to_json()
 
-        def prepareForTriggerAvailableNow(self) -> None:
-            """Fix the end of a query that reads what is there and stops."""
-            self.driver.prepare_available_now()
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, RUF100 - Spark's name
+            """Fix the end of a query that reads what the streams hold now and stops."""
+            self.open_planner().prepare_available_now()
 
-        def reportLatestOffset(self) -> dict[str, Any]:
-            """`latestOffset` of the query's progress: the end of the streams, whatever the limits."""
-            return self.driver.report_latest().to_json()
+        def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802, RUF100 - Spark's name
+            """Return the end of the streams, whatever the limits, for the query's progress."""
+            return self.open_planner().report_latest().to_json()
 
 else:
 
     class JetStreamStreamReader(_StreamReader):  # type: ignore[no-redef]
-        """`spark.readStream.format("jetstream")` on Spark 4.0 and 4.1, which say neither start nor limit."""
+        """`spark.readStream.format("jetstream")` on Spark 4.0 and 4.1, which pass neither start nor limit."""
 
-        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as Spark 4.0 and 4.1 have it
-            """The end of the next micro-batch, counted from the last one planned in this run."""
-            return self.driver.latest(self._cursor, limited=True).to_json()
+        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802, RUF100 - of Spark 4.0 and 4.1
+            """Return the end of the next micro-batch, counted from the last one planned in this run."""
+            return self.open_planner().latest(self._cursor, limited=True).to_json()
 
 
 try:
@@ -252,17 +245,16 @@ class FilteredBatchReader(JetStreamBatchReader):
     `spark.sql.python.filterPushdown.enabled` is true.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what the server can do, and hand back the rest."""
-        return list(self._left(filters))
-
-    def _left(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        for each in filters:
-            narrowed = _pushed(self.narrowed, each)
-            if narrowed is None:
-                yield each
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, RUF100 - Spark's name
+        """Take what the server can do, and return the rest."""
+        left = []
+        for predicate in filters:
+            pushed = _pushed(self.pushdown, predicate)
+            if pushed is None:
+                left.append(predicate)
             else:
-                self.narrowed = narrowed
+                self.pushdown = pushed
+        return left
 
 
 def _pushed(so_far: Pushdown, predicate: Filter) -> Pushdown | None:

@@ -1,4 +1,4 @@
-"""What a stream's retention asks of whoever reads it (INTERFACE: limits, interest, work queue)."""
+"""Checks the options of a read against the stream's retention (limits, interest or work queue)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ log = logging.getLogger(__name__)
 
 
 def needs_direct(state: StreamState, options: SourceOptions) -> bool:
-    """Whether the stream is read with Direct Get: because the user says so, or because it is a work queue.
+    """Whether the stream is read with Direct Get: because the option says so, or because it is a work queue.
 
-    A work queue hands each message to one consumer and lets no second one in: only Direct Get reads it again.
+    A work queue gives each message to one consumer and allows no second one: only Direct Get reads it again.
     """
     return options.read_with == "direct" or state.retention == "workqueue"
 
 
 def check_retention(state: StreamState, options: SourceOptions) -> None:
-    """Raise `OptionError` when the stream cannot be read as the options have it."""
+    """Raise `OptionError` when the stream cannot be read with these options."""
     if state.retention == "workqueue":
         if options.streaming and options.durable is None:
             raise OptionError(
@@ -35,7 +35,7 @@ def check_retention(state: StreamState, options: SourceOptions) -> None:
                 option="readWith",
             )
     if needs_direct(state, options) and not state.allow_direct:
-        why = "has work-queue retention, which is read" if state.retention == "workqueue" else "is to be read"
+        why = "has work-queue retention, which is read" if state.retention == "workqueue" else "is read"
         raise OptionError(
             f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream (nats "
             f'stream edit {state.name} --allow-direct), or let the options ensureStream={{"allow_direct": true}} and '
@@ -58,7 +58,7 @@ def check_start(state: StreamState, options: SourceOptions) -> None:
 
 
 def warn_of_interest(state: StreamState) -> None:
-    """Say that nothing holds the messages of an interest stream for a query without `durable`."""
+    """Log that nothing holds the messages of an interest stream for a query without `durable`."""
     log.warning(
         "stream %s keeps messages only as long as its consumers are interested, and nothing holds them for this query "
         "(option durable): those that all other consumers have acknowledged are gone before they are read",

@@ -284,12 +284,12 @@ def test_a_stream_that_was_made_again_is_noticed(
     assert isinstance(first, JetStreamStreamReader)
     first.initialOffset()
     publisher.publish([Message(f"{name}.a"), Message(f"{name}.a")])
-    reached = latest(first.driver)
+    reached = latest(first.open_planner())
     publisher.api(f"STREAM.DELETE.{name}")
     second = found.streamReader(COLUMNS)
     assert isinstance(second, JetStreamStreamReader)
     with pytest.raises(DataLossError, match="created"):
-        second.driver.latest(reached, limited=False)
+        second.open_planner().latest(reached, limited=False)
     assert name in names(publisher)
 
 

@@ -134,7 +134,7 @@ class Query:
 
     def step(self) -> list[Stored]:
         """The rows of the next micro-batch; none when there is nothing to read."""
-        end = self._reader.driver.latest(Offset.from_json(self.at), limited=True).to_json()
+        end = self._reader.open_planner().latest(Offset.from_json(self.at), limited=True).to_json()
         partitions = self._reader.partitions(self.at, end)
         found = list(_rows(self._reader, partitions))
         self.at = end
@@ -143,7 +143,7 @@ class Query:
     def commit(self) -> None:
         """What was read is in the sink."""
         self._reader.commit(self.at)
-        self._reader.driver._holding.settle()  # one that takes long goes on in a thread
+        self._reader.open_planner().progress.settle()  # one that takes long goes on in a thread
 
     def rest(self) -> list[Stored]:
         """The rows of all micro-batches until there is nothing left to read."""

@@ -1,18 +1,20 @@
-"""Batch reads: where they start and end, what they filter, and how they are cut into tasks."""
+"""Batch reads: where they start and end, what they filter, and how they are cut into tasks.
+
+The data source is called as Spark calls it. The tests with a `spark` show what Spark makes of its rows and tasks.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.conftest import SparkLog
-from tests.support.queries import batch, stored, wait_until
+from tests.support import calls
+from tests.support.queries import as_stored, batch, stored, wait_until
 from tests.support.streams import Stored, Stream
 
 MakeStream = Callable[..., Stream]
@@ -20,17 +22,20 @@ MakeStream = Callable[..., Stream]
 ONLY = "sequence bigint"
 
 
-def sequences(frame: DataFrame) -> list[int]:
-    """The sequences of all rows, in the order in which they come."""
-    return [row["sequence"] for row in frame.select("sequence").collect()]
+def sequences(s: Stream, **options: object) -> list[int]:
+    """The sequences of all rows, task after task."""
+    return calls.sequences("b", {"servers": s.url, "stream": s.name, **options})
 
 
-def tasks(frame: DataFrame) -> list[list[int]]:
-    """The sequences that each task read, in the order of the tasks; those of an empty task are not seen."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for row in frame.select("sequence", F.spark_partition_id().alias("task")).collect():
-        found[row["task"]].append(row["sequence"])
-    return [found[task] for task in sorted(found)]
+def rows(s: Stream, **options: object) -> list[Stored]:
+    """All rows with all columns, task after task."""
+    return [as_stored(row) for row in calls.rows({"servers": s.url, "stream": s.name, **options})]
+
+
+def tasks(s: Stream, **options: object) -> list[list[int]]:
+    """The sequences that each task reads."""
+    found = calls.tasks({"servers": s.url, "stream": s.name, **options})
+    return [[row["sequence"] for row in task] for task in found]
 
 
 def in_order(rows: list[Stored]) -> list[Stored]:
@@ -49,13 +54,13 @@ def iso(nanoseconds: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}+02:00"
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_positions_by_sequence(stream: MakeStream) -> None:
+    s = stream()
+    s.fill(20)
+    for options, expected in (
         ({}, between(1, 21)),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, between(1, 21)),
         ({"startingOffsets": '{"NAME": 1}'}, between(1, 21)),
-        ({"startingOffsets": '{"NAME": 15}'}, between(15, 21)),
         ({"startingOffsets": '{"NAME": 20}'}, [20]),
         ({"startingOffsets": '{"NAME": 21}'}, []),
         ({"endingOffsets": '{"NAME": 5}'}, between(1, 5)),
@@ -63,29 +68,22 @@ def iso(nanoseconds: int) -> str:
         ({"endingOffsets": '{"NAME": 1}'}, []),
         ({"startingOffsets": '{"NAME": 7}', "endingOffsets": '{"NAME": 12}'}, between(7, 12)),
         ({"startingOffsets": ' {"NAME" : 7 } ', "endingOffsets": '{"NAME": 7}'}, []),
-    ],
-)
-def test_positions_by_sequence(
-    spark: SparkSession, stream: MakeStream, options: dict[str, str], expected: list[int]
-) -> None:
-    s = stream()
-    s.fill(20)
-    given = {name: text.replace("NAME", s.name) for name, text in options.items()}
-    assert sequences(batch(spark, s.url, s.name, ONLY, **given)) == expected
+    ):
+        assert sequences(s, **{name: text.replace("NAME", s.name) for name, text in options.items()}) == expected
 
 
-def test_starting_where_messages_are_missing_reads_on_behind_the_gap(spark: SparkSession, stream: MakeStream) -> None:
+def test_starting_where_messages_are_missing_reads_on_behind_the_gap(stream: MakeStream) -> None:
     s = stream()
     s.fill(20)
     s.remove(7, 8, 9, 12)
     start, end = json.dumps({s.name: 8}), json.dumps({s.name: 13})
-    assert sequences(batch(spark, s.url, s.name, ONLY, startingOffsets=start)) == [10, 11, *between(13, 21)]
-    assert sequences(batch(spark, s.url, s.name, ONLY, startingOffsets=start, endingOffsets=end)) == [10, 11]
+    assert sequences(s, startingOffsets=start) == [10, 11, *between(13, 21)]
+    assert sequences(s, startingOffsets=start, endingOffsets=end) == [10, 11]
     end = json.dumps({s.name: 10})
-    assert sequences(batch(spark, s.url, s.name, ONLY, startingOffsets=start, endingOffsets=end)) == []
+    assert sequences(s, startingOffsets=start, endingOffsets=end) == []
 
 
-def test_positions_by_time(spark: SparkSession, stream: MakeStream) -> None:
+def test_positions_by_time(stream: MakeStream) -> None:
     s = stream()
     for _ in range(10):
         s.fill(1)
@@ -93,7 +91,7 @@ def test_positions_by_time(spark: SparkSession, stream: MakeStream) -> None:
     assert len(set(times.values())) == 10
 
     def read(**options: object) -> list[int]:
-        return sequences(batch(spark, s.url, s.name, ONLY, **options))
+        return sequences(s, **options)
 
     # To the nanosecond: at or after, and before.
     assert read(startingTimestamp=iso(times[4])) == between(4, 11)
@@ -119,23 +117,23 @@ def test_positions_by_time(spark: SparkSession, stream: MakeStream) -> None:
     assert read(startingTimestamp=iso(times[7]), endingOffsets=json.dumps({s.name: 9})) == [7, 8]
 
 
-def test_times_and_filters_together(spark: SparkSession, stream: MakeStream) -> None:
+def test_times_and_filters_together(stream: MakeStream) -> None:
     s = stream()
     for number in range(12):
         s.fill(1, "ab"[number % 2])
     times = {sequence: s.stored_time(sequence) for sequence in s.messages}
     options = {"startingTimestamp": iso(times[4]), "endingTimestamp": iso(times[9])}
-    assert sequences(batch(spark, s.url, s.name, ONLY, subjects=f"{s.subject}.a", **options)) == [5, 7]
-    assert sequences(batch(spark, s.url, s.name, ONLY, subjects=f"{s.subject}.b", **options)) == [4, 6, 8]
+    assert sequences(s, subjects=f"{s.subject}.a", **options) == [5, 7]
+    assert sequences(s, subjects=f"{s.subject}.b", **options) == [4, 6, 8]
 
 
-@pytest.mark.parametrize(
-    ("subjects", "chosen"),
-    [
+def test_subject_filters(stream: MakeStream) -> None:
+    s = stream()
+    s.fill_in_turn(40, ["a.x", "a.y", "b.x", "b.y.z"])
+    for subjects, chosen in (
         ("NAME.a.x", {"a.x"}),
         ("NAME.a.*", {"a.x", "a.y"}),
         ("NAME.*.x", {"a.x", "b.x"}),
-        ("NAME.>", {"a.x", "a.y", "b.x", "b.y.z"}),
         ("NAME.b.>", {"b.x", "b.y.z"}),
         (">", {"a.x", "a.y", "b.x", "b.y.z"}),
         ("NAME.a.x,NAME.b.>", {"a.x", "b.x", "b.y.z"}),
@@ -143,96 +141,90 @@ def test_times_and_filters_together(spark: SparkSession, stream: MakeStream) -> 
         ("NAME.*.*.z,NAME.a.*", {"a.x", "a.y", "b.y.z"}),
         ("NAME.none", set()),
         ("elsewhere.>", set()),
-    ],
-)
-def test_subject_filters(spark: SparkSession, stream: MakeStream, subjects: str, chosen: set[str]) -> None:
-    s = stream()
-    s.fill_in_turn(40, ["a.x", "a.y", "b.x", "b.y.z"])
-    expected = [row for row in s.rows() if row.subject.removeprefix(f"{s.subject}.") in chosen]
-    frame = batch(spark, s.url, s.name, subjects=subjects.replace("NAME", s.subject))
-    assert stored(frame) == expected
+    ):
+        expected = [row for row in s.rows() if row.subject.removeprefix(f"{s.subject}.") in chosen]
+        assert rows(s, subjects=subjects.replace("NAME", s.subject)) == expected
 
 
-def test_several_streams_in_one_query(spark: SparkSession, stream: MakeStream) -> None:
+def test_several_streams_in_one_query(stream: MakeStream) -> None:
     one, two, empty = stream(), stream(), stream()
     one.fill(15)
     two.fill_in_turn(20, ["a", "b"])
     names = f"{two.name}, {empty.name},{one.name}"
-    assert stored(batch(spark, one.url, names)) == in_order(one.rows() + two.rows())
+    assert rows(one, stream=names) == in_order(one.rows() + two.rows())
     start = json.dumps({one.name: 10, two.name: 5, empty.name: 1})
     end = json.dumps({one.name: 12, two.name: 21, empty.name: 1})
-    found = stored(batch(spark, one.url, names, startingOffsets=start, endingOffsets=end))
-    assert found == in_order(one.rows(10, 11) + two.rows(*between(5, 21)))
+    expected = in_order(one.rows(10, 11) + two.rows(*between(5, 21)))
+    assert rows(one, stream=names, startingOffsets=start, endingOffsets=end) == expected
     # A filter applies to each of them.
     subjects = f"{two.subject}.b,{one.subject}.none"
-    assert stored(batch(spark, one.url, names, subjects=subjects)) == two.rows(*range(2, 21, 2))
+    assert rows(one, stream=names, subjects=subjects) == two.rows(*range(2, 21, 2))
 
 
-@pytest.mark.parametrize(
-    ("options", "sizes"),
-    [
+def test_tasks_of_a_stream_without_gaps(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.fill(100)
+    for options, sizes in (
         ({}, [100]),
         ({"maxMessagesPerPartition": 100}, [100]),
         ({"maxMessagesPerPartition": 99}, [50, 50]),
-        ({"maxMessagesPerPartition": 30}, [25, 25, 25, 25]),
         ({"maxMessagesPerPartition": 1, "endingOffsets": '{"NAME": 6}'}, [1, 1, 1, 1, 1]),
         ({"minPartitions": 3}, [33, 33, 34]),
         ({"minPartitions": 2, "maxMessagesPerPartition": 25}, [25, 25, 25, 25]),
         ({"minPartitions": 5, "maxMessagesPerPartition": 50}, [20, 20, 20, 20, 20]),
         ({"minPartitions": 8, "endingOffsets": '{"NAME": 4}'}, [1, 1, 1]),
-    ],
-)
-def test_tasks_of_a_stream_without_gaps(
-    spark: SparkSession, stream: MakeStream, options: dict[str, object], sizes: list[int]
-) -> None:
-    s = stream()
-    s.fill(100)
-    given = {name: str(value).replace("NAME", s.name) for name, value in options.items()}
-    frame = batch(spark, s.url, s.name, ONLY, **given)
-    assert frame.rdd.getNumPartitions() == len(sizes)
-    found = tasks(frame)
-    assert [len(task) for task in found] == sizes
-    # Each task has a range of its own, and they follow each other.
-    assert [number for task in found for number in task] == between(1, sum(sizes) + 1)
+    ):
+        read = tasks(s, **{name: str(value).replace("NAME", s.name) for name, value in options.items()})
+        assert [len(task) for task in read] == sizes
+        # Each task has a range of its own, and they follow each other.
+        assert [number for task in read for number in task] == between(1, sum(sizes) + 1)
+    frame = batch(spark, s.url, s.name, ONLY, minPartitions=3)
+    assert frame.rdd.getNumPartitions() == 3
+    assert [
+        row["count"] for row in frame.groupBy(F.spark_partition_id().alias("task")).count().sort("task").collect()
+    ] == [
+        33,
+        33,
+        34,
+    ]
 
 
-def test_tasks_of_a_stream_with_gaps_are_about_equal(spark: SparkSession, stream: MakeStream) -> None:
+def test_tasks_of_a_stream_with_gaps_are_about_equal(stream: MakeStream) -> None:
     s = stream()
     s.fill(40)
     s.fill(400, "b")
     s.fill(60)
     s.purge(filter=f"{s.subject}.b")
     s.remove(3, 4, 450, 499)
+    read = tasks(s, maxMessagesPerPartition=20)
     kept = [number for number in s.messages if number <= 40 or number > 440]
-    found = tasks(batch(spark, s.url, s.name, ONLY, maxMessagesPerPartition=20))
-    assert sorted(number for task in found for number in task) == kept
-    assert all(task == sorted(task) for task in found)
-    assert max(len(task) for task in found) <= 20
-    assert len(found) in {5, 6}
+    assert [number for task in read for number in task] == kept
+    assert max(len(task) for task in read) <= 20
+    assert len(read) in {5, 6}
 
 
-def test_tasks_of_a_filtered_read_are_counted_in_matches(spark: SparkSession, stream: MakeStream) -> None:
+def test_tasks_of_a_filtered_read_are_counted_in_matches(stream: MakeStream) -> None:
     s = stream()
     s.fill(600, "noise")
     s.fill_in_turn(400, ["noise", "wanted", "noise", "noise"])
     wanted = [number for number, each in s.messages.items() if each.subject.endswith("wanted")]
     assert len(wanted) == 100
-    found = tasks(batch(spark, s.url, s.name, ONLY, subjects=f"{s.subject}.wanted", maxMessagesPerPartition=25))
-    assert [number for task in found for number in task] == wanted
-    assert max(len(task) for task in found) <= 25
-    assert len(found) in {4, 5, 6}
-    found = tasks(batch(spark, s.url, s.name, ONLY, subjects=f"*.wanted,{s.subject}.other", minPartitions=4))
-    assert [number for task in found for number in task] == wanted
-    assert len(found) == 4
-    assert all(15 <= len(task) <= 35 for task in found)
+    read = tasks(s, subjects=f"{s.subject}.wanted", maxMessagesPerPartition=25)
+    assert [number for task in read for number in task] == wanted
+    assert max(len(task) for task in read) <= 25
+    assert len(read) in {4, 5, 6}
+    read = tasks(s, subjects=f"*.wanted,{s.subject}.other", minPartitions=4)
+    assert [number for task in read for number in task] == wanted
+    assert len(read) == 4
+    assert all(15 <= len(task) <= 35 for task in read)
 
 
-def test_tasks_of_several_streams(spark: SparkSession, stream: MakeStream) -> None:
+def test_tasks_of_several_streams(stream: MakeStream) -> None:
     one, two = sorted((stream(), stream()), key=lambda each: each.name)
     one.fill(50)
     two.fill(20)
-    found = tasks(batch(spark, one.url, f"{one.name},{two.name}", ONLY, maxMessagesPerPartition=25))
-    assert found == [between(1, 26), between(26, 51), between(1, 21)]
+    read = tasks(one, stream=f"{one.name},{two.name}", maxMessagesPerPartition=25)
+    assert read == [between(1, 26), between(26, 51), between(1, 21)]
 
 
 def test_nothing_to_read(spark: SparkSession, stream: MakeStream) -> None:
@@ -243,12 +235,12 @@ def test_nothing_to_read(spark: SparkSession, stream: MakeStream) -> None:
     # Emptied by a purge, and with sequences that go on behind it.
     s.fill(10)
     s.purge()
-    assert batch(spark, s.url, s.name).collect() == []
-    assert batch(spark, s.url, s.name, subjects=f"{s.subject}.a", minPartitions=3).collect() == []
+    assert rows(s) == []
+    assert rows(s, subjects=f"{s.subject}.a", minPartitions=3) == []
     start = json.dumps({s.name: 11})
-    assert batch(spark, s.url, s.name, startingOffsets=start).collect() == []
+    assert rows(s, startingOffsets=start) == []
     s.fill(2)
-    assert sequences(batch(spark, s.url, s.name, ONLY, startingOffsets=start)) == [11, 12]
+    assert sequences(s, startingOffsets=start) == [11, 12]
 
 
 def test_a_frame_gives_the_same_rows_each_time(spark: SparkSession, stream: MakeStream) -> None:
@@ -264,43 +256,36 @@ def test_a_frame_gives_the_same_rows_each_time(spark: SparkSession, stream: Make
     assert stored(batch(spark, s.url, s.name)) == s.rows()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_how_messages_are_fetched_makes_no_difference(stream: MakeStream) -> None:
+    s = stream()
+    s.fill(60, size=4000)
+    several: tuple[dict[str, object], ...] = (
         {"fetchBatch": 1},
         {"fetchBatch": 7},
         {"fetchMaxBytes": "64k"},
         {"fetchTimeout": "1s"},
         {"fetchBatch": 100_000, "fetchMaxBytes": "512m", "fetchTimeout": "10m"},
-    ],
-)
-def test_how_messages_are_fetched_makes_no_difference(
-    spark: SparkSession, stream: MakeStream, options: dict[str, object]
-) -> None:
-    s = stream()
-    s.fill(60, size=4000)
-    assert stored(batch(spark, s.url, s.name, **options)) == s.rows()
+    )
+    for options in several:
+        assert rows(s, **options) == s.rows()
 
 
 def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     s.fill(500)
-    assert batch(spark, s.url, s.name, subjects=f"{s.subject}.a", minPartitions=3).count() == 500
+    assert len(rows(s, subjects=f"{s.subject}.a", minPartitions=3)) == 500
     # A task that is not read to its end.
     assert len(batch(spark, s.url, s.name, fetchBatch=5).limit(7).collect()) == 7
     wait_until(lambda: s.state()["consumer_count"] == 0, "the consumers are gone", 10)
 
 
-def test_an_interest_stream_is_read_with_a_warning(
-    spark: SparkSession, stream: MakeStream, spark_log: SparkLog
-) -> None:
+def test_an_interest_stream_is_read_with_a_warning(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
     s = stream(retention="interest")
     holder = {"durable_name": "holder", "ack_policy": "explicit"}
     s.publisher.api(f"CONSUMER.CREATE.{s.name}.holder", {"stream_name": s.name, "config": holder})
     s.fill(10)
-    assert stored(batch(spark, s.url, s.name)) == s.rows()
-    assert stored(batch(spark, s.url, s.name, subjects=f"{s.subject}.a", maxMessagesPerPartition=3)) == s.rows()
-    warning = f"stream {s.name} keeps messages only as long as its consumers are interested"
-    wait_until(lambda: warning in spark_log.text, "the warning in Spark's log", 10)
+    assert rows(s) == s.rows()
+    assert rows(s, subjects=f"{s.subject}.a", maxMessagesPerPartition=3) == s.rows()
+    assert f"stream {s.name} keeps messages only as long as its consumers are interested" in caplog.text
     # Reading took nothing away.
     assert s.state()["messages"] == 10

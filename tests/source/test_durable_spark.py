@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -9,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.source.planner import Planner
+from tests.support import calls
 from tests.support.calls import Query, refusal_of
 from tests.support.publish import Publisher
-from tests.support.queries import Run, available_now, batch, offsets, refusal, start, stored, streaming, wait_until
+from tests.support.queries import Run, as_stored, available_now, offsets, refusal, start, streaming, wait_until
 from tests.support.reading import consumers
 from tests.support.streams import Stream
 
@@ -37,15 +38,6 @@ def kept(stream: MakeStream) -> MakeStream:
         return stream(retention=retention, **{"allow_direct": True, **config})
 
     return make
-
-
-@pytest.fixture
-def running() -> Iterator[list[StreamingQuery]]:
-    """Queries put here are stopped at the end of the test."""
-    queries: list[StreamingQuery] = []
-    yield queries
-    for query in queries:
-        query.stop()
 
 
 def position(s: Stream, durable: str = DURABLE) -> tuple[int, int]:
@@ -91,66 +83,67 @@ def fails(query: Query, **options: object) -> tuple[str, str]:
 # Rows, positions, lag
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)
-def test_rows_and_lag(spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str) -> None:
+@pytest.mark.parametrize(("retention", "by_spark"), [("limits", False), ("interest", True), ("workqueue", False)])
+def test_rows_and_lag(
+    request: pytest.FixtureRequest, kept: MakeStream, tmp_path: Path, retention: str, by_spark: bool
+) -> None:
     s = kept(retention)
-    assert run(spark, s, tmp_path).counts == [0]
+    query = Query(s.url, s.name, durable=DURABLE)
+
+    def once(**options: object) -> Run:
+        return run(request.getfixturevalue("spark"), s, tmp_path, **options) if by_spark else query.run(**options)
+
+    assert once().counts == [0]
     reaches((0, 0), s)
     s.fill(100)
     rows = s.rows()
     reaches((0, 100), s)
-    second = run(spark, s, tmp_path, maxMessagesPerTrigger=30)
+    second = once(maxMessagesPerTrigger=30)
     assert second.counts == [30, 30, 30, 10]
     assert second.stored == rows
-    assert [each["numInputRows"] for each in second.progress] == [30, 30, 30, 10]
-    assert [offsets(each, "startOffset", s.name) for each in second.progress] == [1, 31, 61, 91]
-    assert [offsets(each, "endOffset", s.name) for each in second.progress] == [31, 61, 91, 101]
-    assert [offsets(each, "latestOffset", s.name) for each in second.progress] == [101] * 4
+    if by_spark:
+        assert [each["numInputRows"] for each in second.progress] == [30, 30, 30, 10]
+        assert [offsets(each, "startOffset", s.name) for each in second.progress] == [1, 31, 61, 91]
+        assert [offsets(each, "endOffset", s.name) for each in second.progress] == [31, 61, 91, 101]
+        assert [offsets(each, "latestOffset", s.name) for each in second.progress] == [101] * 4
     # A run to the end asks once more whether there is anything, which tells that the last batch is through.
     reaches((100, 0), s)
+    # A reader whose process has ended stays until the server removes it, and holds messages as well.
     kept_messages = list(range(1, 101)) if retention == "limits" else []
-    # A reader whose process has ended meanwhile stays until the server removes it, and holds messages as well.
     wait_until(lambda: left(s) == kept_messages, "what is left of the stream", 60)
     s.fill(20)
     reaches((100, 20), s)
-    third = run(spark, s, tmp_path)
+    third = once()
     assert third.sequences == list(range(101, 121))
-    assert third.stored == s.rows(*range(101, 121)) if retention == "limits" else third.counts == [20]
     reaches((120, 0), s)
     wait_until(lambda: consumers(s.url, s.name) == [DURABLE], "the end of the other consumers", 60)
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)
-def test_the_last_commit_is_caught_up(spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str) -> None:
-    s = kept(retention)
+def test_the_last_commit_is_caught_up(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+    s = kept("interest")
     run(spark, s, tmp_path)
     s.fill(10)
     frame = streaming(spark, s.url, s.name, durable=DURABLE)
-    once = available_now(frame, tmp_path, once=True)
-    assert once.counts == [10]
-    # Spark tells nobody of the last batch of such a run.
+    assert available_now(frame, tmp_path, once=True).counts == [10]
+    # Spark does not report the last batch of such a run.
     reaches((0, 10), s)
     assert left(s) == list(range(1, 11))
     assert run(spark, s, tmp_path).counts == []
     reaches((10, 0), s)
-    wait_until(
-        lambda: left(s) == (list(range(1, 11)) if retention == "limits" else []), "what is left of the stream", 60
-    )
+    wait_until(lambda: left(s) == [], "what is left of the stream", 60)
 
 
-@pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_a_batch_that_fails_is_read_again(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str
-) -> None:
-    s = kept(retention)
+class SinkFailed(Exception):
+    pass
+
+
+def test_a_batch_that_fails_is_read_again(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+    s = kept("workqueue")
     run(spark, s, tmp_path)
     s.fill(50)
     rows = s.rows()
     frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=20)
     seen = Run()
-
-    class SinkFailed(Exception):
-        pass
 
     def fail(batch_frame: Any, number: int) -> None:
         seen.take(batch_frame, number)
@@ -168,6 +161,24 @@ def test_a_batch_that_fails_is_read_again(
     assert again.counts == [20, 15]
     assert again.stored[:30] == rows[20:]
     reaches((55, 0), s)
+
+
+def test_a_batch_that_fails_is_held(kept: MakeStream) -> None:
+    s = kept("interest")
+    query = Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=20)
+    query.run()
+    s.fill(50)
+
+    def fail(number: int) -> None:
+        if number == 1:
+            raise SinkFailed
+
+    with pytest.raises(SinkFailed):
+        query.run(fail)
+    reaches((20, 30), s)
+    assert left(s) == list(range(21, 51))
+    assert query.run().sequences == list(range(21, 51))
+    reaches((50, 0), s)
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
@@ -206,10 +217,9 @@ def test_several_streams(kept: MakeStream) -> None:
     wait_until(lambda: left(added) == [], "what is left of the stream", 60)
 
 
-@pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_publishers_at_work(spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str) -> None:
-    s = kept(retention)
-    run(spark, s, tmp_path)
+@contextlib.contextmanager
+def publishing(s: Stream) -> Iterator[None]:
+    """A thread publishes with a connection of its own until the block ends."""
     end = threading.Event()
 
     def publish() -> None:
@@ -221,19 +231,42 @@ def test_publishers_at_work(spark: SparkSession, kept: MakeStream, tmp_path: Pat
 
     thread = threading.Thread(target=publish)
     thread.start()
-    query_run = Run()
     try:
-        frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100)
-        query = start(frame, tmp_path, query_run)
-        query_run.wait_for(300, query)
+        yield
     finally:
         end.set()
         thread.join()
+
+
+def test_publishers_at_work(kept: MakeStream) -> None:
+    s = kept("workqueue")
+    query = Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100)
+    query.run()
+    rows: list[Any] = []
+    with publishing(s):
+        while len(rows) < 300:
+            rows += query.run().rows
+    rows += query.run().rows
+    assert position(s) == (len(s.messages), 0)
+    assert [(row["sequence"], bytes(row["data"])) for row in rows] == [
+        (at, s.messages[at].data) for at in sorted(s.messages)
+    ]
+    assert left(s) == []
+
+
+@pytest.mark.full
+def test_publishers_at_work_beside_a_running_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+    s = kept("interest")
+    run(spark, s, tmp_path)
+    seen = Run()
+    with publishing(s):
+        query = start(streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100), tmp_path, seen)
+        seen.wait_for(300, query)
     query.processAllAvailable()
     wait_until(lambda: position(s) == (len(s.messages), 0), "the commit of the last batch")
     query.stop()
-    assert query_run.sequences == sorted(s.messages)
-    assert [bytes(row["data"]) for row in query_run.rows] == [s.messages[at].data for at in sorted(s.messages)]
+    assert seen.sequences == sorted(s.messages)
+    assert [bytes(row["data"]) for row in seen.rows] == [s.messages[at].data for at in sorted(s.messages)]
     wait_until(lambda: left(s) == [], "what is left of the stream", 60)
 
 
@@ -356,26 +389,23 @@ def test_the_consumer_is_deleted_while_the_query_is_down(kept: MakeStream, reten
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_the_consumer_is_deleted_while_the_query_runs(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str, running: list[StreamingQuery]
-) -> None:
+def test_the_consumer_is_deleted_while_the_query_runs(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    seen = Run()
-    query = start(streaming(spark, s.url, s.name, durable=DURABLE), tmp_path, seen)
-    running.append(query)
-    wait_until(lambda: consumers(s.url, s.name) == [DURABLE], "the consumer")
-    s.fill(5)
-    seen.wait_for(5, query)
-    s.publisher.api(f"CONSUMER.DELETE.{s.name}.{DURABLE}")
+    query = Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=5)
+    query.run()
+    s.fill(10)
+
+    def delete(number: int) -> None:
+        if number == 0:
+            s.publisher.api(f"CONSUMER.DELETE.{s.name}.{DURABLE}")
+
     if retention == "interest":
-        wait_until(lambda: query.exception() is not None, "the query's end")
-        failure = query.exception()
-        assert failure is not None
-        assert refusal(failure)[0] == "DataLossError"
+        with pytest.raises(JetStreamError) as caught:
+            query.run(delete)
+        assert refusal_of(caught.value)[0] == "DataLossError"
     else:
-        wait_until(lambda: consumers(s.url, s.name) == [DURABLE], "the consumer again")
-        s.fill(5)
-        seen.wait_for(10, query)
+        assert query.run(delete).sequences == list(range(1, 11))
+        assert consumers(s.url, s.name) == [DURABLE]
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
@@ -399,30 +429,23 @@ def test_another_consumer_has_the_work(kept: MakeStream) -> None:
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_two_queries_on_one_consumer(
-    spark: SparkSession, kept: MakeStream, tmp_path: Path, retention: str, running: list[StreamingQuery]
-) -> None:
+def test_two_queries_on_one_consumer(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    one, two = Run(), Run()
-    frame = streaming(spark, s.url, s.name, durable=DURABLE)
-    first = start(frame, tmp_path / "one", one)
-    running.append(first)
-    wait_until(lambda: consumers(s.url, s.name) == [DURABLE], "the first query's consumer")
-    s.fill(5)
-    one.wait_for(5, first)
-    second = start(frame, tmp_path / "two", two)
-    running.append(second)
-    wait_until(lambda: first.exception() is not None, "the end of the first query")
-    failure = first.exception()
-    assert failure is not None
-    kind, said = refusal(failure)
+    first, second = (Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=5) for _ in range(2))
+    first.run()
+    s.fill(10)
+    rows: list[int] = []
+    with pytest.raises(JetStreamError) as caught:
+        first.run(lambda number: rows.extend(second.run().sequences))
+    kind, said = refusal_of(caught.value)
     assert kind == "JetStreamError"
     assert f"another run has taken over consumer {DURABLE} of stream {s.name} (option durable)" in said
+    assert rows == list(range(1, 11))
     s.fill(5)
-    wait_until(lambda: bool(two.sequences) and two.sequences[-1] == 10, "the second query goes on")
-    assert second.isActive
+    assert second.run().sequences == list(range(11, 16))
 
 
+@pytest.mark.full
 def test_one_frame_twice_in_a_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
     """Spark makes one source of it."""
     s = kept("workqueue")
@@ -432,6 +455,7 @@ def test_one_frame_twice_in_a_query(spark: SparkSession, kept: MakeStream, tmp_p
     wait_until(lambda: left(s) == [], "what is left of the stream", 60)
 
 
+@pytest.mark.full
 def test_two_frames_in_a_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
     """Spark makes two sources of them, and each wants the consumer."""
     s = kept("workqueue")
@@ -463,17 +487,16 @@ def test_a_work_queue_without_direct_gets(kept: MakeStream) -> None:
     assert consumers(s.url, s.name) == []
 
 
-def test_a_batch_takes_nothing_from_a_work_queue(spark: SparkSession, kept: MakeStream) -> None:
+def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
     s = kept("workqueue")
     s.fill(20)
     held(s)
-    assert stored(batch(spark, s.url, s.name, readWith="direct", minPartitions=2)) == s.rows()
+    given = {"servers": s.url, "stream": s.name}
+    rows = calls.rows({**given, "readWith": "direct", "minPartitions": 2})
+    assert [as_stored(row) for row in rows] == s.rows()
     assert left(s) == list(range(1, 21))
-    with pytest.raises(AnalysisException) as caught:
-        batch(spark, s.url, s.name).collect()
-    kind, said = refusal(caught.value)
-    assert kind == "OptionError"
-    assert "a batch can look at its messages with readWith=direct, and removes none of them" in said
+    with pytest.raises(OptionError, match="a batch can look at its messages with readWith=direct, and removes none"):
+        calls.planned("b", given)
 
 
 @pytest.mark.parametrize("retention", [None, "limits", "interest"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source.offsets import Offset, StreamPosition
@@ -198,7 +199,7 @@ def test_messages_that_a_replica_did_not_know_yet(server: NatsServer, monkeypatc
     create(server.url, "S")
     fill(server.url, "S", 10)
     planner = driver(server.url, subjects="S.a")
-    view = planner._views["S"]
+    view = planner._probes["S"]
     known = iter([view.peek(5)])
     current = view.last
     monkeypatch.setattr(view, "last", lambda: next(known, None) or current())
@@ -300,7 +301,7 @@ def test_planning_leaves_no_consumers_behind(server: NatsServer) -> None:
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     wanted = sparse(server.url, max_consumers=1)
     given = driver(server.url).options.connection
-    view = StreamProbe(lambda: connect(given), "S", ("S.rare",), lambda: 30.0)
+    view = StreamProbe(Requests(lambda _: connect(given), 30.0), "S", ("S.rare",))
     reading = pulls(server.url, part_of(server.url, "S"))
     next(reading)
     with ThreadPoolExecutor(1) as pool:
@@ -517,7 +518,7 @@ def test_questions_to_a_stream(server: NatsServer) -> None:
 
     def view(*filters: str) -> StreamProbe:
         given = driver(server.url).options.connection
-        return StreamProbe(lambda: connect(given), "S", filters, lambda: 5.0)
+        return StreamProbe(Requests(lambda _: connect(given), 5.0), "S", filters)
 
     every, rare, both, none = view(), view("S.rare"), view("S.rare", "S.often.1"), view("S.none")
     assert [each.pending(1) for each in (every, rare, both, none)] == [3000, 60, len(matching(3000, ",S.often.1")), 0]

@@ -12,6 +12,7 @@ from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OptionEr
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.jsapi import purge_request
 from spark_jetstream.source import durable
+from spark_jetstream.source.durable import SEVERAL_FILTERS_LEVEL, ConsumerState, consumer_state
 from spark_jetstream.testing import NatsServer
 from tests.support.progress import (
     RETENTIONS,
@@ -57,7 +58,7 @@ def test_limits(nats_server: NatsServer, stream: Maker, caplog: pytest.LogCaptur
 
 def test_what_is_made(nats_server: NatsServer, stream: Maker) -> None:
     for retention in RETENTIONS:
-        several = retention != "workqueue" or level_of(nats_server) >= durable.SEVERAL_FILTERS_LEVEL
+        several = retention != "workqueue" or level_of(nats_server) >= SEVERAL_FILTERS_LEVEL
         for filters in ((), ("a",), *([("a", "b.*")] if several else [])):
             made = stream(retention=retention)
             full = tuple(f"{made.subject}.{each}" for each in filters)
@@ -119,7 +120,7 @@ def test_other_consumers_of_an_interest_stream_keep_what_they_need(nats_server: 
 def test_work_queue(nats_server: NatsServer, stream: Maker, filters: tuple[str, ...]) -> None:
     made = stream(retention="workqueue")
     url = nats_server.url
-    if len(filters) > 1 and level_of(nats_server) < durable.SEVERAL_FILTERS_LEVEL:
+    if len(filters) > 1 and level_of(nats_server) < SEVERAL_FILTERS_LEVEL:
         refused(url, made)
         return
     run = run_of(url, *(f"{made.subject}.{each}" for each in filters))
@@ -277,7 +278,7 @@ def test_a_commit_whose_fate_is_never_known(nats_server: NatsServer, stream: Mak
     with pytest.raises(RequestTimeout):
         run.commit(state_of(nats_server.url, made.name), 6)
     wire.after = lambda subject: None
-    # It may have been carried out, which is no move by somebody else.
+    # It may have been carried out, which is no move by another client.
     run.check(state_of(nats_server.url, made.name))
     run.commit(state_of(nats_server.url, made.name), 6)
     assert kept(made) == (6, 9, 4)
@@ -488,14 +489,14 @@ def test_where_nothing_is_lost_with_the_consumer_no_warning_is_needed(
 
 def test_a_reply_that_lacks_a_field() -> None:
     body: dict[str, Any] = {"config": {}, "delivered": {"consumer_seq": 0, "stream_seq": 6}}
-    assert durable.seen(body, "look") == durable.ConsumerState({}, 7, 0, None, "", 0, 0.0)
+    assert consumer_state(body, "look") == ConsumerState({}, 7, 0, None, "", 0, 0.0)
     wrong: dict[str, Any]
     for wrong in ({"config": None}, {"delivered": {}}, {"delivered": {"consumer_seq": 1, "stream_seq": 6}}):
         with pytest.raises(ProtocolError, match="cannot look"):
-            durable.seen({**body, **wrong}, "look")
+            consumer_state({**body, **wrong}, "look")
     for config in ({"metadata": {"_nats.level": "new"}}, {"inactive_threshold": "1s"}):
         with pytest.raises(ProtocolError, match="cannot look"):
-            durable.seen({**body, "config": config}, "look")
+            consumer_state({**body, "config": config}, "look")
 
 
 def test_a_purge_of_nothing_is_no_purge_of_everything() -> None:

@@ -45,7 +45,7 @@ def test_another_run_takes_over(
         second.open(state_of(url, made.name), fresh=False)
     said = [record.getMessage() for record in caplog.records if record.name.endswith("source.progress")]
     assert len(said) == 1
-    assert "goes on with consumer query (option durable) at sequence 4, which another run has had since 2" in said[0]
+    assert "continues with consumer query (option durable) at sequence 4, which another run has had since 2" in said[0]
     before = kept(made)
     for each in both(first, state_of(url, made.name), 8):
         with pytest.raises(JetStreamError, match=r"another run has taken over .* \(option durable\) at 2") as raised:
@@ -120,7 +120,7 @@ def test_moved_on_past_messages_that_are_there(nats_server: NatsServer, stream: 
     run.commit(state_of(url, made.name), 4)
     forward(url, made.name, 7)
     for each in both(run, state_of(url, made.name), 5):
-        with pytest.raises(JetStreamError, match="was moved from sequence 4 to 7 by somebody else, past messages"):
+        with pytest.raises(JetStreamError, match="was moved from sequence 4 to 7 by another client, past messages"):
             each()
     assert made.state()["messages"] == 9
 
@@ -178,7 +178,7 @@ def test_a_purge_of_its_subject_only(nats_server: NatsServer, stream: Maker, cap
     run.commit(state_of(url, made.name), 3)
     made.purge(filter=f"{made.subject}.a")
     run.check(state_of(url, made.name))
-    assert "by a purge or by somebody else" in caplog.text
+    assert "by a purge or by another client" in caplog.text
     run.commit(state_of(url, made.name), 10)
     run.check(state_of(url, made.name))
 
@@ -199,7 +199,7 @@ def test_moved_back(nats_server: NatsServer, stream: Maker, retention: str) -> N
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_somebody_else_pulls(nats_server: NatsServer, stream: Maker, retention: str) -> None:
+def test_another_client_pulls(nats_server: NatsServer, stream: Maker, retention: str) -> None:
     made = stream(retention=retention)
     url = nats_server.url
     run = run_of(url)
@@ -207,7 +207,7 @@ def test_somebody_else_pulls(nats_server: NatsServer, stream: Maker, retention: 
     made.fill(9)
     take(url, made.name, "query", 1)
     for each in both(run, state_of(url, made.name), 5):
-        with pytest.raises(JetStreamError, match="somebody else pulls messages from consumer query"):
+        with pytest.raises(JetStreamError, match="another client pulls messages from consumer query"):
             each()
     # What happened is known once it was said: the next run goes on.
     again = run_of(url, fail=False)

@@ -20,6 +20,7 @@ import pytest
 
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
@@ -223,7 +224,7 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     assert consumers(server.url, "S") == []
     assert found + sequences(read) == ALL
     given = options(server.url)
-    view = DirectProbe(lambda: connect(given), "S", ("S.a",), lambda: 5.0)
+    view = DirectProbe(Requests(lambda _: connect(given), 5.0), "S", ("S.a",))
     assert (view.state().last_seq, view.pending(1), view.pending(COUNT + 1)) == (COUNT, COUNT, 0)
     assert [view.peek(5), view.last()] != [None, None]
     assert view.first_after(0) is not None
@@ -276,7 +277,7 @@ def test_without_the_parser_reading_is_slow_and_right(server: NatsServer, monkey
 def test_planning_learns_what_it_learns_from_consumers(server: NatsServer, filters: tuple[str, ...]) -> None:
     create(server.url, "G", allow_direct=True)
     given = options(server.url)
-    views = [kind(lambda: connect(given), "G", filters, lambda: 5.0) for kind in (DirectProbe, StreamProbe)]
+    views = [kind(Requests(lambda _: connect(given), 5.0), "G", filters) for kind in (DirectProbe, StreamProbe)]
 
     def ask(view: Any) -> list[Any]:
         after = [0, views[1].state().last_timestamp, views[1].state().last_timestamp + 1]
@@ -415,7 +416,7 @@ def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> N
     version = re.compile(rb'"version":"[^"]*"')
     proxy.drop(lambda frame: version.sub(b'"version":"2.10.29"', frame) if frame.startswith(b"INFO") else frame)
     given = options(proxy.url)
-    view = DirectProbe(lambda: connect(given), "S", (), lambda: 5.0)
+    view = DirectProbe(Requests(lambda _: connect(given), 5.0), "S", ())
     for ask in (lambda: sequences(direct(proxy.url, part_of(server.url, "S"))), view.state, lambda: view.pending(1)):
         with pytest.raises(
             JetStreamError, match=r"readWith=direct needs nats-server 2\.11 or newer, and this is 2\.10\.29"
@@ -479,7 +480,7 @@ def test_the_permissions_of_a_reader(lacks: str | None) -> None:
         # The last message is gone, so only the leader can say that the range is complete.
         api(admin, "STREAM.MSG.DELETE.S", {"seq": 700, "no_erase": True})
         part = part_of(admin, "S", count=699)
-        view = DirectProbe(lambda: connect(reader), "S", (), lambda: 5.0)
+        view = DirectProbe(Requests(lambda _: connect(reader), 5.0), "S", ())
         if lacks is None:
             assert sequences(direct(reader, part)) == ALL[:699]
             assert (view.pending(1), view.pending(700), view.state().messages) == (699, 0, 699)
@@ -594,7 +595,7 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
     assert not caught.value.retriable
     assert found == ALL[: len(found)]
     # It has nothing to do with patience.
-    view = DirectProbe(lambda: connect(options(server.url)), "S", (), lambda: 30.0)
+    view = DirectProbe(Requests(lambda _: connect(options(server.url)), 30.0), "S", ())
     for ask in (view.state, lambda: view.pending(1)):
         with pytest.raises(JetStreamError, match=said):
             ask()

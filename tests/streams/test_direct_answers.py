@@ -17,6 +17,7 @@ import pytest
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
@@ -447,7 +448,7 @@ def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
 
 @pytest.fixture
 def view(to_fake: Callable[[float], Connection]) -> Callable[..., DirectProbe]:
-    return lambda *filters: DirectProbe(lambda: to_fake(5), "S", filters, lambda: 0.5)
+    return lambda *filters: DirectProbe(Requests(lambda _: to_fake(5), 0.5), "S", filters)
 
 
 def test_counting(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
@@ -493,7 +494,7 @@ def test_counting_on_a_stream_that_does_not_allow_it(fake: FakeJetStream, view: 
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(503, "nobody answers direct gets of stream S"), (408, "stream S: 408 Huh")]
+    ("code", "said"), [(503, "no server answers direct gets of stream S"), (408, "stream S: 408 Huh")]
 )
 def test_counting_where_a_status_answers(
     fake: FakeJetStream, view: Callable[..., DirectProbe], code: int, said: str
@@ -512,4 +513,4 @@ def test_counting_where_a_status_answers(
 
 def test_counting_where_nothing_answers(fake: FakeJetStream, to_fake: Callable[[float], Connection]) -> None:
     in_turn(fake, lambda _: [])
-    assert DirectProbe(lambda: to_fake(5), "S", (), lambda: 5.0).pending(1) == COUNT
+    assert DirectProbe(Requests(lambda _: to_fake(5), 5.0), "S", ()).pending(1) == COUNT

@@ -18,6 +18,7 @@ import pytest
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import Messages
@@ -365,7 +366,7 @@ def has_messages(url: str, stream: str, count: int) -> bool:
 
 def found_bucket(url: str, **given: str) -> SourceBucket:
     parsed = SourceOptions.from_spark({**QUICK, "servers": url, **given}, streaming=False)
-    return find_bucket(lambda: connect(parsed.connection), parsed, 1.0)
+    return find_bucket(Requests(lambda _: connect(parsed.connection), 1.0), parsed)
 
 
 def test_a_bucket_and_its_filters(stream: Make, nats_server: NatsServer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,22 +14,21 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import ArrayType, BinaryType, LongType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import LongType, StructType
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, Column, arrow_schema
 from tests.support.queries import Run, refusal_in
 
+
+def _struct(columns: Sequence[Column]) -> StructType:
+    return from_arrow_schema(arrow_schema([column.name for column in columns], columns))
+
+
 SEQUENCE = StructType().add("sequence", LongType())
-ROWS = (
-    StructType()
-    .add("stream", StringType())
-    .add("subject", StringType())
-    .add("sequence", LongType())
-    .add("timestamp", TimestampType())
-    .add("headers", MapType(StringType(), ArrayType(StringType())))
-    .add("data", BinaryType())
-)
+ROWS = _struct(COLUMNS)
+BUCKET_ROWS = _struct(BUCKET_COLUMNS)
 QUERY = "11111111-2222-3333-4444-555555555555"
 
 Writer = DataSourceWriter | DataSourceStreamWriter
@@ -72,20 +71,32 @@ def sequences(mode: str, options: Mapping[str, object]) -> list[int]:
     return [number for part in partitions for rows in reader.read(part) for number in rows.column(0).to_pylist()]
 
 
+def tasks(options: Mapping[str, object], schema: StructType = SEQUENCE) -> list[list[Row]]:
+    """The rows that each task of a batch reads, in all columns of the schema."""
+    reader = data_source(options).reader(schema)
+    return [[row for rows in reader.read(part) for row in _rows(rows)] for part in reader.partitions()]
+
+
+def rows(options: Mapping[str, object], schema: StructType = ROWS) -> list[Row]:
+    """The rows of a batch, task after task."""
+    return [row for task in tasks(options, schema) for row in task]
+
+
 class Query:
     """A streaming query that reads what is there and stops, as with the trigger availableNow.
 
     Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
     """
 
-    def __init__(self, url: str, stream: str, **options: object) -> None:
-        self.options = {"servers": url, "stream": stream, **options}
+    def __init__(self, url: str, stream: str | None = None, **options: object) -> None:
+        self.options = {"servers": url, **({} if stream is None else {"stream": stream}), **options}
+        self.schema = ROWS if stream is not None else BUCKET_ROWS
         self.end: dict[str, Any] | None = None
         self.ends: list[dict[str, Any]] = []
 
     def run(self, after_batch: Callable[[int], object] | None = None, /, **changed: object) -> Run:
         """Read it as a new process would, with other options if some have changed."""
-        reader: Any = data_source({**self.options, **changed}).streamReader(ROWS)
+        reader: Any = data_source({**self.options, **changed}).streamReader(self.schema)
         run = Run()
         self.ends = []
         try:
@@ -101,10 +112,10 @@ class Query:
                     reader.commit(start)
                 parts = reader.partitions(start, end)
                 run.batches[number] = [row for part in parts for batch in reader.read(part) for row in _rows(batch)]
-                self.end = start = end
-                self.ends.append(end)
                 if after_batch is not None:
                     after_batch(number)
+                self.end = start = end
+                self.ends.append(end)
         finally:
             close_all()
         return run
@@ -117,12 +128,14 @@ def _written(offset: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of all columns as `queries.plain` gives them."""
-    micros = batch.column(3).cast(pa.int64()).to_pylist()
-    columns = [column.to_pylist() for column in batch.columns]
-    headers = [None if found is None else dict(found) for found in columns[4]]
-    columns[3:5] = [micros, headers]
-    return [Row(**dict(zip(ROWS.names, values, strict=True))) for values in zip(*columns, strict=True)]
+    """The rows of a batch, with times and headers as `queries.plain` gives them."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    values = {
+        name: (each.cast(pa.int64()) if name == "timestamp" else each).to_pylist() for name, each in columns.items()
+    }
+    if "headers" in values:
+        values["headers"] = [None if headers is None else dict(headers) for headers in values["headers"]]
+    return [Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
 
 
 # Writing

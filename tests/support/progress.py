@@ -12,8 +12,9 @@ from nats.js.client import JetStreamContext
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.protocol.stream import StreamState, stream_state
-from spark_jetstream.source import durable as pure
+from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
 from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
@@ -40,7 +41,7 @@ class Wire:
         self.before: Callable[[str], None] = lambda subject: None
         self.after: Callable[[str], None] = lambda subject: None
 
-    def __call__(self) -> Connection:
+    def __call__(self, seconds: float) -> Connection:
         return cast(Connection, self)
 
     @property
@@ -71,7 +72,7 @@ def run_of(
 ) -> Progress:
     """A run of a query."""
     wire = Wire(where) if isinstance(where, str) else where
-    return Progress(wire, durable, filters, lambda: patience, fail_on_data_loss=fail)
+    return Progress(Requests(wire, patience), durable, filters, fail_on_data_loss=fail)
 
 
 def state_of(url: str, name: str) -> StreamState:
@@ -161,7 +162,7 @@ def level_of(server: NatsServer) -> int:
 
 def can_move(server: NatsServer) -> bool:
     """Whether the server can move consumers."""
-    return level_of(server) >= pure.RESET_LEVEL
+    return level_of(server) >= RESET_LEVEL
 
 
 def both(run: Progress, state: StreamState, sequence: int) -> list[Callable[[], None]]:

@@ -29,10 +29,10 @@ def plain(frame: DataFrame) -> DataFrame:
 
 def stored(frame: DataFrame) -> list[Stored]:
     """All rows of a frame with all columns, in the order in which they come."""
-    return [_stored(row) for row in plain(frame).collect()]
+    return [as_stored(row) for row in plain(frame).collect()]
 
 
-def _stored(row: Row) -> Stored:
+def as_stored(row: Row) -> Stored:
     return Stored(row["stream"], row["subject"], row["sequence"], row["timestamp"], row["headers"], bytes(row["data"]))
 
 
@@ -76,7 +76,7 @@ class Run:
     @property
     def stored(self) -> list[Stored]:
         """All rows in plain Python; the columns must all have been read."""
-        return [_stored(row) for row in self.rows]
+        return [as_stored(row) for row in self.rows]
 
     def take(self, frame: DataFrame, number: int) -> None:
         """For `foreachBatch`."""
