@@ -267,6 +267,7 @@ def server() -> Iterator[NatsServer]:
         yield running
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_kills_at_any_moment(server: NatsServer, tmp_path: Path) -> None:
     with Strikes(server, tmp_path / "job") as strikes:

@@ -91,6 +91,7 @@ def files(job: Job) -> int:
     return len(list((job.folder / "rows").glob("part-*")))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)  # six drivers, one after the other
 def test_a_driver_that_is_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
     # When to kill, by the state that the job started with: last committed batch, files, batches in the sink's log.

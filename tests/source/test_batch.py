@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.support import calls
-from tests.support.queries import as_stored, batch, stored, wait_until
+from tests.support.queries import batch, stored, wait_until
 from tests.support.streams import Stored, Stream
 
 MakeStream = Callable[..., Stream]
@@ -25,11 +25,6 @@ ONLY = "sequence bigint"
 def sequences(s: Stream, **options: object) -> list[int]:
     """The sequences of all rows, task after task."""
     return calls.sequences("b", {"servers": s.url, "stream": s.name, **options})
-
-
-def rows(s: Stream, **options: object) -> list[Stored]:
-    """All rows with all columns, task after task."""
-    return [as_stored(row) for row in calls.rows({"servers": s.url, "stream": s.name, **options})]
 
 
 def tasks(s: Stream, **options: object) -> list[list[int]]:
@@ -143,7 +138,7 @@ def test_subject_filters(stream: MakeStream) -> None:
         ("elsewhere.>", set()),
     ):
         expected = [row for row in s.rows() if row.subject.removeprefix(f"{s.subject}.") in chosen]
-        assert rows(s, subjects=subjects.replace("NAME", s.subject)) == expected
+        assert calls.stored(s, subjects=subjects.replace("NAME", s.subject)) == expected
 
 
 def test_several_streams_in_one_query(stream: MakeStream) -> None:
@@ -151,14 +146,14 @@ def test_several_streams_in_one_query(stream: MakeStream) -> None:
     one.fill(15)
     two.fill_in_turn(20, ["a", "b"])
     names = f"{two.name}, {empty.name},{one.name}"
-    assert rows(one, stream=names) == in_order(one.rows() + two.rows())
+    assert calls.stored(one, stream=names) == in_order(one.rows() + two.rows())
     start = json.dumps({one.name: 10, two.name: 5, empty.name: 1})
     end = json.dumps({one.name: 12, two.name: 21, empty.name: 1})
     expected = in_order(one.rows(10, 11) + two.rows(*between(5, 21)))
-    assert rows(one, stream=names, startingOffsets=start, endingOffsets=end) == expected
+    assert calls.stored(one, stream=names, startingOffsets=start, endingOffsets=end) == expected
     # A filter applies to each of them.
     subjects = f"{two.subject}.b,{one.subject}.none"
-    assert rows(one, stream=names, subjects=subjects) == two.rows(*range(2, 21, 2))
+    assert calls.stored(one, stream=names, subjects=subjects) == two.rows(*range(2, 21, 2))
 
 
 def test_tasks_of_a_stream_without_gaps(spark: SparkSession, stream: MakeStream) -> None:
@@ -235,10 +230,10 @@ def test_nothing_to_read(spark: SparkSession, stream: MakeStream) -> None:
     # Emptied by a purge, and with sequences that go on behind it.
     s.fill(10)
     s.purge()
-    assert rows(s) == []
-    assert rows(s, subjects=f"{s.subject}.a", minPartitions=3) == []
+    assert calls.stored(s) == []
+    assert calls.stored(s, subjects=f"{s.subject}.a", minPartitions=3) == []
     start = json.dumps({s.name: 11})
-    assert rows(s, startingOffsets=start) == []
+    assert calls.stored(s, startingOffsets=start) == []
     s.fill(2)
     assert sequences(s, startingOffsets=start) == [11, 12]
 
@@ -267,13 +262,13 @@ def test_how_messages_are_fetched_makes_no_difference(stream: MakeStream) -> Non
         {"fetchBatch": 100_000, "fetchMaxBytes": "512m", "fetchTimeout": "10m"},
     )
     for options in several:
-        assert rows(s, **options) == s.rows()
+        assert calls.stored(s, **options) == s.rows()
 
 
 def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     s.fill(500)
-    assert len(rows(s, subjects=f"{s.subject}.a", minPartitions=3)) == 500
+    assert len(calls.stored(s, subjects=f"{s.subject}.a", minPartitions=3)) == 500
     # A task that is not read to its end.
     assert len(batch(spark, s.url, s.name, fetchBatch=5).limit(7).collect()) == 7
     wait_until(lambda: s.state()["consumer_count"] == 0, "the consumers are gone", 10)
@@ -284,8 +279,8 @@ def test_an_interest_stream_is_read_with_a_warning(stream: MakeStream, caplog: p
     holder = {"durable_name": "holder", "ack_policy": "explicit"}
     s.publisher.api(f"CONSUMER.CREATE.{s.name}.holder", {"stream_name": s.name, "config": holder})
     s.fill(10)
-    assert rows(s) == s.rows()
-    assert rows(s, subjects=f"{s.subject}.a", maxMessagesPerPartition=3) == s.rows()
+    assert calls.stored(s) == s.rows()
+    assert calls.stored(s, subjects=f"{s.subject}.a", maxMessagesPerPartition=3) == s.rows()
     assert f"stream {s.name} keeps messages only as long as its consumers are interested" in caplog.text
     # Reading took nothing away.
     assert s.state()["messages"] == 10

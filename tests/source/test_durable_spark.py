@@ -13,14 +13,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, OptionError
-from spark_jetstream.options import SourceOptions
-from spark_jetstream.source.planner import Planner
 from tests.support import calls
 from tests.support.calls import Query, refusal_of
+from tests.support.planning import driver
 from tests.support.publish import Publisher
-from tests.support.queries import Run, as_stored, available_now, offsets, refusal, start, streaming, wait_until
+from tests.support.queries import Run, available_now, offsets, refusal, start, streaming, wait_until
 from tests.support.reading import consumers
 from tests.support.streams import Stream
 
@@ -492,8 +490,7 @@ def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
     s.fill(20)
     held(s)
     given = {"servers": s.url, "stream": s.name}
-    rows = calls.rows({**given, "readWith": "direct", "minPartitions": 2})
-    assert [as_stored(row) for row in rows] == s.rows()
+    assert calls.stored(s, readWith="direct", minPartitions=2) == s.rows()
     assert left(s) == list(range(1, 21))
     with pytest.raises(OptionError, match="a batch can look at its messages with readWith=direct, and removes none"):
         calls.planned("b", given)
@@ -503,22 +500,16 @@ def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
 def test_a_first_batch_that_is_planned_again(kept: MakeStream, retention: str | None) -> None:
     """Spark asks again where to begin when a query dies in its first batch, whose end is in the checkpoint by then."""
     s = kept(retention or "limits")
-    given = {"servers": s.url, "stream": s.name, "startingOffsets": "latest"}
-    given |= {"durable": DURABLE} if retention else {}
-    options = SourceOptions.from_spark(given, streaming=True)
-
-    def driver() -> Planner:
-        return Planner(options, lambda patience: connect(options.connection, patience=patience))
-
+    given: dict[str, Any] = {"startingOffsets": "latest", **({"durable": DURABLE} if retention else {})}
     if retention == "interest":
         held(s)
     s.fill(5)
-    first = driver()
+    first = driver(s.url, s.name, **given)
     begin = first.initial()
     s.fill(10)
     end = first.latest(begin, limited=False)
     s.fill(10)
-    second = driver()
+    second = driver(s.url, s.name, **given)
     ranges = second.ranges(second.initial(), end)
     ranges += second.ranges(end, second.latest(end, limited=False))
     assert [(each.first, each.end) for each in ranges] == [(6, 26)]

@@ -293,11 +293,12 @@ def fail_as_stream(
     ("options", "schema", "kind", "sentence"),
     [
         ({"steam": "S"}, None, "OptionError", "there is no option steam; did you mean stream"),
-        (
+        pytest.param(
             {"startingOffsets": '{"ORDERS": 10}'},
             None,
             "OptionError",
             ".* at sequence 10, but the first message kept .*",
+            marks=pytest.mark.full,
         ),
         (
             {"password": WRONG},
@@ -305,7 +306,13 @@ def fail_as_stream(
             "AuthenticationFailed",
             r".* refused the credentials \(options user and password\)",
         ),
-        ({}, "sequence bigint, key string", "SchemaError", 'there is no column "key"; did you mean .*'),
+        pytest.param(
+            {},
+            "sequence bigint, key string",
+            "SchemaError",
+            'there is no column "key"; did you mean .*',
+            marks=pytest.mark.full,
+        ),
     ],
     ids=["load", "plan", "connect", "schema"],
 )
@@ -344,6 +351,7 @@ def test_secrets_show_nowhere(spark: SparkSession, server: Server, tmp_path: Pat
         assert PASSWORD not in text
 
 
+@pytest.mark.full
 def test_a_password_in_a_url_shows_where_spark_shows_options(
     spark: SparkSession, server: Server, tmp_path: Path, spark_log: SparkLog
 ) -> None:

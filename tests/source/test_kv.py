@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 from nats.js.client import JetStreamContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_jetstream.schema import BUCKET_COLUMNS
 from tests.docs.test_docs import blocks
+from tests.support import calls
+from tests.support.calls import BUCKET_ROWS, Query, refusal_of
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.publish import Message
-from tests.support.queries import Run, available_now, plain, refusal, start, wait_until
+from tests.support.queries import Run, plain, start, wait_until
 from tests.support.streams import Stream
 
 Make = Callable[..., Stream]
@@ -41,14 +43,18 @@ def table(spark: SparkSession, bucket: Stream, /, **given: object) -> DataFrame:
     return spark.read.format("jetstream").options(**options(bucket, **given)).load()
 
 
-def feed(spark: SparkSession, bucket: Stream, /, **given: object) -> DataFrame:
-    return spark.readStream.format("jetstream").options(**options(bucket, **given)).load()
+def feed(bucket: Stream, /, **given: object) -> Query:
+    return Query(bucket.url, bucket=name_of(bucket), **given)
 
 
-def entries(rows: DataFrame | Run) -> list[Entry]:
+def rows(bucket: Stream, /, **given: object) -> list[Row]:
+    """The rows of a batch."""
+    return calls.rows(options(bucket, **given), BUCKET_ROWS)
+
+
+def entries(rows: list[Row]) -> list[Entry]:
     """Key, value and operation of all rows, in the order in which they come."""
-    found = rows.rows if isinstance(rows, Run) else rows.collect()
-    return [(row["key"], None if row["value"] is None else bytes(row["value"]), row["operation"]) for row in found]
+    return [(row["key"], row["value"], row["operation"]) for row in rows]
 
 
 @pytest.fixture
@@ -81,9 +87,9 @@ def test_the_current_table(spark: SparkSession, prices: Stream) -> None:
     assert table(spark, prices, readWith="consumer", keys="milk").collect() == []
 
 
-def test_all_revisions(spark: SparkSession, prices: Stream) -> None:
-    frame = table(spark, prices, history="true")
-    assert [(row.revision, row.key, row.operation) for row in frame.collect()] == [
+def test_all_revisions(prices: Stream) -> None:
+    revisions = rows(prices, history="true")
+    assert [(row.revision, row.key, row.operation) for row in revisions] == [
         (1, "fruit.apple", "PUT"),
         (3, "milk", "PUT"),
         (4, "fruit.apple", "PUT"),
@@ -91,9 +97,9 @@ def test_all_revisions(spark: SparkSession, prices: Stream) -> None:
         (6, "fruit.pear", "PURGE"),
         (7, "fruit.pear", "PUT"),
     ]
-    assert [row.value for row in frame.collect() if row.operation != "PUT"] == [None, None]
-    part = table(spark, prices, history="true", startingOffsets=f'{{"{name_of(prices)}": 4}}', readWith="direct")
-    assert [row.revision for row in part.collect()] == [4, 5, 6, 7]
+    assert [row.value for row in revisions if row.operation != "PUT"] == [None, None]
+    part = rows(prices, history="true", startingOffsets=f'{{"{name_of(prices)}": 4}}', readWith="direct")
+    assert [row.revision for row in part] == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +111,10 @@ def test_all_revisions(spark: SparkSession, prices: Stream) -> None:
         ("fruit", [], []),
     ],
 )
-def test_filters_of_keys(
-    spark: SparkSession, prices: Stream, tmp_path: Path, keys: str, current: list[str], revisions: list[int]
-) -> None:
-    assert [row.key for row in table(spark, prices, keys=keys).collect()] == current
-    assert [row.revision for row in table(spark, prices, keys=keys, history="true").collect()] == revisions
-    run = available_now(feed(spark, prices, keys=keys), tmp_path)
+def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revisions: list[int]) -> None:
+    assert [row.key for row in rows(prices, keys=keys)] == current
+    assert [row.revision for row in rows(prices, keys=keys, history="true")] == revisions
+    run = feed(prices, keys=keys).run()
     assert [row["revision"] for row in run.rows] == revisions
 
 
@@ -124,29 +128,29 @@ def test_some_columns(spark: SparkSession, prices: Stream) -> None:
     assert [row.value for row in values.collect()] == [b"1", b"3", b"4", None, None, b""]
 
 
-def test_one_revision_of_each_key_read_directly(spark: SparkSession, stream: Make) -> None:
+def test_one_revision_of_each_key_read_directly(stream: Make) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=1)
     for number in range(30):
         put(bucket, f"k{number % 10}", b"%d" % number)
     put(bucket, "k3", headers=DELETED)
     expected = {f"k{number % 10}": b"%d" % number for number in range(20, 30) if number != 23}
     for way in ("direct", "consumer"):
-        assert {row.key: row.value for row in table(spark, bucket, readWith=way).collect()} == expected
+        assert {row.key: row.value for row in rows(bucket, readWith=way)} == expected
 
 
-def test_a_mirrored_bucket(spark: SparkSession, stream: Make, prices: Stream, tmp_path: Path) -> None:
+def test_a_mirrored_bucket(stream: Make, prices: Stream) -> None:
     mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name})
     mirror.wait_for(6)
-    frame = table(spark, mirror, keys="fruit.*")
-    assert [(row.bucket, row.key, row.revision) for row in frame.collect()] == [
+    assert [(row.bucket, row.key, row.revision) for row in rows(mirror, keys="fruit.*")] == [
         (name_of(mirror), "fruit.apple", 4),
         (name_of(mirror), "fruit.pear", 7),
     ]
-    assert [row.revision for row in table(spark, mirror, history="true").collect()] == [1, 3, 4, 5, 6, 7]
-    run = available_now(feed(spark, mirror, keys="milk"), tmp_path)
-    assert entries(run) == [("milk", b"3", "PUT"), ("milk", None, "DELETE")]
+    assert [row.revision for row in rows(mirror, history="true")] == [1, 3, 4, 5, 6, 7]
+    run = feed(mirror, keys="milk").run()
+    assert entries(run.rows) == [("milk", b"3", "PUT"), ("milk", None, "DELETE")]
 
 
+@pytest.mark.full
 def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(spark: SparkSession, stream: Make) -> None:
     keys, rounds = 100_000, 10
     bucket = make_bucket(stream, max_msgs_per_subject=rounds)
@@ -191,26 +195,31 @@ def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(spark
 
 
 @pytest.mark.parametrize("way", ["consumer", "direct"])
-def test_the_change_feed(spark: SparkSession, stream: Make, tmp_path: Path, way: str) -> None:
+def test_the_change_feed(stream: Make, way: str) -> None:
     bucket = make_bucket(stream)
     put(bucket, "a", b"1")
     put(bucket, "b", b"2")
-    frame = feed(spark, bucket, readWith=way)
-    assert entries(available_now(frame, tmp_path)) == [("a", b"1", "PUT"), ("b", b"2", "PUT")]
+    frame = feed(bucket, readWith=way)
+    assert entries(frame.run().rows) == [("a", b"1", "PUT"), ("b", b"2", "PUT")]
     put(bucket, "a", b"3")
     put(bucket, "b", headers=DELETED)
     put(bucket, "a", headers=PURGED)
-    run = available_now(frame, tmp_path)
-    assert entries(run) == [("b", None, "DELETE"), ("a", None, "PURGE")]  # the purge took the put with it
+    run = frame.run()
+    assert entries(run.rows) == [("b", None, "DELETE"), ("a", None, "PURGE")]  # the purge took the put with it
     assert {row["bucket"] for row in run.rows} == {name_of(bucket)}
-    assert entries(available_now(frame, tmp_path)) == []
+    assert entries(frame.run().rows) == []
 
 
 def test_a_running_feed(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=1)
     put(bucket, "a", b"1")
     run = Run()
-    query = start(feed(spark, bucket, startingOffsets="latest"), tmp_path, run, processingTime="0 seconds")
+    query = start(
+        spark.readStream.format("jetstream").options(**options(bucket, startingOffsets="latest")).load(),
+        tmp_path,
+        run,
+        processingTime="0 seconds",
+    )
     try:
         wait_until(lambda: bool(query.recentProgress), "the query's start")
         put(bucket, "b", b"2")
@@ -219,61 +228,61 @@ def test_a_running_feed(spark: SparkSession, stream: Make, tmp_path: Path) -> No
         run.wait_for(2, query)
     finally:
         query.stop()
-    assert entries(run) == [("b", b"2", "PUT"), ("a", None, "DELETE")]
+    assert entries(run.rows) == [("b", b"2", "PUT"), ("a", None, "DELETE")]
 
 
-def test_what_expires_leaves_a_marker(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+def test_what_expires_leaves_a_marker(stream: Make) -> None:
     # The server keeps what has a shorter life than a marker for as long as one.
     bucket = make_bucket(stream, allow_msg_ttl=True, subject_delete_marker_ttl=15 * SECOND)
     put(bucket, "session", b"1", (("Nats-TTL", "1s"),))
     put(bucket, "stays", b"2")
-    frame = feed(spark, bucket)
-    first = entries(available_now(frame, tmp_path))
+    frame = feed(bucket)
+    first = entries(frame.run().rows)
     assert first[-1] == ("stays", b"2", "PUT")
     wait_until(lambda: int(bucket.state()["last_seq"]) == 3, "the marker")  # which is there for 15 seconds
-    assert entries(available_now(frame, tmp_path)) == [("session", None, "PURGE")]
-    assert entries(table(spark, bucket)) == [("stays", b"2", "PUT")]
-    assert entries(table(spark, bucket, history="true")) == [("stays", b"2", "PUT"), ("session", None, "PURGE")]
+    assert entries(frame.run().rows) == [("session", None, "PURGE")]
+    assert entries(rows(bucket)) == [("stays", b"2", "PUT")]
+    assert entries(rows(bucket, history="true")) == [("stays", b"2", "PUT"), ("session", None, "PURGE")]
 
 
-def test_where_a_feed_begins(spark: SparkSession, prices: Stream, tmp_path: Path) -> None:
+def test_where_a_feed_begins(prices: Stream) -> None:
     name = name_of(prices)
-    run = available_now(feed(spark, prices, startingOffsets=json.dumps({name: 5})), tmp_path / "offsets")
+    run = feed(prices, startingOffsets=json.dumps({name: 5})).run()
     assert [row["revision"] for row in run.rows] == [5, 6, 7]
     moment = prices.stored_time(6)
     text = datetime.fromtimestamp(moment // SECOND, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
     given = f"{text}.{moment % SECOND:09d}Z"
-    run = available_now(feed(spark, prices, startingTimestamp=given), tmp_path / "time")
+    run = feed(prices, startingTimestamp=given).run()
     assert [row["revision"] for row in run.rows] == [6, 7]
     with pytest.raises(Exception, match=r"names bucket .OTHER., which option bucket does not"):
-        available_now(feed(spark, prices, startingOffsets='{"OTHER": 5}'), tmp_path / "other")
+        feed(prices, startingOffsets='{"OTHER": 5}').run()
 
 
 # What goes by design, and what does not
 
 
-def test_superseded_revisions_are_no_loss(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+def test_superseded_revisions_are_no_loss(stream: Make) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=1, max_bytes=1 << 20)
-    frame = feed(spark, bucket)
+    frame = feed(bucket)
     put(bucket, "a", b"0")
-    assert entries(available_now(frame, tmp_path)) == [("a", b"0", "PUT")]
+    assert entries(frame.run().rows) == [("a", b"0", "PUT")]
     for number in range(1, 20):
         put(bucket, "a", b"%d" % number)
         put(bucket, "b", b"%d" % number)
-    assert entries(available_now(frame, tmp_path)) == [("a", b"19", "PUT"), ("b", b"19", "PUT")]
+    assert entries(frame.run().rows) == [("a", b"19", "PUT"), ("b", b"19", "PUT")]
 
 
-def test_expired_revisions_are_no_loss(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+def test_expired_revisions_are_no_loss(stream: Make) -> None:
     bucket = make_bucket(stream, allow_msg_ttl=True)
-    frame = feed(spark, bucket, startingOffsets="latest")
-    assert entries(available_now(frame, tmp_path)) == []
+    frame = feed(bucket, startingOffsets="latest")
+    assert entries(frame.run().rows) == []
     put(bucket, "a", b"1", (("Nats-TTL", "1s"),))
     put(bucket, "b", b"2", (("Nats-TTL", "1s"),))
     bucket.wait_for(0)
-    assert entries(available_now(frame, tmp_path)) == []
+    assert entries(frame.run().rows) == []
     put(bucket, "c", b"3")
-    assert entries(available_now(frame, tmp_path)) == [("c", b"3", "PUT")]
-    assert entries(table(spark, bucket)) == [("c", b"3", "PUT")]
+    assert entries(frame.run().rows) == [("c", b"3", "PUT")]
+    assert entries(rows(bucket)) == [("c", b"3", "PUT")]
 
 
 def deleted_and_created_again(bucket: Stream) -> None:
@@ -291,17 +300,15 @@ def emptied(bucket: Stream) -> None:
     ("happened", "said"),
     [(deleted_and_created_again, "was deleted and created again"), (emptied, "went before being read")],
 )
-def test_a_bucket_that_lost_what_it_held(
-    spark: SparkSession, stream: Make, tmp_path: Path, happened: Callable[[Stream], None], said: str
-) -> None:
+def test_a_bucket_that_lost_what_it_held(stream: Make, happened: Callable[[Stream], None], said: str) -> None:
     bucket = make_bucket(stream)
     put(bucket, "a", b"1")
-    frame = feed(spark, bucket)
-    available_now(frame, tmp_path)
+    frame = feed(bucket)
+    frame.run()
     happened(bucket)
     with pytest.raises(Exception, match=said) as caught:
-        available_now(frame, tmp_path)
-    kind, sentence = refusal(caught.value)
+        frame.run()
+    kind, sentence = refusal_of(caught.value)
     assert kind == "DataLossError"
     assert bucket.name in sentence
 
@@ -353,7 +360,7 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: Make, tmp_path: 
         ({"readWith": "direct"}, "option readWith cannot be direct for the current table of KV_"),
     ],
 )
-def test_errors_name_the_option(spark: SparkSession, prices: Stream, given: dict[str, Any], said: str) -> None:
+def test_errors_name_the_option(prices: Stream, given: dict[str, Any], said: str) -> None:
     with pytest.raises(Exception, match=said) as caught:
-        table(spark, prices, **given).collect()
-    assert refusal(caught.value)[0] == "OptionError"
+        rows(prices, **given)
+    assert refusal_of(caught.value)[0] == "OptionError"

@@ -482,6 +482,7 @@ def test_the_server_crashes(nats_server_factory: Callable[..., NatsServer], rete
     close_all()
 
 
+@pytest.mark.full
 def test_a_leader_is_killed(nats_cluster: NatsCluster) -> None:
     url = nats_cluster.url
     for retention in RETENTIONS:

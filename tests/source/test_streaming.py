@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DataLossError
-from spark_jetstream.options import SourceOptions
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
+from tests.support import calls, planning
 from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
@@ -98,15 +97,14 @@ def test_available_now_reads_everything_in_limited_batches(
     }
 
 
-@pytest.mark.parametrize(("literal", "counts"), [(True, [30, 30, 30, 10]), (False, [30, 30, 30, 10])])
-def test_limits_count_messages_that_match(stream: MakeStream, literal: bool, counts: list[int]) -> None:
+def test_limits_count_messages_that_match(stream: MakeStream) -> None:
     s = stream()
     s.fill_in_turn(300, ["a", "b", "c"])
     s.fill(500)
-    subjects = f"{s.subject}.b" if literal else f"*.b,{s.subject}.d"
-    run = Query(s.url, s.name, subjects=subjects, maxMessagesPerTrigger=30).run()
-    assert run.counts == counts
-    assert run.sequences == list(range(2, 300, 3))
+    for subjects in (f"{s.subject}.b", f"*.b,{s.subject}.d"):
+        run = Query(s.url, s.name, subjects=subjects, maxMessagesPerTrigger=30).run()
+        assert run.counts == [30, 30, 30, 10]
+        assert run.sequences == list(range(2, 300, 3))
 
 
 def test_limits_count_messages_that_are_still_there(stream: MakeStream) -> None:
@@ -166,42 +164,23 @@ def test_once_reads_everything_whatever_the_limit(spark: SparkSession, stream: M
     assert run.sequences == between(1, 51)
 
 
-def test_available_now_stops_at_what_was_there_when_it_began(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path
-) -> None:
+def test_available_now_stops_at_what_was_there_when_it_began(stream: MakeStream) -> None:
     s = stream()
     s.fill(25)
-    frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=10)
-    run = Run()
-
-    def publish_more(rows: DataFrame, number: int) -> None:
-        run.take(rows, number)
-        s.fill(10)
-
-    query = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(publish_more)
-    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    query = Query(s.url, s.name, maxMessagesPerTrigger=10)
+    run = query.run(lambda number: s.fill(10))
     assert run.counts == [10, 10, 5]
     assert run.sequences == between(1, 26)
-    # The next run takes what came meanwhile.
-    assert available_now(frame, tmp_path).sequences == between(26, 56)
+    # The next run reads what was published during the first one.
+    assert query.run().sequences == between(26, 56)
 
 
-def test_tasks_of_a_micro_batch(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_tasks_of_a_micro_batch(stream: MakeStream) -> None:
     s = stream()
-    s.fill(100)
-    options = {"maxMessagesPerTrigger": 60, "maxMessagesPerPartition": 20, "minPartitions": 2}
-    run = Run()
-    found: list[int] = []
-
-    def look(rows: DataFrame, number: int) -> None:
-        found.append(rows.rdd.getNumPartitions())
-        run.take(rows, number)
-
-    frame = streaming(spark, s.url, s.name, ONLY, **options)
-    query = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(look)
-    assert query.trigger(availableNow=True).start().awaitTermination(60)
-    assert found == [3, 2]
-    assert run.sequences == between(1, 101)
+    s.fill(60)
+    options = {"servers": s.url, "stream": s.name, "minPartitions": 2}
+    assert len(calls.planned("s", {**options, "maxMessagesPerPartition": 20})) == 3
+    assert len(calls.planned("s", {**options, "maxMessagesPerPartition": 60})) == 2
 
 
 # When a batch starts
@@ -211,9 +190,7 @@ def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) ->
     """The decision itself, with a clock of the test's own."""
     s = stream()
     now = 1000.0
-    options = {"servers": s.url, "stream": s.name, "minMessagesPerTrigger": "10", "maxTriggerDelay": "60s"}
-    parsed = SourceOptions.from_spark(options, streaming=True)
-    driver = Planner(parsed, lambda patience: connect(parsed.connection, patience=patience), lambda: now)
+    driver = planning.driver(s.url, s.name, clock=lambda: now, minMessagesPerTrigger=10, maxTriggerDelay="60s")
     begin = driver.initial()
     try:
         # Nothing there: no time runs.
@@ -244,6 +221,7 @@ def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) ->
         close_all()
 
 
+@pytest.mark.full
 def test_a_query_waits_for_a_worthwhile_batch(
     spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
 ) -> None:
@@ -263,6 +241,7 @@ def test_a_query_waits_for_a_worthwhile_batch(
         running.pop().stop()
 
 
+@pytest.mark.full
 def test_a_query_waits_no_longer_than_its_delay(
     spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
 ) -> None:
@@ -301,18 +280,13 @@ def test_messages_that_come_while_the_query_runs(
     assert 0 not in run.counts
 
 
-def test_starting_with_what_comes_next(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
-) -> None:
+def test_starting_with_what_comes_next(stream: MakeStream) -> None:
     s = stream()
     s.fill(10)
-    run = Run()
-    frame = streaming(spark, s.url, s.name, ONLY, startingOffsets="latest")
-    running.append(start(frame, tmp_path, run))
-    wait_until(lambda: running[0].status["message"] == "Waiting for data to arrive", "the query is idle")
+    query = Query(s.url, s.name, startingOffsets="latest")
+    assert query.run().counts == FIRST
     s.fill(5)
-    run.wait_for(5, running[0])
-    assert run.sequences == between(11, 16)
+    assert query.run().sequences == between(11, 16)
 
 
 @pytest.mark.parametrize("by_time", [False, True])
@@ -497,42 +471,6 @@ def test_an_accepted_loss_is_over(stream: MakeStream) -> None:
     assert query.run().sequences == [7, 8]
 
 
-@pytest.mark.parametrize("others", [3, 8])
-def test_a_lost_tail_is_noticed(
-    nats_server_factory: Callable[..., NatsServer],
-    tmp_path: Path,
-    others: int,
-) -> None:
-    """The server forgets messages that were read, and gives their sequences to others."""
-    server = nats_server_factory(store_dir=tmp_path / "store")
-    s = Stream(server.url, f"TAIL{others}")
-    s.fill(6)
-    s.publisher.close()
-    server.stop()
-    shutil.copytree(tmp_path / "store", tmp_path / "older")
-    server.start()
-    s.reconnect()
-    s.fill(4)
-    query = Query(s.url, s.name)
-    assert query.run().sequences == between(1, 11)
-    s.publisher.close()
-    server.stop()
-    shutil.rmtree(tmp_path / "store")
-    (tmp_path / "older").rename(tmp_path / "store")
-    server.start()
-    s.reconnect()
-    s.messages.clear()
-    sequences = s.send(*(Message(f"{s.subject}.other", f"other {number}".encode()) for number in range(others)))
-    assert sequences == between(7, 7 + others)
-    with pytest.raises(DataLossError) as caught:
-        query.run()
-    assert f"stream {s.name} lost its tail" in str(caught.value)
-    assert "sequence 10" in str(caught.value)
-    assert "failOnDataLoss=false to go on at sequence 7" in str(caught.value)
-    assert query.run(failOnDataLoss="false").stored == s.rows()
-    s.publisher.close()
-
-
 def test_messages_purged_while_the_query_runs(stream: MakeStream) -> None:
     s = stream()
     s.fill(30)
@@ -557,51 +495,41 @@ def test_superseded_messages_are_no_loss(stream: MakeStream) -> None:
 
 @pytest.fixture(scope="module")
 def haystack() -> Iterator[Stream]:
-    """1,000,000 messages of which one in 10,000 is at `hay.needle`, in a memory stream."""
+    """200,000 messages of which one in 10,000 is at `hay.needle`, in a memory stream."""
     with NatsServer() as server:
         s = Stream(server.url, "HAY", storage="memory")
         straw = Message("hay.straw", b"x" * 20).frame()
-        for _ in range(100):
+        for _ in range(20):
             s.publisher.pour(straw, 9_999, Message("hay.needle", b"needle"))
         yield s
         s.publisher.close()
 
 
 def test_a_filter_that_matches_one_message_in_10_000(haystack: Stream) -> None:
-    needles = list(range(10_000, 1_000_001, 10_000))
+    needles = list(range(10_000, 200_001, 10_000))
     with WireProxy(haystack.url) as proxy:
-        run = Query(proxy.url, haystack.name, subjects="hay.needle", maxMessagesPerTrigger=40).run()
-        assert run.counts == [40, 40, 20]
+        run = Query(proxy.url, haystack.name, subjects="hay.needle", maxMessagesPerTrigger=8).run()
+        assert run.counts == [8, 8, 4]
         assert run.sequences == needles
-        # A million messages are more than 60 MB on the wire; the needles are less than 20 KB.
+        # All messages are more than 12 MB on the wire; the needles are less than 4 KB.
         assert proxy.bytes_to_client < 200_000
         run = Query(proxy.url, haystack.name, subjects="*.needle").run()
-        assert run.counts == [100]
+        assert run.counts == [20]
         assert run.sequences == needles
         assert proxy.bytes_to_client < 400_000
 
 
-def test_other_traffic_makes_no_empty_batches(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
-) -> None:
+def test_other_traffic_makes_no_empty_batches(stream: MakeStream) -> None:
     s = stream()
     s.fill(10, "noise")
     s.fill(2, "wanted")
-    with WireProxy(s.url) as proxy:
-        polls = Polls(proxy)
-        run = Run()
-        frame = streaming(spark, proxy.url, s.name, ONLY, subjects=f"{s.subject}.wanted")
-        running.append(start(frame, tmp_path, run))
-        run.wait_for(2, running[0])
-        for _ in range(4):
-            s.fill(100, "noise")
-            polls.wait_for_more()
-        assert planned(tmp_path) == 1
-        s.fill(3, "wanted")
-        run.wait_for(5, running[0])
-        assert run.counts == [2, 3]
-        assert planned(tmp_path) == 2
-        running.pop().stop()
+    query = Query(s.url, s.name, subjects=f"{s.subject}.wanted")
+    assert query.run().counts == [2]
+    for _ in range(2):
+        s.fill(100, "noise")
+        assert query.run().batches == {}
+    s.fill(3, "wanted")
+    assert query.run().counts == [3]
 
 
 def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
@@ -621,11 +549,9 @@ def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
 def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
     """What does not match comes and goes; the offset keeps up, or a restart could not tell it from a loss."""
     s = stream(max_msgs=100)
-    options = {"servers": s.url, "stream": s.name, "subjects": f"{s.subject}.wanted"}
-    parsed = SourceOptions.from_spark(options, streaming=True)
 
     def new_driver() -> Planner:
-        return Planner(parsed, lambda patience: connect(parsed.connection, patience=patience))
+        return planning.driver(s.url, s.name, subjects=f"{s.subject}.wanted")
 
     try:
         s.fill(3, "wanted")

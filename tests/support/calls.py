@@ -19,7 +19,8 @@ from pyspark.sql.types import LongType, StructType
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, Column, arrow_schema
-from tests.support.queries import Run, refusal_in
+from tests.support.queries import Run, as_stored, refusal_in
+from tests.support.streams import Stored, Stream
 
 
 def _struct(columns: Sequence[Column]) -> StructType:
@@ -82,13 +83,18 @@ def rows(options: Mapping[str, object], schema: StructType = ROWS) -> list[Row]:
     return [row for task in tasks(options, schema) for row in task]
 
 
+def stored(stream: Stream, /, **options: object) -> list[Stored]:
+    """The rows of a batch of a stream in plain Python, task after task."""
+    return [as_stored(row) for row in rows({"servers": stream.url, "stream": stream.name, **options})]
+
+
 class Query:
     """A streaming query that reads what is there and stops, as with the trigger availableNow.
 
     Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
     """
 
-    def __init__(self, url: str, stream: str | None = None, **options: object) -> None:
+    def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
         self.options = {"servers": url, **({} if stream is None else {"stream": stream}), **options}
         self.schema = ROWS if stream is not None else BUCKET_ROWS
         self.end: dict[str, Any] | None = None
