@@ -21,7 +21,7 @@ from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
 from tests.support.client import ask
-from tests.support.permissions import PASSWORD, Account, Case, Trial
+from tests.support.permissions import PASSWORD, Account, Case, Trial, sampled
 from tests.support.permitted_reading import (
     CONSUMING,
     CREATE,
@@ -125,17 +125,15 @@ def test_the_configuration_of_a_user() -> None:
 
 # -- behind a domain --
 
-HUB = {"domain": "hub"}
 CASES = [
-    Case("read", need("read", stream="S"), filled, read_all_ways, {"CONSUMER.DELETE": read_all_ways}, given=HUB),
-    Case("read-direct", need("read-direct", stream="S"), filled, partial(read_all_ways, readWith="direct"), given=HUB),
+    Case("read", need("read", stream="S"), filled, read_all_ways, {"CONSUMER.DELETE": read_all_ways}),
+    Case("read-direct", need("read-direct", stream="S"), filled, partial(read_all_ways, readWith="direct")),
     Case(
         "durable",
         merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[])),
         partial(made, retention="interest"),
         durable,
         {"CONSUMER.DELETE": durable},
-        given=HUB,
     ),
     Case(
         "write-exactly-once",
@@ -143,14 +141,12 @@ CASES = [
         made,
         write_exactly_once,
         {"CONSUMER.DELETE": write_exactly_once},
-        given=HUB,
     ),
     Case(
         "kv-write",
         tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without),
         bucket_kv_beside_a_stream,
         kv_store,
-        given=HUB,
     ),
 ]
 MAY = {
@@ -161,20 +157,18 @@ MAY = {
 }
 
 
-@pytest.fixture(scope="module")
-def trial() -> Iterator[Trial]:
-    """A server with a domain, and the accounts of all cases."""
-    cases = [replace(case, may=MAY.get(case.name, ())) for case in CASES]
-    with Trial(cases, "jetstream { domain: hub }").running() as running:
-        yield running
+CASES = [replace(case, may=MAY.get(case.name, ()), given={"domain": "hub"}) for case in CASES]
+CONFIG = "jetstream { domain: hub }"
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(
-    name: str, trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(name: str, trial: Trial) -> None:
     trial.run(name)
+
+
+@pytest.mark.parametrize("name", sampled(CASES, "read-direct"))
+def test_each_permission_is_needed_behind_a_domain(name: str, trial: Trial) -> None:
+    trial.run_without_each(name)
 
 
 class Linked(Account):
@@ -189,8 +183,7 @@ class Linked(Account):
 
 
 @pytest.mark.usefixtures("no_connection_left")
-def test_a_server_of_another_domain_checks_subjects_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> None:
     behind = partial(need, prefix="$JS.leaf.API")
     lines = merged(
         behind("read", stream="S"),
@@ -240,10 +233,7 @@ A{self._number} {{ users: [
 
 
 @pytest.mark.usefixtures("no_connection_left")
-def test_behind_another_account(
-    nats_server_factory: Callable[..., NatsServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+def test_behind_another_account(nats_server_factory: Callable[..., NatsServer]) -> None:
     foreign = partial(need, prefix="OWNER.API")
     sets = [
         foreign("read", stream="S"),

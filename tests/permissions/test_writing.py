@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from spark_jetstream.permissions import LEDGER
-from spark_jetstream.sink import ledger
-from tests.support.permissions import Case, Trial
+from tests.support.permissions import Case, Trial, sampled
 from tests.support.permitted_reading import CONSUMING, CREATE, bucket_objects, made, need, nothing
 from tests.support.permitted_writing import (
     bucket_kv_beside_a_stream,
@@ -81,16 +78,11 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def trial() -> Iterator[Trial]:
-    """A server with the accounts of all cases."""
-    with Trial(CASES).running() as running:
-        yield running
-
-
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_the_permissions_are_enough_and_each_is_needed(
-    name: str, trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+def test_the_permissions_are_enough(name: str, trial: Trial) -> None:
     trial.run(name)
+
+
+@pytest.mark.parametrize("name", sampled(CASES, "write", "ensure-stream"))
+def test_each_permission_is_needed(name: str, trial: Trial) -> None:
+    trial.run_without_each(name)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied, RequestTimeout, RowRefused
@@ -175,22 +177,31 @@ class Trial:
             server.kill()  # it would wait five seconds for the rest of a restore
 
     def run(self, name: str) -> None:
-        """All of the permissions are enough, each of them is needed, and they are not more than enough."""
-        case, accounts = self.cases[name]
-        with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(lambda each: tried(case, *each), accounts))
-        close_all()
-        wrong = [each for each in found if each]
-        assert not wrong, "\n".join(wrong)
-
-
-def tried(case: Case, missing: Permission | None, account: Account) -> str:
-    """What is not as it should be, or nothing."""
-    case.prepare(account)
-    if missing is None:
+        """Check that the permissions are enough, and not more than enough."""
+        case, ((_, account), *_) = self.cases[name]
+        case.prepare(account)
         refused_elsewhere(case, account)
         case.work(account)
-        return ""
+        close_all()
+
+    def run_without_each(self, name: str) -> None:
+        """Check that each permission is needed."""
+        case, (_, *accounts) = self.cases[name]
+        with ThreadPoolExecutor(8) as threads:
+            problems = list(filter(None, threads.map(lambda pair: problem_without(case, *pair), accounts)))
+        close_all()
+        assert not problems, "\n".join(problems)
+
+
+def sampled(cases: Sequence[Case], *quick: str) -> list[Any]:
+    """The names of cases as parameters of a test; all but ``quick`` run only with all tests."""
+    return [pytest.param(case.name, marks=[] if case.name in quick else [pytest.mark.full]) for case in cases]
+
+
+def problem_without(case: Case, missing: Permission | None, account: Account) -> str:
+    """What is wrong when this permission is missing; "" if the error names it, or the fallback works."""
+    assert missing is not None
+    case.prepare(account)
     if missing.without:
         fallback = next(each for part, each in case.fallbacks.items() if part in missing.subject)
         fallback(account)
