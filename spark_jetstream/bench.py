@@ -1,11 +1,4 @@
-"""Measures what the source and the sink reach with a server, without Spark: their own code, in this process.
-
-What was measured. Pure.
-
-Reading a range as a task of the source does it: by a pull consumer, or by direct gets; to record batches.
-
-Publishing as a task of the sink does it, and one message at a time.
-"""
+"""Measures the code of the source and of the sink against a server in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
@@ -33,7 +27,7 @@ from spark_jetstream.streams.pull import PullSettings, read_range
 
 @dataclass(frozen=True)
 class Rate:
-    """Messages that went through in some seconds. ``size`` is in bytes, payloads only."""
+    """Messages that were read or written. ``size`` is the sum of the payloads in bytes."""
 
     what: str
     messages: int
@@ -42,50 +36,56 @@ class Rate:
 
     @property
     def messages_per_second(self) -> float:
+        """Messages divided by seconds."""
         return self.messages / self.seconds
 
     @property
     def megabytes_per_second(self) -> float:
-        """In units of 1,000,000 bytes."""
+        """Payloads in units of 1,000,000 bytes, divided by seconds."""
         return self.size / self.seconds / 1e6
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """How long single requests took, in seconds, the quickest first; at least one."""
+    """Durations of single requests in seconds, sorted; at least one."""
 
     seconds: tuple[float, ...]
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Latencies:
-        """In any order. ValueError for none."""
+        """Return the latencies of unsorted durations. Raises ValueError if there are none."""
         if not seconds:
             raise ValueError("nothing was measured")
         return cls(tuple(sorted(seconds)))
 
     def percentile(self, percent: float) -> float:
-        """The time within which that many of a hundred were done (nearest rank)."""
+        """Return a percentile (nearest rank) in seconds."""
         rank = -(-len(self.seconds) * percent // 100)
         return self.seconds[min(max(int(rank), 1), len(self.seconds)) - 1]
 
 
+Tell = Callable[[int, int], None]
+"""Takes what is done and the total."""
+
 Read = Callable[[SequenceRange], Iterator[Messages]]
 
 
-def by_consumer(connect: Callable[[float], Connection], settings: PullSettings) -> Read:
-    """What reads a range with a pull consumer."""
+def by_consumer(connect: Connect, settings: PullSettings) -> Read:
+    """Return a reader of ranges that uses a pull consumer."""
     return lambda part: read_range(connect, part, settings, "bench")
 
 
-def by_direct_gets(connect: Callable[[float], Connection], settings: PullSettings) -> Read:
-    """What reads a range with direct gets."""
+def by_direct_gets(connect: Connect, settings: PullSettings) -> Read:
+    """Return a reader of ranges that uses direct gets."""
     return lambda part: read_direct(connect, part, settings, "bench")
 
 
-def read(
-    what: str, reader: Read, part: SequenceRange, tell: Callable[[int, int], None] = lambda done, total: None
-) -> Rate:
-    """Read a range, all columns decoded. `JetStreamError` when other messages come than ``part.count`` says."""
+def read(what: str, reader: Read, part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
+    """Read a range, all columns decoded.
+
+    Raises:
+        JetStreamError: Another number of messages came than ``part.count``.
+    """
     rows = size = 0
     began = time.perf_counter()
     for run in reader(part):
@@ -99,30 +99,28 @@ def read(
     return Rate(what, rows, size, seconds)
 
 
-Tell = Callable[[int, int], None]
-"""Called with what is done, and how much there is in all."""
-
 _ROWS = 10_000  # of a record batch, as Spark hands them to a task
 _COLUMNS = [("data", "binary"), ("subject", "string")]
 _LETTERS = b'abcdefghijklmnopqrstuvwxyz {}":,0123456789'
 
 
 def payload(size: int) -> bytes:
-    """So many bytes that look like text, the same each time."""
+    """Return ``size`` bytes that look like text, the same each time."""
     return bytes(random.Random(13).choices(_LETTERS, k=size))
 
 
 def write(
-    connect: Callable[[float], Connection],
+    connect: Connect,
     options: SinkOptions,
     subjects: list[str],
     count: int,
     data: bytes,
     tell: Tell = lambda done, total: None,
 ) -> Rate:
-    """Write ``count`` rows by one task, to ``subjects`` in turn; until every row has its acknowledgement.
+    """Write ``count`` rows to ``subjects`` in turn, by one task, until the server has acknowledged every row.
 
-    Raises `JetStreamError` when something else was stored than that, and what `write_task` raises.
+    Raises:
+        JetStreamError: Another number of rows was stored, or `write_task` raised it.
     """
     columns = SinkColumns.check(_COLUMNS, None)
     task = WriteTask(f"bench-{uuid.uuid4()}", 0, 0)
@@ -145,16 +143,18 @@ def _batches(subjects: list[str], count: int, data: bytes, tell: Tell) -> Iterat
 def latencies(
     connection: Connection, subject: str, count: int, data: bytes, tell: Tell = lambda done, total: None
 ) -> Latencies:
-    """Publish ``count`` messages one after the other, each when the one before is acknowledged.
+    """Publish ``count`` messages, each after the acknowledgement of the one before.
 
-    Raises the `ApiError` of a refusal, and what `Connection.request` raises.
+    Raises:
+        ApiError: The server refused a message.
+        JetStreamError: What `Connection.request` raises.
     """
     context = f"publish to {subject}"
-    took = []
+    seconds = []
     for number in range(count):
         began = time.perf_counter()
         answer = connection.request(subject, data, context=context)
-        took.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
         jsapi.reply(answer, context)
         tell(number + 1, count)
-    return Latencies.of(took)
+    return Latencies.of(seconds)

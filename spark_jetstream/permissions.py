@@ -1,13 +1,7 @@
-"""The least permissions of a NATS account for each thing that is done here, and a server's configuration of them.
+"""The least permissions of a NATS user for each purpose, and the server's configuration of them. Pure.
 
-`needed` has them as data, one line each: `docs/permissions.md` shows them, `spark-jetstream doctor` probes them, and
-tests run everything with them, and with each line left out. Pure.
-
-What one line of an account's permissions is, and the names that the subjects of such lines are made of. Pure.
-
-The least permissions for reading and writing: one function for each purpose of `permissions.PURPOSES`. Pure.
-
-The least permissions for administering: one function for each purpose of `permissions.PURPOSES`. Pure.
+One function for each of `PURPOSES` yields the permissions, and `needed` returns them. docs/permissions.md shows them,
+`spark-jetstream doctor` probes them, and tests run each purpose with them, and with each one left out.
 """
 
 from __future__ import annotations
@@ -28,10 +22,10 @@ PermissionKind = Literal["publish", "subscribe"]
 
 @dataclass(frozen=True)
 class Permission:
-    """One line of what an account is allowed: to publish to, or to subscribe to, the subjects that a filter matches.
+    """The permission to publish or to subscribe to the subjects that a filter matches.
 
-    ``why`` says what it is for. ``when`` says in which case it is needed, "" for always. ``without`` says what happens
-    where it is missing, for lines that things go on without; "" for a line whose absence is an error.
+    ``why`` says what needs it. ``when`` says in which case, "" for always. ``without`` says what happens if an optional
+    permission is missing; it is "" if the absence is an error.
     """
 
     subject: str
@@ -41,13 +35,13 @@ class Permission:
     kind: PermissionKind = "publish"
 
     def covers(self, other: Permission) -> bool:
-        """Whether it allows all that the other one does."""
+        """Return whether this permission includes the other one."""
         return self.kind == other.kind and common_subjects(self.subject, other.subject) == other.subject
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the lines are about. ``subjects``: None for whatever filters there may be."""
+    """The names in the subjects of permissions. ``subjects`` is None for any filters."""
 
     stream: str
     bucket: str
@@ -57,23 +51,23 @@ class Names:
     prefix: str
 
     def api(self, api_subject: str, **names: str) -> str:
-        """One of `api_subjects`, as a filter: what has no name is any."""
+        """Return a subject of `protocol.jsapi` as a filter, with wildcards for what has no name."""
         known = {"stream": self.stream, "consumer": "*", "filter": ">", "subject": ">"}
         return f"{self.prefix}.{api_subject.format(**{**known, **names})}"
 
     def data(self, subject: str) -> str:
-        """Where to publish what a Key-Value bucket stores on a subject: behind a domain or an API prefix, below it."""
+        """Return where to publish to a subject of a Key-Value bucket: below the prefix of a domain or account."""
         return subject if self.prefix == jsapi.DEFAULT_PREFIX else f"{self.prefix}.{subject}"
 
     def of(self, stream: str, subjects: Sequence[str] | None) -> Names:
-        """The same about another stream."""
+        """Return the names for another stream."""
         return replace(self, stream=stream, subjects=None if subjects is None else tuple(subjects))
 
 
 Lines = Iterator[Permission]
 
 LEDGER = LEDGER_BUCKET
-"""The Key-Value bucket in which exactly-once keeps its notes (`sink.ledger`)."""
+"""The Key-Value bucket of the exactly-once ledger (`sink.ledger`)."""
 
 # Reading
 
@@ -84,7 +78,7 @@ def read(names: Names) -> Lines:
 
 
 def _consumers(names: Names) -> Lines:
-    """What reading with consumers of one's own takes."""
+    """Yield the permissions for reading with consumers of each task."""
     yield from _creating(names, "*", "a consumer for each task")
     yield Permission(names.api(jsapi.CONSUMER_NEXT), "its messages")
     yield Permission(
@@ -95,7 +89,7 @@ def _consumers(names: Names) -> Lines:
 
 
 def _creating(names: Names, consumer: str, why: str) -> Lines:
-    """What creating consumers of this name takes: a single filter is part of the subject."""
+    """Yield the permissions for creating consumers of this name; a single filter is part of the subject."""
     if names.subjects is not None:
         yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, names.subjects), why)
         return
@@ -324,7 +318,7 @@ def restore(names: Names) -> Lines:
 
 
 def _bucket(names: Names) -> Lines:
-    """What making, changing and looking at the stream of a bucket takes."""
+    """Yield the permissions for creating, changing and reading the configuration of a bucket's stream."""
     yield Permission(names.api(jsapi.STREAM_NAMES), "names")
     yield Permission(names.api(jsapi.STREAM_LIST), "infos")
     yield Permission(names.api(jsapi.STREAM_INFO), "load, status, and how the bucket is set up")
@@ -334,7 +328,7 @@ def _bucket(names: Names) -> Lines:
 
 
 def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
-    """What reading through consumers takes; `filters` are (filter, what it is for) pairs, "" for none or several."""
+    """Yield the permissions for reading with consumers. `filters` are (filter, why); "" is none or several filters."""
     for subject, why in filters:
         yield Permission(jsapi.consumer_create(names.prefix, names.stream, "*", (subject,) if subject else ()), why)
     yield Permission(names.api(jsapi.CONSUMER_NEXT), "what they deliver")
@@ -402,7 +396,7 @@ PURPOSES: Mapping[str, str] = {
     "admin-objects": "make, read, write and remove an Object Store bucket",
     "admin-events": "hear events",
 }
-"""What an account can be allowed to do -> in words, as an infinitive without "to"."""
+"""What a user may be allowed to do -> a description, as an infinitive without "to"."""
 
 
 def needed(
@@ -416,17 +410,23 @@ def needed(
     inbox_prefix: str = "_INBOX",
     prefix: str = jsapi.DEFAULT_PREFIX,
 ) -> tuple[Permission, ...]:
-    """The least permissions for one of `PURPOSES`: all lines that it needs, none twice.
+    """Return the least permissions for one of `PURPOSES`, none twice.
 
-    ``stream`` is what is read, written or administered, ``*`` for any. ``bucket`` is that of the purposes with
-    a bucket. ``subjects`` are the filters of a read (option subjects; empty for none, None for whatever
-    filters there may be), or the subjects of a write's rows (wildcards allowed), or the keys of a bucket (or filters of
-    them; None and empty for all). ``durable`` is that option, ``*`` for any name, ``dead_letter`` option
-    deadLetterSubject. ``inbox_prefix`` is option inboxPrefix, and ``prefix`` what options apiPrefix or domain make of
-    ``$JS.API``. `ValueError` for another purpose, without a needed bucket, and for a write without subjects.
+    The purposes durable and durable-queue have only what they need beside read or read-direct; `merged` combines sets.
 
-    The purposes durable and durable-queue hold only what they need beside read, read-direct and the like; `merged` puts
-    several together.
+    Args:
+        purpose: One of `PURPOSES`.
+        stream: The stream that is read, written or administered, ``*`` for any.
+        bucket: The bucket of a purpose that has one.
+        subjects: The filters of a read (option subjects; empty for none, None for any), the subjects of the rows of a
+            write (wildcards allowed), or keys of a bucket and filters of keys (None and empty for all).
+        durable: Option durable, ``*`` for any name.
+        dead_letter: Option deadLetterSubject.
+        inbox_prefix: Option inboxPrefix.
+        prefix: The prefix of the JetStream API with options apiPrefix and domain.
+
+    Raises:
+        ValueError: The purpose is unknown, or needs a bucket or subjects.
     """
     if purpose not in _BUILDERS:
         raise ValueError(f"purpose {purpose!r} is none of {', '.join(PURPOSES)}")
@@ -440,20 +440,19 @@ def needed(
 
 
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
-    """The lines of several sets, in order, without those that another line covers.
+    """Return the permissions of several sets in order, without those that another permission covers.
 
-    The line that stays is needed as much as those that it covers: always if one of them is, and not to be done without
-    if one of them is not.
+    A permission that covers others is needed in any case, or not optional, if one of them is.
     """
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))
-    found: dict[tuple[PermissionKind, str], Permission] = {}
+    kept: dict[tuple[PermissionKind, str], Permission] = {}
     for line in lines:
         if any(other.covers(line) and not line.covers(other) for other in lines):
             continue
         covered = [other for other in lines if line.covers(other)]
         most = min(covered, key=lambda other: (bool(other.when), bool(other.without)))
-        found.setdefault((line.kind, line.subject), replace(line, when=most.when, without=most.without))
-    return tuple(found.values())
+        kept.setdefault((line.kind, line.subject), replace(line, when=most.when, without=most.without))
+    return tuple(kept.values())
 
 
 # Configuration of a server
@@ -462,9 +461,9 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
 def user_config(
     user: str, password: str, permissions: Iterable[Permission], *, notes: bool = False, indent: str = ""
 ) -> str:
-    """A user with these permissions and no others, in the language of nats-server's configuration.
+    """Return a user with these permissions and no others, in the syntax of nats-server's configuration.
 
-    ``notes`` adds to each line what it is for. ``indent`` stands in front of each line of the text.
+    ``notes`` adds a comment to each permission. Each line begins with ``indent``.
     """
     lines = list(permissions)
     text = [

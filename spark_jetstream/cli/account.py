@@ -1,4 +1,4 @@
-"""``spark-jetstream account``: what the account has, may have, and uses."""
+"""``spark-jetstream account``: limits and usage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ account = group("account", "The JetStream account: limits and usage.")
 
 @dataclass(frozen=True)
 class _Usage:
-    """One line: of what there is how much, ``reserved`` by streams with ``max_bytes``, and how much there may be."""
+    """A row of the table. ``reserved`` is what streams with ``max_bytes`` have set aside."""
 
     tier: str
     what: str
@@ -25,14 +25,14 @@ class _Usage:
 
     @property
     def allowed(self) -> str:
-        """The limit for people. One of consumers holds for each stream."""
+        """The limit for people. A limit of consumers applies to each stream."""
         if self.limit < 0:
             return "no limit"
         number = str(self.limit) if isinstance(self.limit, Bytes) else f"{self.limit:,}"
         return f"{number} each stream" if self.what == "consumers" else number
 
     def share(self, amount: int | None) -> str:
-        """How much of the limit that is; nothing where no limit is set for all of it."""
+        """Return the share of the limit; "" if no limit applies to the sum."""
         if amount is None or self.limit < 0 or self.what == "consumers":
             return ""
         return f"{100 * amount / self.limit:.1f}%" if self.limit else "none allowed"
@@ -44,18 +44,18 @@ def info(run: Run) -> None:
 
     Reserved is what streams have set aside with max_bytes, whether they use it or not.
     """
-    found = run.admin.account.info()
-    server = run.admin.account.server(found)
-    data = {**as_data(found), "server": {"version": server.version, "max_payload": server.max_payload}}
+    account_info = run.admin.account.info()
+    server = run.admin.account.server(account_info)
+    data = {**as_data(account_info), "server": {"version": server.version, "max_payload": server.max_payload}}
     pairs = {
         "server": server.version,
         "API level": f"{server.api_level} ({_known(server.api_since)})",
         "domain": server.domain,
         "largest message": Bytes(server.max_payload),
-        "API requests": found.api.total,
-        "of these failed": f"{found.api.errors:,}",
-        "now in work": f"{found.api.inflight:,}",
-        **_rules(found),
+        "API requests": account_info.api.total,
+        "of these failed": f"{account_info.api.errors:,}",
+        "now in work": f"{account_info.api.inflight:,}",
+        **_rules(account_info),
     }
     run.out.record(pairs, data=data)
     if run.out.as_json:
@@ -67,17 +67,17 @@ def info(run: Run) -> None:
         "% used": lambda each: each.share(each.used),
         "% reserved": lambda each: each.share(each.reserved),
     }
-    tiers = {"tier": lambda each: each.tier} if found.tiers else {}
+    tiers = {"tier": lambda each: each.tier} if account_info.tiers else {}
     run.out.text("")
-    run.out.table(_usage(found), {**tiers, "": lambda each: each.what, **columns}, data=vars, empty="")
+    run.out.table(_usage(account_info), {**tiers, "": lambda each: each.what, **columns}, data=vars, empty="")
 
 
 def _known(since: str) -> str:
     return since if since.startswith("before") else f"server {since}"
 
 
-def _usage(found: AccountInfo) -> Iterator[_Usage]:
-    for name, tier in (found.tiers or {"": found}).items():
+def _usage(info: AccountInfo) -> Iterator[_Usage]:
+    for name, tier in (info.tiers or {"": info}).items():
         limits = tier.limits
         yield _Usage(name, "storage", tier.storage, limits.max_storage, tier.reserved_storage)
         yield _Usage(name, "memory", tier.memory, limits.max_memory, tier.reserved_memory)
@@ -85,22 +85,20 @@ def _usage(found: AccountInfo) -> Iterator[_Usage]:
         yield _Usage(name, "consumers", tier.consumers, limits.max_consumers)
 
 
-def _rules(found: AccountInfo) -> dict[str, object]:
-    """The limits of single streams and consumers, where there are some."""
-    return {
-        words: value for name, tier in (found.tiers or {"": found}).items() for words, value in _rules_of(name, tier)
-    }
+def _rules(info: AccountInfo) -> dict[str, object]:
+    """Return the limits of single streams and consumers."""
+    return {text: value for name, tier in (info.tiers or {"": info}).items() for text, value in _rules_of(name, tier)}
 
 
 def _rules_of(name: str, tier: Tier) -> Iterator[tuple[str, object]]:
     limits = tier.limits
     of = f" of {name}" if name else ""
-    for words, limit in (
+    for text, limit in (
         ("one stream on disk", limits.storage_max_stream_bytes),
         ("one stream in memory", limits.memory_max_stream_bytes),
         ("unacknowledged of one consumer", limits.max_ack_pending),
     ):
         if limit > 0:
-            yield f"{words}{of}", limit
+            yield f"{text}{of}", limit
     if limits.max_bytes_required:
         yield f"max_bytes{of}", "required"

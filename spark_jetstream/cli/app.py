@@ -1,7 +1,7 @@
-"""What every command has in common: how it connects, ``--json``, and what its exit code says.
+"""What all commands share: connection options, ``--json``, and exit codes.
 
-A command is a function whose first parameter is the `Run`; its other parameters are arguments and options as typer
-reads them. `command` adds those that all commands share, so that they may stand anywhere on the line.
+A command is a function whose first parameter is the `Run`; its other parameters are arguments and options for typer.
+`command` adds the shared options, so a user may write them anywhere on the line.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.values import hidden
 
 FAILED, WRONG_USAGE, NOT_REACHED, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: it did not work, or a check found something; the command line is wrong; no server, or no answer; Ctrl-C.
-"""
+"""Exit codes: an error, or a check found something; a wrong command line; no server, or no reply; Ctrl-C."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PANEL = "Connection (as in the nats CLI)"
 
 
 @dataclass(frozen=True)
-class _Shared:
-    """An option of every command: its names, the connection option that it stands for, and its help."""
+class _SharedOption:
+    """An option of every command: its flags, the connection option that it sets, and its help."""
 
     flags: tuple[str, ...]
     option: str
@@ -47,28 +46,28 @@ class _Shared:
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """The same as a parameter of a function."""
+        """The option as a parameter of a function."""
         how = typer.Option(*self.flags, help=self.help, rich_help_panel=_PANEL, show_default=False)
         annotation = Annotated[bool | None, how] if self.kind is bool else Annotated[str | None, how]
         return inspect.Parameter(self.option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 CONNECTING = (
-    _Shared(("--server", "-s"), "servers", "NATS servers, separated by commas."),
-    _Shared(("--context",), "context", "A context of the nats CLI, or the path of one."),
-    _Shared(("--user",), "user", "User name."),
-    _Shared(("--password",), "password", "Password. Other users of this machine can see it: prefer a context."),
-    _Shared(("--token",), "token", "Token."),
-    _Shared(("--creds",), "credentialsFile", "Path of a .creds file."),
-    _Shared(("--nkey",), "nkeySeedFile", "Path of a file with a user NKey seed."),
-    _Shared(("--tlsca",), "tlsCaFile", "Path of the CA certificates (PEM)."),
-    _Shared(("--tlscert",), "tlsCertFile", "Path of the client's certificate (PEM)."),
-    _Shared(("--tlskey",), "tlsKeyFile", "Path of the client's key (PEM)."),
-    _Shared(("--tlsfirst/--no-tlsfirst",), "tlsHandshakeFirst", "TLS before the server says hello.", bool),
-    _Shared(("--js-domain",), "domain", "JetStream domain."),
-    _Shared(("--js-api-prefix",), "apiPrefix", "Prefix of another account's JetStream API."),
-    _Shared(("--inbox-prefix",), "inboxPrefix", "Prefix of the subjects on which replies come."),
-    _Shared(("--timeout",), "requestTimeout", "Time for one request, such as 5s."),
+    _SharedOption(("--server", "-s"), "servers", "NATS servers, separated by commas."),
+    _SharedOption(("--context",), "context", "A context of the nats CLI, or the path of one."),
+    _SharedOption(("--user",), "user", "User name."),
+    _SharedOption(("--password",), "password", "Password. Other users of this machine can see it: prefer a context."),
+    _SharedOption(("--token",), "token", "Token."),
+    _SharedOption(("--creds",), "credentialsFile", "Path of a .creds file."),
+    _SharedOption(("--nkey",), "nkeySeedFile", "Path of a file with a user NKey seed."),
+    _SharedOption(("--tlsca",), "tlsCaFile", "Path of the CA certificates (PEM)."),
+    _SharedOption(("--tlscert",), "tlsCertFile", "Path of the client's certificate (PEM)."),
+    _SharedOption(("--tlskey",), "tlsKeyFile", "Path of the client's key (PEM)."),
+    _SharedOption(("--tlsfirst/--no-tlsfirst",), "tlsHandshakeFirst", "TLS before the server says hello.", bool),
+    _SharedOption(("--js-domain",), "domain", "JetStream domain."),
+    _SharedOption(("--js-api-prefix",), "apiPrefix", "Prefix of another account's JetStream API."),
+    _SharedOption(("--inbox-prefix",), "inboxPrefix", "Prefix of the subjects on which replies come."),
+    _SharedOption(("--timeout",), "requestTimeout", "Time for one request, such as 5s."),
 )
 _MORE = inspect.Parameter(
     "more",
@@ -92,12 +91,12 @@ _AS_JSON = inspect.Parameter(
     annotation=Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)],
 )
 _CONTEXT = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-SHARED = (_AS_JSON, *(each.parameter for each in CONNECTING), _MORE)
-"""The parameters that all commands have."""
+SHARED = (_AS_JSON, *(option.parameter for option in CONNECTING), _MORE)
+"""The parameters of all commands."""
 
 
 class Run:
-    """One run of a command: where it connects to, and where it prints to."""
+    """One run of a command: its connection options and its output."""
 
     def __init__(self, options: Mapping[str, SecretStr], *, as_json: bool) -> None:
         self.given = dict(options)
@@ -106,12 +105,12 @@ class Run:
 
     @functools.cached_property
     def admin(self) -> JetStreamAdmin:
-        """A `JetStreamAdmin` by the command line, the environment, and the context that is selected."""
+        """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
         return JetStreamAdmin.from_environment(**self.given)
 
 
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
-    """Make a function a command of ``app``; its docstring is the help, and ends with the ``example``."""
+    """Return a decorator that makes a function a command of ``app``. Its docstring and ``example`` are the help."""
 
     def register(function: F) -> F:
         own = inspect.signature(function, eval_str=True)
@@ -129,12 +128,12 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
 
 
 def unwrapped(help: str) -> str:
-    """A docstring as help: a line for each paragraph, for the terminal to break."""
+    """Return a docstring with one line for each paragraph; the terminal wraps them."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in help.split("\n\n"))
 
 
 def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
-    """The same function, which typer sees with these parameters, the context ``ctx``, and those of all commands."""
+    """Give a function the signature that typer reads: these parameters, the context ``ctx``, and the shared ones."""
     whole = [*parameters, _CONTEXT, *SHARED]
     call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # what typer looks at
     call.__annotations__ = {each.name: each.annotation for each in whole}
@@ -142,39 +141,38 @@ def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
 
 
 def group(name: str, help: str) -> typer.Typer:
-    """A group of commands, to be added to the command line."""
+    """Return a group of commands."""
     return typer.Typer(name=name, help=help, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def alone() -> typer.Typer:
-    """What holds a command that belongs to no group, to be added to the command line."""
+    """Return a container for commands of no group."""
     return typer.Typer(pretty_exceptions_enable=False)
 
 
 def make_run(ctx: typer.Context, given: dict[str, Any]) -> Run:
-    """Take the shared parameters out of ``given``: the `Run` of a command, by them and by those of ``spark-jetstream``
-    itself."""
+    """Take the shared parameters out of ``given``, and return the `Run` for them and those of ``spark-jetstream``."""
     outer = (ctx.find_root().obj or {}) if ctx.find_root() is not ctx else {}
     options = {**outer.get("options", {}), **connection_options(given)}
     return Run(options, as_json=bool(given.get("as_json") or outer.get("as_json")))
 
 
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
-    """Take the shared parameters out of ``given`` and return the connection options that they stand for, hidden."""
+    """Take the shared parameters out of ``given``, and return the connection options that they set, hidden."""
     more = [SecretStr(each) for each in given.pop("more", None) or ()]
     shared = hidden({each.option: given.pop(each.option, None) for each in CONNECTING})
     if not all("=" in each.get_secret_value() for each in more):
         raise typer.BadParameter("the value is no name=value", param_hint="--option")
-    found = {}
+    options = {}
     for each in more:
         name, _, value = each.get_secret_value().partition("=")
-        found[name.strip()] = SecretStr(value)
-    return {**found, **{name: value for name, value in shared.items() if value is not None}}
+        options[name.strip()] = SecretStr(value)
+    return {**options, **{name: value for name, value in shared.items() if value is not None}}
 
 
 def exit_code(error: JetStreamError) -> int:
-    """What to end with because of an error."""
+    """Return the exit code for an error."""
     if isinstance(error, OptionError):
         return WRONG_USAGE
-    away = (ConnectionFailed, AuthenticationFailed, RequestTimeout, NoResponders, OutageError)
-    return NOT_REACHED if isinstance(error, away) else FAILED
+    unreachable = (ConnectionFailed, AuthenticationFailed, RequestTimeout, NoResponders, OutageError)
+    return NOT_REACHED if isinstance(error, unreachable) else FAILED

@@ -1,7 +1,4 @@
-"""Arguments and options that several commands have, with what a shell may complete them to.
-
-Creating one stream, consumer or bucket; showing what would change of it, asking, and changing it.
-"""
+"""Arguments and options that several commands have, with their completion, and creating and changing one asset."""
 
 from __future__ import annotations
 
@@ -14,29 +11,32 @@ import typer
 from pydantic import SecretStr
 
 from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.descriptions import template
 from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.plan import difference_data, difference_words
 from spark_jetstream.cli.app import FAILED, Run, connection_options
 from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, shown
 
-_MOST = 100  # that a shell is given to choose from
-_QUICKLY = "2s"  # nobody waits longer for a list of names
+_MAX_COMPLETIONS = 100
+_TIMEOUT = "2s"  # a user waits for the completion
 
 
 def completion(
     names: Callable[[JetStreamAdmin, dict[str, Any]], Iterator[str]],
 ) -> Callable[[typer.Context, str], list[str]]:
-    """What completes a name: ``names`` gets a `JetStreamAdmin` and what is on the line already. A server that cannot
-    be asked completes nothing."""
+    """Return a completion of names. ``names`` gets a `JetStreamAdmin` and the parameters that are on the line already.
+
+    Without an answer of the server there are no completions.
+    """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
         with contextlib.suppress(JetStreamError, typer.BadParameter):
-            quick = SecretStr(_QUICKLY)
+            quick = SecretStr(_TIMEOUT)
             options = {"requestTimeout": quick, "connectTimeout": quick, **connection_options(given)}
-            found = names(Run(options, as_json=False).admin, given)
-            return list(islice((name for name in found if name.startswith(incomplete)), _MOST))
+            known = names(Run(options, as_json=False).admin, given)
+            return list(islice((name for name in known if name.startswith(incomplete)), _MAX_COMPLETIONS))
         return []
 
     return complete
@@ -59,12 +59,12 @@ def _duration(text: str | Nanoseconds) -> Nanoseconds:
     try:
         return Nanoseconds.of(text)
     except ValueError:
-        said = f"{shown(text)} is no duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
-        raise typer.BadParameter(said) from None
+        message = f"{shown(text)} is no duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
+        raise typer.BadParameter(message) from None
 
 
 DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}
-"""What makes an option a duration: ``Annotated[Nanoseconds, typer.Option(**DURATION, help=...)]``."""
+"""Makes an option a duration: ``Annotated[Nanoseconds, typer.Option(**DURATION, help=...)]``."""
 
 Preferred = Annotated[str | None, typer.Option(help="The server that should lead (server 2.11).")]
 
@@ -74,76 +74,89 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.", show_default=False)
 ]
 
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Fields from a JSON or YAML file; options win over it.", show_default=False
+    ),
+]
+
+
+def file_fields(config: str | None) -> dict[str, Any]:
+    """Return the fields of a `ConfigFile`."""
+    return {} if config is None else template(config, "configuration")
+
+
 CREATED = "was created"
 UNCHANGED = "already exists, unchanged"
 
 
-class Made(Protocol):
-    """A stream, a consumer or a bucket, which says when it was created."""
+class Asset(Protocol):
+    """A stream, a consumer or a bucket."""
 
     @property
-    def created(self) -> str: ...
+    def created(self) -> str:
+        """When the server created it."""
 
 
-M = TypeVar("M", bound=Made)
+A = TypeVar("A", bound=Asset)
 
 
-def create(load: Callable[[], M], make: Callable[[], M]) -> tuple[M, str]:
-    """Create a stream, a consumer or a bucket, and say what became of it: `CREATED` or `UNCHANGED`.
+def create(load: Callable[[], A], make: Callable[[], A]) -> tuple[A, str]:
+    """Create an asset, and return it with `CREATED`, `UNCHANGED`, or "exists" if the user may not look.
 
-    A server gives the same answer for one that it creates and for one that exists with the same configuration, so
-    ``load`` looks first. Where the account may not look it is "exists", which is true in both cases. Raises what
-    ``make`` raises, and what ``load`` raises besides `StreamNotFound` and `ConsumerNotFound`.
+    A server gives the same reply for an asset that it creates and for one that exists with the same configuration, so
+    ``load`` looks first.
     """
-    before: M | None = None
-    said = CREATED
+    before: A | None = None
+    outcome = CREATED
     try:
         before = load()
     except (StreamNotFound, ConsumerNotFound):
         pass
     except PermissionDenied:
-        said = "exists"
+        outcome = "exists"
     info = make()
-    return info, UNCHANGED if before is not None and before.created == info.created else said
+    return info, UNCHANGED if before is not None and before.created == info.created else outcome
 
 
-def created(run: Run, what: str, load: Callable[[], M], make: Callable[[], M]) -> M:
-    """`create`, with a note on standard error when ``what`` was not created."""
-    info, done = create(load, make)
-    if done != CREATED:
-        run.out.note(f"{what} {done}")
+def created(run: Run, what: str, load: Callable[[], A], make: Callable[[], A]) -> A:
+    """Create an asset, with a note on standard error if it existed already."""
+    info, outcome = create(load, make)
+    if outcome != CREATED:
+        run.out.note(f"{what} {outcome}")
     return info
 
 
 def change(
     run: Run,
     what: str,
-    found: Sequence[Difference],
+    differences: Sequence[Difference],
     carry_out: Callable[[], Sequence[Difference]],
     *,
     data: Mapping[str, Any],
     force: bool,
     dry_run: bool = False,
 ) -> None:
-    """Change something after showing how, field by field, and asking. Refused changes end with 1, and nothing is done.
+    """Show the differences, ask, and change an asset. A refused change ends the command with 1, and changes nothing.
 
-    ``what`` is it in words, ``data`` what JSON says beside ``changed`` and ``differences``. ``carry_out`` returns what
-    it has changed.
+    ``what`` names the asset. JSON has ``data`` beside ``changed`` and ``differences``. ``carry_out`` returns what it
+    has changed.
     """
 
-    def report(said: str, differences: Sequence[Difference], *, changed: bool) -> None:
-        run.out.done(said, **data, changed=changed, differences=[difference_data(each) for each in differences])
+    def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
+        run.out.done(sentence, **data, changed=changed, differences=[difference_data(each) for each in shown])
 
-    for each in found:
-        style = "red" if each.refused else "yellow" if each.risk else None
-        run.out.text(f"    {difference_words(each)}", style=style)
-    if any(each.refused for each in found):
-        report(f"{what} cannot be changed so, and stays as it is", found, changed=False)
+    for difference in differences:
+        style = "red" if difference.refused else "yellow" if difference.risk else None
+        run.out.text(f"    {difference_words(difference)}", style=style)
+    if any(difference.refused for difference in differences):
+        report(f"{what} cannot be changed so, and stays as it is", differences, changed=False)
         raise typer.Exit(FAILED)
-    if not found:
-        report(f"{what}: nothing to change", found, changed=False)
+    if not differences:
+        report(f"{what}: nothing to change", differences, changed=False)
     elif dry_run:
-        report(f"{what} would be changed", found, changed=False)
+        report(f"{what} would be changed", differences, changed=False)
     else:
         run.out.confirm(f"Change {what}?", force=force)
         report(f"{what} was changed", carry_out(), changed=True)

@@ -1,8 +1,9 @@
-"""What the commands for Key-Value and for Object Store buckets share: options, changing, removing, watching."""
+"""Options and steps that the commands for Key-Value and for Object Store buckets share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -13,9 +14,9 @@ from spark_jetstream.admin.models.base import Model
 from spark_jetstream.admin.models.buckets import AnyBucketInfo
 from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.cli.app import FAILED, Run
-from spark_jetstream.cli.arguments import DURATION, change
+from spark_jetstream.cli.arguments import DURATION, change, created
 from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import listed, server_words
+from spark_jetstream.cli.text import listed, server_text
 from spark_jetstream.protocol.units import Bytes, Nanoseconds
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ Wait = Annotated[
 
 
 def setting_data(info: AnyBucketInfo, names: Iterable[str]) -> dict[str, Any]:
-    """These settings as JSON: durations in nanoseconds, sizes in bytes."""
+    """Return settings for JSON: durations in nanoseconds, sizes in bytes."""
     return {name: _plain(getattr(info, name)) for name in names}
 
 
@@ -41,8 +42,8 @@ def _plain(value: Any) -> Any:
     return as_data(value) if isinstance(value, Model) else value
 
 
-def setting_words(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object]) -> dict[str, object]:
-    """These settings for people, with ``more`` over or behind them, and the servers that keep the bucket."""
+def setting_text(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object]) -> dict[str, object]:
+    """Return settings for people, updated with ``more``, and the servers that keep the bucket."""
     return {
         **{name.replace("_", " "): listed(getattr(info, name)) for name in names},
         "ttl": info.ttl or "none",
@@ -50,19 +51,25 @@ def setting_words(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, 
         "sealed": "yes" if info.sealed else "",
         "created": info.created,
         **more,
-        "servers": ", ".join(map(server_words, replicas(info.stream.cluster))),
+        "servers": ", ".join(map(server_text, replicas(info.stream.cluster))),
     }
 
 
 def limit(size: Bytes) -> object:
-    """A limit for people; -1 stands for none."""
+    """Return a limit for people; -1 is no limit."""
     return "no limit" if size < 0 else size
+
+
+def create_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
+    """Create a bucket, with a note if it existed already, and return its info."""
+    make = partial(buckets.create, bucket, fields)
+    return created(run, f"bucket {bucket}", partial(buckets.load, bucket), make)
 
 
 def edit_bucket(
     run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any], *, force: bool, dry_run: bool
 ) -> None:
-    """Change a bucket, after showing what changes of its stream, and asking."""
+    """Show the changes of the bucket's stream, ask, and change the bucket."""
     if not fields:
         raise typer.BadParameter("say what to change: an option for each field, or --unset FIELD")
     change(
@@ -77,7 +84,7 @@ def edit_bucket(
 
 
 def remove_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:
-    """Delete a bucket after asking; ``held`` is what it holds, in words."""
+    """Ask, and delete a bucket. ``held`` says what it holds."""
     run.out.confirm(f"Delete bucket {bucket} with {held}?", force=force)
     buckets.delete(bucket)
     run.out.done(f"bucket {bucket} was deleted", bucket=bucket, deleted=True)
@@ -85,23 +92,23 @@ def remove_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, 
 
 def print_changes(
     run: Run,
-    found: Iterable[T | None],
+    changes: Iterable[T | None],
     line: Callable[[T], str],
     *,
     data: Callable[[T], Any],
     count: int | None,
     timeout: Nanoseconds | None,
 ) -> None:
-    """A line for each change of a bucket as it comes, at most ``count``. Ends with 1 when fewer came in time."""
+    """Print a line for each change of a bucket as it comes, at most ``count``. The command ends with 1 after fewer."""
     seen = 0
 
-    def changes() -> Iterator[T]:
+    def counted() -> Iterator[T]:
         nonlocal seen
-        for each in islice((each for each in found if each is not None), count):
+        for item in islice((item for item in changes if item is not None), count):
             seen += 1
-            yield each
+            yield item
 
-    run.out.lines(changes(), line, data=data)
+    run.out.lines(counted(), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
         raise typer.Exit(FAILED)

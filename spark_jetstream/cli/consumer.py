@@ -1,11 +1,4 @@
-"""``spark-jetstream consumer``: looking at consumers, and removing them; the other commands are in ``consumer_*``.
-
-``spark-jetstream consumer``: what works on a consumer without changing its configuration.
-
-Consumers for people: one as a record, many as a table.
-
-``spark-jetstream consumer``: creating consumers, and changing their configuration.
-"""
+"""``spark-jetstream consumer``: the commands about consumers."""
 
 from __future__ import annotations
 
@@ -16,14 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from spark_jetstream.admin.consumers import ACKS, DeliveredMessage
-from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER, template
+from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo, SequenceInfo
 from spark_jetstream.admin.models.streams import replicas
-from spark_jetstream.cli.app import FAILED, Run, alone, command, group
-from spark_jetstream.cli.arguments import DURATION, ConsumerName, DryRun, Force, Preferred, StreamName, change, created
+from spark_jetstream.cli.app import FAILED, Run, command, group
+from spark_jetstream.cli.arguments import (
+    DURATION,
+    ConfigFile,
+    ConsumerName,
+    DryRun,
+    Force,
+    Preferred,
+    StreamName,
+    change,
+    created,
+    file_fields,
+)
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.stream import ConfigFile
 from spark_jetstream.cli.text import (
     ago,
     listed,
@@ -31,19 +34,258 @@ from spark_jetstream.cli.text import (
     print_message,
     print_names,
     rounded,
-    server_words,
+    server_text,
     to_the_second,
 )
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds
 
-using = alone()
-
 _SECOND = 1_000_000_000
 _WAIT = Nanoseconds(5 * _SECOND)
 
+consumers = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
 
-@command(using, "pause", example="consumer pause ORDERS billing 10m")
+# Looking and removing
+
+
+@command(consumers, "ls", example="consumer ls ORDERS")
+def show_all(run: Run, stream: StreamName) -> None:
+    """The consumers of a stream: kind, filters, and how far they are."""
+    print_consumers(run, run.admin.consumers.infos(stream))
+
+
+@command(consumers, "names", example="consumer names ORDERS")
+def show_names(run: Run, stream: StreamName) -> None:
+    """The names of a stream's consumers, a line each; takes fewer permissions than ls."""
+    print_names(run, run.admin.consumers.names(stream))
+
+
+@command(consumers, "info", example="consumer info ORDERS billing")
+def info(run: Run, stream: StreamName, name: ConsumerName) -> None:
+    """Configuration and state of a consumer."""
+    print_consumer(run, run.admin.consumers.load(stream, name))
+
+
+@command(consumers, "rm", example="consumer rm ORDERS billing")
+def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = False) -> None:
+    """Delete a consumer.
+
+    Its position is lost, and on a stream with interest retention the messages that only it waited for.
+    """
+    consumer = run.admin.consumers.load(stream, name)
+    lost = f", which has {consumer.lag:,} messages to process" if consumer.lag else ""
+    lost += ", and by which a Spark query keeps its position" if RUN in consumer.config.metadata else ""
+    run.out.confirm(f"Delete consumer {name} of stream {stream}{lost}?", force=force)
+    run.admin.consumers.delete(stream, name)
+    run.out.done(f"consumer {name} of stream {stream} was deleted", stream=stream, consumer=name, deleted=True)
+
+
+def print_consumers(run: Run, infos: Iterable[ConsumerInfo]) -> None:
+    """Print a row for each consumer; as JSON, what the API returned."""
+    run.out.table(
+        infos,
+        {
+            "name": lambda info: info.name,
+            "kind": kind,
+            "filters": lambda info: ", ".join(info.config.filters),
+            "ack": lambda info: info.config.ack_policy,
+            "pending": lambda info: info.num_pending,
+            "waiting for ack": lambda info: info.num_ack_pending,
+            "redelivered": lambda info: info.num_redelivered,
+            "created": lambda info: to_the_second(info.created),
+            "": remarks_on,
+        },
+        data=as_data,
+        empty="there are no consumers",
+    )
+
+
+def print_consumer(run: Run, info: ConsumerInfo) -> None:
+    """Print the configuration and the state of a consumer; as JSON, what the API returned."""
+    pairs = {
+        "kind": kind(info),
+        "created": info.created,
+        **{
+            name: listed(info.config.own_metadata if name == "metadata" else getattr(info.config, name))
+            for name in info.config.field_names
+            if name in info.config.model_fields_set and name not in ("name", "durable_name")
+        },
+    }
+    title = f"Consumer {info.name} of stream {info.stream_name}"
+    run.out.record(pairs, data=as_data(info), title=title)
+    if run.out.as_json:
+        return
+    run.out.text("")
+    state = {
+        "to be delivered": f"{info.num_pending:,}",
+        "waiting for ack": f"{info.num_ack_pending:,}",
+        "redelivered": f"{info.num_redelivered:,}",
+        "pulls that wait": "" if info.config.push else f"{info.num_waiting:,}",
+        "last delivered": _position(info.delivered, info),
+        "all acknowledged up to": _position(info.ack_floor, info),
+        "priority groups": "; ".join(_pinned(info)),
+        "servers": ", ".join(map(server_text, replicas(info.cluster))),
+        "remarks": remarks_on(info),
+    }
+    run.out.record(state, data=None, title="State")
+
+
+def kind(info: ConsumerInfo) -> str:
+    """Return push or pull, durable or ephemeral."""
+    return f"{'push' if info.config.push else 'pull'}, {'durable' if info.config.durable_name else 'ephemeral'}"
+
+
+def remarks_on(info: ConsumerInfo) -> str:
+    """Return the push subject, priority groups, the Spark query and the pause of a consumer, if any."""
+    config = info.config
+    remarks = []
+    if config.push:
+        group = f" in queue group {config.deliver_group}" if config.deliver_group else ""
+        bound = "" if info.push_bound else ", which has no subscriber"
+        remarks.append(f"delivers to {config.deliver_subject}{group}{bound}")
+    if config.priority_groups:
+        remarks.append(f"{config.priority_policy} in group {', '.join(config.priority_groups)}")
+    if SINCE in config.metadata:
+        remarks.append(f"Spark query since {config.metadata[SINCE]}")
+    if info.paused:
+        remarks.append(f"paused for {rounded(info.pause_remaining)}")
+    return "; ".join(remarks)
+
+
+def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
+    if not at.consumer_seq and not at.stream_seq:
+        return "nothing"
+    when = ""
+    if at.last_active is not None and not at.last_active.never and not info.ts.never:
+        when = f", {ago(Nanoseconds(max(0, info.ts.nanoseconds - at.last_active.nanoseconds)))}"
+    return f"stream sequence {at.stream_seq:,}, delivery {at.consumer_seq:,}{when}"
+
+
+def _pinned(info: ConsumerInfo) -> list[str]:
+    return [
+        f"{each.group}: pinned to {each.pinned_client_id} since {each.pinned_ts}"
+        if each.pinned_client_id
+        else f"{each.group}: no client is pinned"
+        for each in info.priority_groups
+    ]
+
+
+# Creating and changing
+
+#: The name is an argument, and the last two are the server's own.
+_NO_OPTIONS = ("name", "durable_name", "direct", "sourcing")
+_FILTERS = ("filter_subject", "filter_subjects")
+
+AnyFilter = Annotated[
+    bool,
+    typer.Option("--any-filter", help="Allow filters that match no subject of the stream.", show_default=False),
+]
+
+
+@command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
+@with_fields(ConsumerConfig, without=_NO_OPTIONS)
+def add(
+    run: Run,
+    stream: StreamName,
+    name: Annotated[str | None, typer.Argument(help="Its name; the server chooses one, if none is given.")] = None,
+    config: ConfigFile = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Gone when nobody uses it for a while.", show_default=False)
+    ] = False,
+    durable_form: Annotated[
+        bool,
+        typer.Option(
+            "--durable-form",
+            help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.",
+            show_default=False,
+        ),
+    ] = False,
+    any_filter: AnyFilter = False,
+    *,
+    fields: dict[str, Any],
+) -> None:
+    """Create a consumer. One that exists with this configuration stays as it is; one that is different is an error.
+
+    It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says. Each message must
+    be acknowledged (--ack-policy explicit) where neither options nor the file say something else.
+    """
+    wanted = _over({**DEFAULT_CONSUMER, **file_fields(config)}, fields)
+    if name is not None:
+        wanted |= {"name": name, "durable_name": name}
+    if ephemeral:
+        wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
+    config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
+    known, admin = config_.durable_name or config_.name, run.admin.consumers
+    make = partial(admin.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
+    load = partial(admin.load, stream, known)
+    print_consumer(run, created(run, f"consumer {known} of stream {stream}", load, make) if known else make())
+
+
+@command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
+@with_fields(ConsumerConfig, without=("name", "direct", "sourcing"), unset=True)
+def edit(
+    run: Run,
+    stream: StreamName,
+    name: ConsumerName,
+    config: ConfigFile = None,
+    any_filter: AnyFilter = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    *,
+    fields: dict[str, Any],
+) -> None:
+    """Change a consumer, after showing the differences and asking.
+
+    What you do not name stays as it is. What the server can never change is refused with the reason, and then nothing
+    is changed at all.
+    """
+    changes = _over(file_fields(config), fields)
+    if not changes:
+        raise typer.BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
+    changes = _over(dict.fromkeys(_FILTERS) if changes.keys() & {*_FILTERS} else {}, changes)
+    change(
+        run,
+        f"consumer {name} of stream {stream}",
+        run.admin.consumers.plan(stream, name, changes),
+        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter),
+        data={"stream": stream, "consumer": name},
+        force=force,
+        dry_run=dry_run,
+    )
+
+
+@command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
+@with_fields(ConsumerConfig, without=_NO_OPTIONS, unset=True)
+def copy(
+    run: Run,
+    stream: StreamName,
+    name: ConsumerName,
+    new_name: Annotated[str, typer.Argument(help="Name of the new consumer.")],
+    any_filter: AnyFilter = False,
+    *,
+    fields: dict[str, Any],
+) -> None:
+    """Create a consumer with the configuration of another one of the stream.
+
+    Options change it. It begins where its deliver policy says: the position of the other one is not copied.
+    """
+    admin = run.admin.consumers
+    make = partial(admin.copy, stream, name, new_name, any_filter=any_filter, **fields)
+    load = partial(admin.load, stream, new_name)
+    print_consumer(run, created(run, f"consumer {new_name} of stream {stream}", load, make))
+
+
+def _over(below: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``below`` updated with ``fields``. Filters of ``fields`` replace those of ``below`` in either form."""
+    if fields.keys() & {*_FILTERS}:
+        below = {**below, **{each: None for each in _FILTERS if each in below}}
+    return {**below, **fields}
+
+
+# Using
+
+
+@command(consumers, "pause", example="consumer pause ORDERS billing 10m")
 def pause(
     run: Run,
     stream: StreamName,
@@ -64,14 +306,14 @@ def pause(
     )
 
 
-@command(using, "resume", example="consumer resume ORDERS billing")
+@command(consumers, "resume", example="consumer resume ORDERS billing")
 def resume(run: Run, stream: StreamName, consumer: ConsumerName) -> None:
     """Deliver again what a pause held back. Needs server 2.11."""
     reply = run.admin.consumers.resume(stream, consumer)
     run.out.done(f"consumer {consumer} of stream {stream} delivers", **as_data(reply))
 
 
-@command(using, "reset", example="consumer reset ORDERS billing --sequence 1000")
+@command(consumers, "reset", example="consumer reset ORDERS billing --sequence 1000")
 def reset(
     run: Run,
     stream: StreamName,
@@ -96,7 +338,7 @@ def reset(
     )
 
 
-@command(using, "next", example="consumer next ORDERS billing --count 5 --no-ack")
+@command(consumers, "next", example="consumer next ORDERS billing --count 5 --no-ack")
 def show_next(
     run: Run,
     stream: StreamName,
@@ -125,7 +367,7 @@ def show_next(
     if raw and run.out.as_json:
         raise typer.BadParameter("--raw and --json contradict each other")
     how = "none" if no_ack else ack
-    found = run.admin.consumers.next(
+    delivered = run.admin.consumers.next(
         stream,
         consumer,
         count,
@@ -134,19 +376,20 @@ def show_next(
         group=group,
     )
     if raw:
-        for each in found:
+        for each in delivered:
             run.out.raw(each.message.data)
     elif run.out.as_json:
-        run.out.record({}, data=[_as_data(each) for each in found])
+        run.out.record({}, data=[_as_data(each) for each in delivered])
     else:
-        for each in found:
-            _print(run, each)
-    if not found:
+        for each in delivered:
+            times = f", delivered {each.deliveries:,} times" if each.deliveries > 1 else ""
+            print_message(run, each.message, f"{times}, {each.pending:,} to come")
+    if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise typer.Exit(FAILED)
 
 
-@command(using, "unpin", example="consumer unpin ORDERS billing workers")
+@command(consumers, "unpin", example="consumer unpin ORDERS billing workers")
 def unpin(
     run: Run,
     stream: StreamName,
@@ -158,11 +401,11 @@ def unpin(
     The next one that pulls gets it. Fails when the consumer has no such group.
     """
     run.admin.consumers.unpin(stream, consumer, group)
-    said = f"group {group} of consumer {consumer} of stream {stream} has no pinned client any more"
-    run.out.done(said, stream=stream, consumer=consumer, group=group)
+    sentence = f"group {group} of consumer {consumer} of stream {stream} has no pinned client any more"
+    run.out.done(sentence, stream=stream, consumer=consumer, group=group)
 
 
-@command(using, "step-down", example="consumer step-down ORDERS billing --preferred n2")
+@command(consumers, "step-down", example="consumer step-down ORDERS billing --preferred n2")
 def step_down(
     run: Run,
     stream: StreamName,
@@ -188,253 +431,3 @@ def step_down(
 def _as_data(each: DeliveredMessage) -> dict[str, object]:
     delivery = {"deliveries": each.deliveries, "consumer_seq": each.consumer_seq, "pending": each.pending}
     return {**message_data(each.message), "consumer": each.consumer, **delivery}
-
-
-def _print(run: Run, each: DeliveredMessage) -> None:
-    times = f", delivered {each.deliveries:,} times" if each.deliveries > 1 else ""
-    print_message(run, each.message, f"{times}, {each.pending:,} to come")
-
-
-def print_consumers(run: Run, found: Iterable[ConsumerInfo]) -> None:
-    """A row for each; as JSON, what the API says."""
-    run.out.table(
-        found,
-        {
-            "name": lambda info: info.name,
-            "kind": kind,
-            "filters": lambda info: ", ".join(info.config.filters),
-            "ack": lambda info: info.config.ack_policy,
-            "pending": lambda info: info.num_pending,
-            "waiting for ack": lambda info: info.num_ack_pending,
-            "redelivered": lambda info: info.num_redelivered,
-            "created": lambda info: to_the_second(info.created),
-            "": remarks,
-        },
-        data=as_data,
-        empty="there are no consumers",
-    )
-
-
-def print_consumer(run: Run, info: ConsumerInfo) -> None:
-    """Its configuration and its state; as JSON, what the API says."""
-    pairs = {
-        "kind": kind(info),
-        "created": info.created,
-        **{
-            name: listed(info.config.own_metadata if name == "metadata" else getattr(info.config, name))
-            for name in info.config.field_names
-            if name in info.config.model_fields_set and name not in ("name", "durable_name")
-        },
-    }
-    title = f"Consumer {info.name} of stream {info.stream_name}"
-    run.out.record(pairs, data=as_data(info), title=title)
-    if run.out.as_json:
-        return
-    run.out.text("")
-    state = {
-        "to be delivered": f"{info.num_pending:,}",
-        "waiting for ack": f"{info.num_ack_pending:,}",
-        "redelivered": f"{info.num_redelivered:,}",
-        "pulls that wait": "" if info.config.push else f"{info.num_waiting:,}",
-        "last delivered": _position(info.delivered, info),
-        "all acknowledged up to": _position(info.ack_floor, info),
-        "priority groups": "; ".join(_pinned(info)),
-        "servers": ", ".join(map(server_words, replicas(info.cluster))),
-        "remarks": remarks(info),
-    }
-    run.out.record(state, data=None, title="State")
-
-
-def kind(info: ConsumerInfo) -> str:
-    """Push or pull, durable or not."""
-    return f"{'push' if info.config.push else 'pull'}, {'durable' if info.config.durable_name else 'ephemeral'}"
-
-
-def remarks(info: ConsumerInfo) -> str:
-    """What is special about it now."""
-    config = info.config
-    found = []
-    if config.push:
-        group = f" in queue group {config.deliver_group}" if config.deliver_group else ""
-        heard = "" if info.push_bound else ", where nobody listens"
-        found.append(f"delivers to {config.deliver_subject}{group}{heard}")
-    if config.priority_groups:
-        found.append(f"{config.priority_policy} in group {', '.join(config.priority_groups)}")
-    if SINCE in config.metadata:
-        found.append(f"Spark query since {config.metadata[SINCE]}")
-    if info.paused:
-        found.append(f"paused for {rounded(info.pause_remaining)}")
-    return "; ".join(found)
-
-
-def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
-    if not at.consumer_seq and not at.stream_seq:
-        return "nothing"
-    when = ""
-    if at.last_active is not None and not at.last_active.never and not info.ts.never:
-        when = f", {ago(Nanoseconds(max(0, info.ts.nanoseconds - at.last_active.nanoseconds)))}"
-    return f"stream sequence {at.stream_seq:,}, delivery {at.consumer_seq:,}{when}"
-
-
-def _pinned(info: ConsumerInfo) -> list[str]:
-    return [
-        f"{each.group}: pinned to {each.pinned_client_id} since {each.pinned_ts}"
-        if each.pinned_client_id
-        else f"{each.group}: nobody is pinned"
-        for each in info.priority_groups
-    ]
-
-
-changing = alone()
-
-#: The name is an argument, and the last two are the server's own.
-_NO_OPTIONS = ("name", "durable_name", "direct", "sourcing")
-_FILTERS = ("filter_subject", "filter_subjects")
-
-AnyFilter = Annotated[
-    bool,
-    typer.Option("--any-filter", help="Allow filters that match no subject of the stream.", show_default=False),
-]
-
-
-@command(changing, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
-@with_fields(ConsumerConfig, without=_NO_OPTIONS)
-def add(
-    run: Run,
-    stream: StreamName,
-    name: Annotated[str | None, typer.Argument(help="Its name; the server chooses one, if none is given.")] = None,
-    config: ConfigFile = None,
-    ephemeral: Annotated[
-        bool, typer.Option("--ephemeral", help="Gone when nobody uses it for a while.", show_default=False)
-    ] = False,
-    durable_form: Annotated[
-        bool,
-        typer.Option(
-            "--durable-form",
-            help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.",
-            show_default=False,
-        ),
-    ] = False,
-    any_filter: AnyFilter = False,
-    *,
-    fields: dict[str, Any],
-) -> None:
-    """Create a consumer. One that exists with this configuration stays as it is; one that is different is an error.
-
-    It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says. Each message must
-    be acknowledged (--ack-policy explicit) where neither options nor the file say something else.
-    """
-    wanted = _over({**DEFAULT_CONSUMER, **_read(config)}, fields)
-    if name is not None:
-        wanted |= {"name": name, "durable_name": name}
-    if ephemeral:
-        wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
-    config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
-    known, consumers = config_.durable_name or config_.name, run.admin.consumers
-    make = partial(consumers.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
-    load = partial(consumers.load, stream, known)
-    print_consumer(run, created(run, f"consumer {known} of stream {stream}", load, make) if known else make())
-
-
-@command(changing, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
-@with_fields(ConsumerConfig, without=("name", "direct", "sourcing"), unset=True)
-def edit(
-    run: Run,
-    stream: StreamName,
-    name: ConsumerName,
-    config: ConfigFile = None,
-    any_filter: AnyFilter = False,
-    dry_run: DryRun = False,
-    force: Force = False,
-    *,
-    fields: dict[str, Any],
-) -> None:
-    """Change a consumer, after showing the differences and asking.
-
-    What you do not name stays as it is. What the server can never change is refused with the reason, and then nothing
-    is changed at all.
-    """
-    changes = _over(_read(config), fields)
-    if not changes:
-        raise typer.BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
-    changes = _over(dict.fromkeys(_FILTERS) if changes.keys() & {*_FILTERS} else {}, changes)
-    change(
-        run,
-        f"consumer {name} of stream {stream}",
-        run.admin.consumers.plan(stream, name, changes),
-        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter),
-        data={"stream": stream, "consumer": name},
-        force=force,
-        dry_run=dry_run,
-    )
-
-
-@command(changing, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
-@with_fields(ConsumerConfig, without=_NO_OPTIONS, unset=True)
-def copy(
-    run: Run,
-    stream: StreamName,
-    name: ConsumerName,
-    new_name: Annotated[str, typer.Argument(help="Name of the new consumer.")],
-    any_filter: AnyFilter = False,
-    *,
-    fields: dict[str, Any],
-) -> None:
-    """Create a consumer with the configuration of another one of the stream.
-
-    Options change it. It begins where its deliver policy says: the position of the other one is not copied.
-    """
-    consumers = run.admin.consumers
-    make = partial(consumers.copy, stream, name, new_name, any_filter=any_filter, **fields)
-    load = partial(consumers.load, stream, new_name)
-    print_consumer(run, created(run, f"consumer {new_name} of stream {stream}", load, make))
-
-
-def _read(config: str | None) -> dict[str, Any]:
-    return {} if config is None else template(config, "configuration")
-
-
-def _over(below: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Both together, where ``fields`` win; filters are one thing that can be written in two ways."""
-    if fields.keys() & {*_FILTERS}:
-        below = {**below, **{each: None for each in _FILTERS if each in below}}
-    return {**below, **fields}
-
-
-consumer = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
-
-
-@command(consumer, "ls", example="consumer ls ORDERS")
-def show_all(run: Run, stream: StreamName) -> None:
-    """The consumers of a stream: kind, filters, and how far they are."""
-    print_consumers(run, run.admin.consumers.infos(stream))
-
-
-@command(consumer, "names", example="consumer names ORDERS")
-def show_names(run: Run, stream: StreamName) -> None:
-    """The names of a stream's consumers, a line each; takes fewer permissions than ls."""
-    print_names(run, run.admin.consumers.names(stream))
-
-
-@command(consumer, "info", example="consumer info ORDERS billing")
-def info(run: Run, stream: StreamName, name: ConsumerName) -> None:
-    """Configuration and state of a consumer."""
-    print_consumer(run, run.admin.consumers.load(stream, name))
-
-
-@command(consumer, "rm", example="consumer rm ORDERS billing")
-def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = False) -> None:
-    """Delete a consumer.
-
-    Its position is lost, and on a stream with interest retention the messages that only it waited for.
-    """
-    found = run.admin.consumers.load(stream, name)
-    lost = f", which has {found.lag:,} messages to process" if found.lag else ""
-    lost += ", and by which a Spark query keeps its position" if RUN in found.config.metadata else ""
-    run.out.confirm(f"Delete consumer {name} of stream {stream}{lost}?", force=force)
-    run.admin.consumers.delete(stream, name)
-    run.out.done(f"consumer {name} of stream {stream} was deleted", stream=stream, consumer=name, deleted=True)
-
-
-consumer.add_typer(changing)
-consumer.add_typer(using)

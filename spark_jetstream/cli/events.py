@@ -1,4 +1,4 @@
-"""``spark-jetstream events``: what happens in JetStream, as it happens."""
+"""``spark-jetstream events``: prints advisories and metrics as they come."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def watch(
 ) -> None:
     """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
 
-    Nobody keeps events. When the connection was lost, and some may be missing, a line says so (in JSON with the type
-    spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
+    The server does not store events. When the connection was lost, and some may be missing, a line says so (in JSON
+    with the type spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
     """
     if duration is not None and not duration:
         raise typer.BadParameter("it must be longer than 0", param_hint="--for")
@@ -72,18 +72,18 @@ def watch(
             timeout=None if duration is None else duration / 1e9,
             count=count,
             prefix=prefix,
-        ) as found:
-            run.out.note(f"Listening on {', '.join(found.subjects)}")
-            out.lines(_noted(found, run.out), event_line, data=data)
+        ) as watched:
+            run.out.note(f"Listening on {', '.join(watched.subjects)}")
+            out.lines(_noted(watched, run.out), event_line, data=data)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    if found.gaps:
+    if watched.gaps:
         raise typer.Exit(FAILED)
 
 
-def _noted(found: Watch, out: Output) -> Iterator[Event]:
-    """The events; gaps are noted on standard error, too, where a person does not see them anyway."""
-    for event in found:
+def _noted(watched: Watch, out: Output) -> Iterator[Event]:
+    """Yield the events. If standard output is no terminal, gaps go to standard error too."""
+    for event in watched:
         if isinstance(event, Gap) and not sys.stdout.isatty():
             out.note(event_line(event))
         yield event

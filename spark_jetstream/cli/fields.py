@@ -1,6 +1,6 @@
 """Options made from a configuration: one for each field of a model, with the field's docstring as its help.
 
-What is written on the line is only taken apart here; what a field may hold is checked by the model, as everywhere.
+This module only parses the text of an option; the model checks the value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Command = Callable[..., None]
 PANEL = "Configuration"
 """The help panel of these options."""
 
-_BEFORE = "field_"  # the parameters of fields begin so: a command has others of its own
+_BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _METAVARS: Mapping[type[Kind], str] = {
     Whole: "NUMBER",
@@ -44,11 +44,11 @@ _WORDS = {"true": True, "false": False}
 def with_fields(
     model: type[Model], *, without: Collection[str] = (), unset: bool = False
 ) -> Callable[[Command], Command]:
-    """Give a command an option for each field of a model but those in ``without``; to stand below `command`.
+    """Return a decorator (below `command`) that adds an option for each field of a model but those in ``without``.
 
-    The function has a parameter ``fields`` in their place: what was given, by the names of the fields, to go to
-    `Model.parse`, `Streams.create` and the like. With ``unset`` there is an option ``--unset FIELD`` too, and None
-    stands for a field that it names. `OptionError` for what cannot be taken apart.
+    The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. With
+    ``unset`` there is an option ``--unset FIELD``; a field that it names is None. The command raises `OptionError` for
+    an option that cannot be parsed.
     """
     options = {name: _Field(name, info) for name, info in model.model_fields.items() if name not in without}
 
@@ -80,7 +80,7 @@ def with_fields(
 
 
 def flag(name: str) -> str:
-    """The option of a field: ``--max-age``."""
+    """Return the option of a field: ``--max-age``."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -92,7 +92,7 @@ class _Field:
     info: FieldInfo
 
     def parameter(self, names: tuple[str, ...]) -> inspect.Parameter:
-        """The option, as a parameter of a function; ``names`` are the fields that are options."""
+        """Return the option as a parameter of a function; ``names`` are the fields that are options."""
         flags, type_ = [flag(self.name)], _bare(self.info.annotation)
         if type_ is bool:
             bare = self.name.removeprefix("no_")
@@ -115,7 +115,7 @@ class _Field:
         return _parameter(self.name, annotation)
 
     def read(self, value: Any) -> Any:
-        """What an option's value stands for, for `Model.parse`."""
+        """Return the value of an option for `Model.parse`."""
         return _value(self.info.annotation, value, flag(self.name))
 
 
@@ -136,7 +136,7 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
 
 
 def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
-    """The fields that ``--unset`` names, written with ``_`` or ``-``."""
+    """Return the fields that ``--unset`` names, written with ``_`` or ``-``."""
     found = []
     for name in (each.strip().replace("-", "_") for some in given for each in some.split(",")):
         if name not in options:
@@ -162,7 +162,7 @@ def _help(info: FieldInfo, names: tuple[str, ...]) -> str:
 
 
 def _metavar(annotation: Any, metadata: Collection[Any] = ()) -> str:
-    """What stands for the value in the help."""
+    """Return the placeholder of the value in the help."""
     type_ = _bare(annotation)
     if get_origin(type_) is tuple:
         inner = _metavar(get_args(type_)[0])
@@ -178,7 +178,7 @@ def _metavar(annotation: Any, metadata: Collection[Any] = ()) -> str:
 
 
 def _value(annotation: Any, value: Any, what: str) -> Any:
-    """What somebody wrote (a text, or the texts of an option that was repeated), for a field of this type."""
+    """Return the value of a text, or of the texts of a repeated option, for a field of this type."""
     type_ = _bare(annotation)
     texts = value if isinstance(value, list) else [value]
     if get_origin(type_) is tuple:
@@ -195,7 +195,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
 
 
 def _items(inner: Any, text: str, what: str) -> list[Any]:
-    """The items of a list: as JSON, or separated by commas."""
+    """Return the items of a list that is JSON, or separated by commas."""
     if text.lstrip().startswith("["):
         found = json_document(text, what)
         return found if isinstance(found, list) else [found]
@@ -203,7 +203,7 @@ def _items(inner: Any, text: str, what: str) -> list[Any]:
     if part is not None and (text.lstrip().startswith("{") or _key(part).match(text)):
         return [_fields(part, text, what)]
     items = [each.strip() for each in text.split(",")]
-    if "" in items:  # of a variable that is not set, say
+    if "" in items:  # such as a shell variable that is not set
         raise OptionError(f"{what}: {shown(text)} has an empty item")
     return [_value(inner, each, what) for each in items]
 
@@ -219,7 +219,7 @@ def _pairs(text: str, what: str) -> dict[str, Any]:
 
 
 def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
-    """The fields of a part: as JSON, as ``name=ORDERS,filter_subject=orders.>``, or just the one that is required."""
+    """Parse the fields of a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or the only required one."""
     if text.lstrip().startswith("{"):
         read: dict[str, Any] = json_document(text, what)
         return read
@@ -247,12 +247,12 @@ def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
 
 
 def _key(part: type[Model]) -> re.Pattern[str]:
-    """Where a field of a part begins: at the start, or behind a comma. Other commas belong to values."""
+    """Return a pattern of the beginning of a field: at the start, or after a comma. Other commas belong to values."""
     return re.compile(rf"(?:^|,)\s*((?:{'|'.join(part.model_fields)})(?:\.\w+)*)\s*=")
 
 
 def _bare(annotation: Any) -> Any:
-    """A type without "or None", and without what is noted about it."""
+    """Return a type without "or None", and without its annotations."""
     arguments = [each for each in get_args(annotation) if each is not type(None)]
     if len(arguments) == 1 and len(get_args(annotation)) == 2 and get_origin(annotation) not in (tuple, dict):
         return _bare(arguments[0])
@@ -267,7 +267,7 @@ def _metadata(annotation: Any) -> tuple[Any, ...]:
 
 
 def _part(annotation: Any) -> type[Model] | None:
-    """The model that a field, or each item of it, is; None when it is something else."""
+    """Return the model of a field, or of its items; None for other types."""
     type_ = _bare(annotation)
     if get_origin(type_) is tuple:
         type_ = _bare(get_args(type_)[0])

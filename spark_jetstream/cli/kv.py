@@ -1,17 +1,9 @@
-"""``spark-jetstream kv``: Key-Value buckets; what is done with their keys is in ``kv_keys``.
-
-Key-Value buckets and the revisions of their keys, for people and for programs.
-
-Arguments and options that commands for Key-Value buckets have, and values from standard input.
-
-``spark-jetstream kv``: reading, writing and watching the keys of a bucket.
-"""
+"""``spark-jetstream kv``: the commands about Key-Value buckets and their keys."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -19,20 +11,21 @@ import typer
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
 from spark_jetstream.buckets.kv import STREAM_PREFIX
-from spark_jetstream.cli.app import Run, alone, command, group
-from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion, created
+from spark_jetstream.cli.app import Run, command, group
+from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion
 from spark_jetstream.cli.buckets import (
     Count,
     Deletes,
     NewBucket,
     UpdatesOnly,
     Wait,
+    create_bucket,
     edit_bucket,
     limit,
     print_changes,
     remove_bucket,
     setting_data,
-    setting_words,
+    setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import as_data
@@ -46,15 +39,15 @@ _SETTINGS = (
 
 
 def bucket_data(info: BucketInfo) -> dict[str, Any]:
-    """A bucket as JSON: durations in nanoseconds, sizes in bytes; ``stream`` is all that the API says."""
+    """Return a bucket for JSON: durations in nanoseconds, sizes in bytes; ``stream`` is the reply of the API."""
     counts = {"bucket": info.bucket, "values": info.values, "bytes": info.bytes, "created": info.created}
     return {**counts, **setting_data(info, _SETTINGS), "sealed": info.sealed, "stream": as_data(info.stream)}
 
 
-def print_buckets(run: Run, found: Iterable[BucketInfo]) -> None:
-    """A row for each; as JSON, `bucket_data`."""
+def print_buckets(run: Run, infos: Iterable[BucketInfo]) -> None:
+    """Print a row for each bucket; as JSON, `bucket_data`."""
     run.out.table(
-        found,
+        infos,
         {
             "bucket": lambda info: info.bucket,
             "description": lambda info: info.description,
@@ -71,7 +64,7 @@ def print_buckets(run: Run, found: Iterable[BucketInfo]) -> None:
 
 
 def print_bucket(run: Run, info: BucketInfo) -> None:
-    """How it is set up, and what it holds; as JSON, `bucket_data`."""
+    """Print the settings and the size of a bucket; as JSON, `bucket_data`."""
     more = {
         "max value size": limit(info.max_value_size),
         "limit marker ttl": info.limit_marker_ttl or "",
@@ -80,19 +73,18 @@ def print_bucket(run: Run, info: BucketInfo) -> None:
         "values": f"{info.values:,}",
         "size": info.bytes,
     }
-    pairs = setting_words(info, _SETTINGS, more)
+    pairs = setting_text(info, _SETTINGS, more)
     run.out.record(pairs, data=bucket_data(info), title=f"Key-Value bucket {info.bucket}")
 
 
 def _copies(info: BucketInfo) -> str:
-    found = [info.mirror] if info.mirror else info.sources
-    names = ", ".join(each.name.removeprefix(STREAM_PREFIX) for each in found)
+    origins = [info.mirror] if info.mirror else info.sources
+    names = ", ".join(origin.name.removeprefix(STREAM_PREFIX) for origin in origins)
     return f"{'mirror of' if info.mirror else 'from'} {names}" if names else ""
 
 
 def entry_data(entry: Entry) -> dict[str, Any]:
-    """A revision as JSON: ``value`` is text where it is UTF-8, else base64, as ``encoding`` says; without a value in it
-    both are null."""
+    """Return a revision for JSON. ``encoding`` says whether ``value`` is text or base64; a deletion has neither."""
     content: dict[str, Any] = content_data("value", entry.value) if entry.live else {"value": None, "encoding": None}
     return {
         "bucket": entry.bucket,
@@ -105,15 +97,15 @@ def entry_data(entry: Entry) -> dict[str, Any]:
 
 
 def entry_text(entry: Entry) -> str:
-    """A revision in a line."""
-    said = f"{entry.created} {entry.operation} {entry.key} (revision {entry.revision})"
-    return f"{said}: {content_text(entry.value)}" if entry.live else said
+    """Return a revision as one line."""
+    line = f"{entry.created} {entry.operation} {entry.key} (revision {entry.revision})"
+    return f"{line}: {content_text(entry.value)}" if entry.live else line
 
 
-def print_entries(run: Run, found: Iterable[Entry], empty: str) -> None:
-    """A row for each revision; as JSON, `entry_data`."""
+def print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
+    """Print a row for each revision; as JSON, `entry_data`."""
     run.out.table(
-        found,
+        entries,
         {
             "key": lambda entry: entry.key,
             "revision": lambda entry: entry.revision,
@@ -147,24 +139,79 @@ OnlyAfter = Annotated[
 
 
 def value_bytes(value: str) -> bytes:
-    """The value that was given, or all of standard input."""
+    """Return the value of the command line, or all of standard input for ``-``."""
     return sys.stdin.buffer.read() if value == "-" else value.encode(errors="surrogateescape")
 
-
-keys = alone()
 
 Ttl = Annotated[
     str | None,
     typer.Option("--ttl", metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
 ]
-# A deletion is a revision like others, so nobody is asked.
+# A deletion is a revision like others, so the command does not ask.
 Unasked = Annotated[bool, typer.Option("--force", "-f", hidden=True)]
 
+kv = group("kv", "Key-Value buckets: create, change, read, write, watch, remove.")
 
-# Reading
+# Buckets
 
 
-@command(keys, "get", example="kv get settings eu.colour --raw")
+@command(kv, "ls", example="kv ls settings 'eu.>' --verbose")
+def show_all(
+    run: Run,
+    bucket: Annotated[
+        str | None, typer.Argument(help="A bucket, to list its keys.", autocompletion=complete_bucket)
+    ] = None,
+    filters: Filters = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the values, too.", show_default=False)] = False,
+) -> None:
+    """The buckets; or the keys of one that have a value, in the order in which they were written."""
+    if bucket is None:
+        print_buckets(run, run.admin.kv.infos())
+        return
+    empty = f"bucket {bucket} has no such keys" if filters else f"bucket {bucket} has no keys"
+    opened = run.admin.kv.bucket(bucket)
+    if verbose:
+        print_entries(run, opened.entries(*filters or ()), empty)
+    else:
+        print_names(run, opened.keys(*filters or ()), empty)
+
+
+@command(kv, "info", example="kv info settings")
+def info(run: Run, bucket: BucketName) -> None:
+    """How a bucket is set up, and what it holds."""
+    print_bucket(run, run.admin.kv.load(bucket))
+
+
+@command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
+@with_fields(BucketConfig)
+def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
+    """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
+    print_bucket(run, create_bucket(run, run.admin.kv, bucket, fields))
+
+
+@command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
+@with_fields(BucketConfig, without=("storage", "mirror"), unset=True)
+def edit(
+    run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
+) -> None:
+    """Change a bucket, after showing what changes of its stream, and asking.
+
+    What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at once.
+    """
+    edit_bucket(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
+
+
+@command(kv, "rm", example="kv rm settings")
+def remove(run: Run, bucket: BucketName, force: Force = False) -> None:
+    """Delete a bucket with all its keys."""
+    values = run.admin.kv.load(bucket).values
+    remove_bucket(run, run.admin.kv, bucket, f"{values:,} values", force=force)
+
+
+# Keys
+
+
+@command(kv, "get", example="kv get settings eu.colour --raw")
 def get(
     run: Run,
     bucket: BucketName,
@@ -185,13 +232,13 @@ def get(
     run.out.done(content_text(entry.value), **entry_data(entry))
 
 
-@command(keys, "history", example="kv history settings eu.colour")
+@command(kv, "history", example="kv history settings eu.colour")
 def history(run: Run, bucket: BucketName, key: Key) -> None:
     """All revisions of a key that the bucket keeps, deletions included."""
     print_entries(run, run.admin.kv.bucket(bucket).history(key), "")
 
 
-@command(keys, "watch", example="kv watch settings 'eu.>' --updates-only")
+@command(kv, "watch", example="kv watch settings 'eu.>' --updates-only")
 def watch(
     run: Run,
     bucket: BucketName,
@@ -205,34 +252,31 @@ def watch(
     timeout: Wait = None,
 ) -> None:
     """The values of the keys, and then every change as it happens, a line each. Ends with Ctrl-C."""
-    found = run.admin.kv.bucket(bucket).watch(
+    entries = run.admin.kv.bucket(bucket).watch(
         *filters or (),
         history=history,
         updates_only=updates_only,
         include_deletes=deletes,
         timeout=None if timeout is None else timeout / 1e9,
     )
-    print_changes(run, found, entry_text, data=entry_data, count=count, timeout=timeout)
+    print_changes(run, entries, entry_text, data=entry_data, count=count, timeout=timeout)
 
 
-# Writing
-
-
-@command(keys, "put", example="kv put settings eu.colour blue")
+@command(kv, "put", example="kv put settings eu.colour blue")
 def put(run: Run, bucket: BucketName, key: Key, value: Value = "-") -> None:
     """Give a key a value, whatever it had before."""
     revision = run.admin.kv.bucket(bucket).put(key, value_bytes(value))
     _stored(run, bucket, key, revision)
 
 
-@command(keys, "create", example="kv create settings eu.colour blue")
+@command(kv, "create", example="kv create settings eu.colour blue")
 def create(run: Run, bucket: BucketName, key: Key, value: Value = "-", ttl: Ttl = None) -> None:
     """Give a value to a key that has none; one that has ends with 1."""
     revision = run.admin.kv.bucket(bucket).create(key, value_bytes(value), ttl=ttl)
     _stored(run, bucket, key, revision)
 
 
-@command(keys, "update", example="kv update settings eu.colour red --revision 7")
+@command(kv, "update", example="kv update settings eu.colour red --revision 7")
 def update(
     run: Run,
     bucket: BucketName,
@@ -241,11 +285,11 @@ def update(
     *,
     revision: Annotated[int, typer.Option(min=1, help="The key's latest revision; if it has another one, it stays.")],
 ) -> None:
-    """Give a key a value unless somebody else was quicker, which ends with 1."""
+    """Give a key a value unless another client was quicker, which ends with 1."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).update(key, value_bytes(value), revision))
 
 
-@command(keys, "revert", example="kv revert settings eu.colour 7")
+@command(kv, "revert", example="kv revert settings eu.colour 7")
 def revert(
     run: Run,
     bucket: BucketName,
@@ -260,29 +304,26 @@ def _stored(run: Run, bucket: str, key: str, revision: int) -> None:
     run.out.done(f"key {key} of bucket {bucket} has revision {revision:,}", bucket=bucket, key=key, revision=revision)
 
 
-# Removing
-
-
-@command(keys, "del", example="kv del settings eu.colour")
+@command(kv, "del", example="kv del settings eu.colour")
 def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, force: Unasked = False) -> None:
     """Mark a key as deleted. What it had before stays as history, as far as the bucket keeps any."""
-    found = run.admin.kv.bucket(bucket).delete(key, revision=revision)
-    said = f"key {key} of bucket {bucket} was deleted, revision {found:,}"
-    run.out.done(said, bucket=bucket, key=key, revision=found, deleted=True)
+    deletion = run.admin.kv.bucket(bucket).delete(key, revision=revision)
+    sentence = f"key {key} of bucket {bucket} was deleted, revision {deletion:,}"
+    run.out.done(sentence, bucket=bucket, key=key, revision=deletion, deleted=True)
 
 
-@command(keys, "purge", example="kv purge settings eu.colour")
+@command(kv, "purge", example="kv purge settings eu.colour")
 def purge(
     run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, ttl: Ttl = None, force: Force = False
 ) -> None:
     """Mark a key as purged, and remove all that it had before."""
     run.out.confirm(f"Purge key {key} of bucket {bucket}, with its history?", force=force)
-    found = run.admin.kv.bucket(bucket).purge(key, revision=revision, ttl=ttl)
-    said = f"key {key} of bucket {bucket} was purged, revision {found:,}"
-    run.out.done(said, bucket=bucket, key=key, revision=found, purged=True)
+    deletion = run.admin.kv.bucket(bucket).purge(key, revision=revision, ttl=ttl)
+    sentence = f"key {key} of bucket {bucket} was purged, revision {deletion:,}"
+    run.out.done(sentence, bucket=bucket, key=key, revision=deletion, purged=True)
 
 
-@command(keys, "compact", example="kv compact settings --older-than 1d")
+@command(kv, "compact", example="kv compact settings --older-than 1d")
 def compact(
     run: Run,
     bucket: BucketName,
@@ -293,66 +334,5 @@ def compact(
 ) -> None:
     """Remove the marks of keys that were deleted or purged, and what these had before."""
     run.out.confirm(f"Remove the marks of deleted keys from bucket {bucket}, with their history?", force=force)
-    found = run.admin.kv.bucket(bucket).purge_deletes(older_than)
-    run.out.done(f"{found:,} keys were removed from bucket {bucket} for good", bucket=bucket, removed=found)
-
-
-kv = group("kv", "Key-Value buckets: create, change, read, write, watch, remove.")
-
-
-@command(kv, "ls", example="kv ls settings 'eu.>' --verbose")
-def show_all(
-    run: Run,
-    bucket: Annotated[
-        str | None, typer.Argument(help="A bucket, to list its keys.", autocompletion=complete_bucket)
-    ] = None,
-    filters: Filters = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the values, too.", show_default=False)] = False,
-) -> None:
-    """The buckets; or the keys of one that have a value, in the order in which they were written."""
-    if bucket is None:
-        print_buckets(run, run.admin.kv.infos())
-        return
-    empty = f"bucket {bucket} has no such keys" if filters else f"bucket {bucket} has no keys"
-    found = run.admin.kv.bucket(bucket)
-    if verbose:
-        print_entries(run, found.entries(*filters or ()), empty)
-    else:
-        print_names(run, found.keys(*filters or ()), empty)
-
-
-@command(kv, "info", example="kv info settings")
-def info(run: Run, bucket: BucketName) -> None:
-    """How a bucket is set up, and what it holds."""
-    print_bucket(run, run.admin.kv.load(bucket))
-
-
-@command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
-@with_fields(BucketConfig)
-def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
-    """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
-    buckets = run.admin.kv
-    make = partial(buckets.create, bucket, fields)
-    print_bucket(run, created(run, f"bucket {bucket}", partial(buckets.load, bucket), make))
-
-
-@command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
-@with_fields(BucketConfig, without=("storage", "mirror"), unset=True)
-def edit(
-    run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
-) -> None:
-    """Change a bucket, after showing what changes of its stream, and asking.
-
-    What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at once.
-    """
-    edit_bucket(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
-
-
-@command(kv, "rm", example="kv rm settings")
-def remove(run: Run, bucket: BucketName, force: Force = False) -> None:
-    """Delete a bucket with all its keys."""
-    found = run.admin.kv.load(bucket)
-    remove_bucket(run, run.admin.kv, bucket, f"{found.values:,} values", force=force)
-
-
-kv.add_typer(keys)
+    removed = run.admin.kv.bucket(bucket).purge_deletes(older_than)
+    run.out.done(f"{removed:,} keys were removed from bucket {bucket} for good", bucket=bucket, removed=removed)

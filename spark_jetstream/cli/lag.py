@@ -1,8 +1,7 @@
-"""``spark-jetstream lag``: how far consumers are behind, and whether that is too far."""
+"""``spark-jetstream lag``: prints the lag of consumers and compares it with limits."""
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,32 +25,32 @@ _EVERY = Nanoseconds(2 * _SECOND)
 
 @dataclass(frozen=True)
 class _Limits:
-    """How far behind is too far; None for any."""
+    """Limits of the lag; None for no limit."""
 
     pending: int | None
     unacknowledged: int | None
     age: Nanoseconds | None
 
-    def exceeded(self, found: ConsumerLag) -> Iterator[str]:
-        """Which of these a consumer exceeds, in words. An age that cannot be told is too old."""
-        yield from self._too_many(found.pending, self.pending, "pending")
-        yield from self._too_many(found.ack_pending, self.unacknowledged, "waiting for their acknowledgement")
-        if self.age is not None and found.total:
-            if found.age is None:
+    def exceeded(self, consumer: ConsumerLag) -> Iterator[str]:
+        """Yield the limits that a consumer exceeds, as text. An unknown age exceeds any limit."""
+        yield from self._too_many(consumer.pending, self.pending, "pending")
+        yield from self._too_many(consumer.ack_pending, self.unacknowledged, "waiting for their acknowledgement")
+        if self.age is not None and consumer.total:
+            if consumer.age is None:
                 yield "the age of its oldest message cannot be told"
-            elif found.age > self.age:
-                yield f"its oldest message is {rounded(found.age)} old, more than {self.age}"
+            elif consumer.age > self.age:
+                yield f"its oldest message is {rounded(consumer.age)} old, more than {self.age}"
 
-    def exceeded_by_origin(self, found: OriginLag) -> Iterator[str]:
-        """The same of a mirror or a source, whose age is how long nothing came. An error is always too much."""
-        yield from self._too_many(found.lag, self.pending, "pending")
-        if self.age is not None and not found.error:
-            if found.active is None:
+    def exceeded_by_origin(self, origin: OriginLag) -> Iterator[str]:
+        """Yield the limits that a mirror or a source exceeds. An error exceeds any limit."""
+        yield from self._too_many(origin.lag, self.pending, "pending")
+        if self.age is not None and not origin.error:
+            if origin.active is None:
                 yield "nothing ever came"
-            elif found.active > self.age:
-                yield f"nothing came for {rounded(found.active)}, more than {self.age}"
-        if found.error and (self.age, self.pending) != (None, None):
-            yield found.error
+            elif origin.active > self.age:
+                yield f"nothing came for {rounded(origin.active)}, more than {self.age}"
+        if origin.error and (self.age, self.pending) != (None, None):
+            yield origin.error
 
     @staticmethod
     def _too_many(count: int, most: int | None, what: str) -> Iterator[str]:
@@ -61,20 +60,20 @@ class _Limits:
 
 @dataclass(frozen=True)
 class _Report:
-    """How it is now: consumers and origins, each with what is wrong with it."""
+    """The lags of consumers and origins, each with the limits that it exceeds."""
 
     consumers: list[tuple[ConsumerLag, list[str]]]
     origins: list[tuple[OriginLag, list[str]]] | None
 
     @property
     def complaints(self) -> list[str]:
-        """All that is wrong, a line each."""
+        """A line for each consumer and origin that exceeds a limit."""
         consumers = [(f"consumer {each.consumer} of stream {each.stream}", wrong) for each, wrong in self.consumers]
         origins = [(f"stream {each.stream}, copying {each.origin}", wrong) for each, wrong in self.origins or []]
         return [f"{what}: {'; '.join(wrong)}" for what, wrong in consumers + origins if wrong]
 
     def data(self) -> dict[str, Any]:
-        """As JSON: durations in seconds."""
+        """Return the report for JSON, with durations in seconds."""
         data: dict[str, Any] = {
             "consumers": [
                 {**asdict(each), "age": _seconds(each.age), "exceeded": wrong} for each, wrong in self.consumers
@@ -137,9 +136,9 @@ def show(
 
     def reports() -> Iterator[_Report]:
         while True:
-            found = _look(run.admin, stream, consumer, limits, origins)
-            yield found
-            if found.complaints or not watch:
+            report = _look(run.admin, stream, consumer, limits, origins)
+            yield report
+            if report.complaints or not watch:
                 return
             time.sleep(every / _SECOND)
 
@@ -149,7 +148,7 @@ def show(
         else:
             if watch:
                 run.out.clear()
-                run.out.text(f"{dt.datetime.now():%H:%M:%S}", style="dim")
+                run.out.text(time.strftime("%H:%M:%S"), style="dim")
             _print(run, report)
         for complaint in report.complaints:
             run.out.note(complaint)
@@ -158,16 +157,16 @@ def show(
 
 
 def _look(admin: JetStreamAdmin, stream: str | None, consumer: str | None, limits: _Limits, origins: bool) -> _Report:
-    found = admin.lag(stream, consumer)
+    lags = admin.lag(stream, consumer)
     if limits.age is not None:
-        found = _told(admin, found)
+        lags = _with_ages(admin, lags)
     copies = [(each, list(limits.exceeded_by_origin(each))) for each in admin.origin_lag(stream)] if origins else None
-    return _Report([(each, list(limits.exceeded(each))) for each in found], copies)
+    return _Report([(each, list(limits.exceeded(each))) for each in lags], copies)
 
 
-def _told(admin: JetStreamAdmin, found: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
-    """The same, looked at once more where the oldest message was gone before it could be looked at."""
-    for each in found:
+def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
+    """Ask once more for a consumer whose oldest message was removed before it was read."""
+    for each in lags:
         if not each.total or each.age is not None:
             yield each
             continue
@@ -216,12 +215,12 @@ def _seconds(span: Nanoseconds | None) -> float | None:
     return None if span is None else int(span) / _SECOND
 
 
-def _age(found: ConsumerLag) -> str:
-    if found.age is None:
-        return "unknown" if found.total else ""
-    return str(rounded(found.age))
+def _age(consumer: ConsumerLag) -> str:
+    if consumer.age is None:
+        return "unknown" if consumer.total else ""
+    return str(rounded(consumer.age))
 
 
-def _remarks(found: ConsumerLag) -> str:
-    spark = [f"Spark query since {found.spark_since}"] if found.spark_since else []
-    return ", ".join([*spark, *(["paused"] if found.paused else [])])
+def _remarks(consumer: ConsumerLag) -> str:
+    spark = [f"Spark query since {consumer.spark_since}"] if consumer.spark_since else []
+    return ", ".join([*spark, *(["paused"] if consumer.paused else [])])

@@ -13,22 +13,22 @@ from spark_jetstream.errors import JetStreamError, printable
 try:
     import typer
 
-    from spark_jetstream.cli import app as framework
     from spark_jetstream.cli.account import account
+    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, signed
     from spark_jetstream.cli.bench import bench
-    from spark_jetstream.cli.consumer import consumer
+    from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
     from spark_jetstream.cli.kv import kv
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
-    from spark_jetstream.cli.stream import stream
+    from spark_jetstream.cli.stream import streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing not in ("typer", "rich"):
         raise
     raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
-except KeyboardInterrupt:  # it takes most of a second until there is a command to be interrupted
+except KeyboardInterrupt:  # the imports take most of a second
     raise SystemExit(130) from None
 
 #: What typer raises for a command line that it does not understand; only this subclass has a public name.
@@ -48,7 +48,7 @@ def _root(ctx: typer.Context, **given: Any) -> None:
 
     Options that come before the command count for it as well, as with the nats CLI.
     """
-    ctx.obj = {"options": framework.connection_options(given), "as_json": given["as_json"]}
+    ctx.obj = {"options": connection_options(given), "as_json": given["as_json"]}
 
 
 _VERSION = inspect.Parameter(
@@ -59,7 +59,7 @@ _VERSION = inspect.Parameter(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ],
 )
-app.callback(epilog="Example: spark-jetstream demo --messages 50000")(framework.signed(_root, [_VERSION]))
+app.callback(epilog="Example: spark-jetstream demo --messages 50000")(signed(_root, [_VERSION]))
 
 
 @app.command(epilog="Example: spark-jetstream demo --messages 50000 --json")
@@ -85,51 +85,51 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (account, stream, consumer, kv, objects, lag, events, doctor, bench):
+for group in (account, streams, consumers, kv, objects, lag, events, doctor, bench):
     app.add_typer(group)
 
 
 def main() -> None:
     """Entry point of the console script.
 
-    An error is one line on standard error, and an exit code of `framework`.
+    An error is one line on standard error, and an exit code of `cli.app`.
     """
     try:
         code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:
         _complain(str(error))
-        raise SystemExit(framework.exit_code(error)) from error
-    except BrokenPipeError as error:  # whoever read this has seen enough
+        raise SystemExit(exit_code(error)) from error
+    except BrokenPipeError as error:  # the reader of the pipe has ended
         _no_more_output()
-        raise SystemExit(framework.FAILED) from error
+        raise SystemExit(FAILED) from error
     except OSError as error:
         _no_more_output()
         _complain(str(error))
-        raise SystemExit(framework.FAILED) from error
+        raise SystemExit(FAILED) from error
     except Exception as error:
         if not isinstance(error, _WrongUsage):
             raise
-        said = _usage_words(error)
-        if said:
-            _complain(said)
-        raise SystemExit(framework.WRONG_USAGE) from error
+        message = _usage_message(error)
+        if message:
+            _complain(message)
+        raise SystemExit(WRONG_USAGE) from error
     raise SystemExit(code or 0)
 
 
-def _complain(said: str) -> None:
-    """A line on standard error, and not more than one."""
-    typer.echo(f"spark-jetstream: {printable(said)}", err=True)
+def _complain(message: str) -> None:
+    """Print one line on standard error."""
+    typer.echo(f"spark-jetstream: {printable(message)}", err=True)
 
 
 def _no_more_output() -> None:
-    """Standard output takes nothing more. Python would say so once more when it ends."""
+    """Discard what is still buffered for standard output; Python would report the error once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _usage_words(error: Any) -> str:
-    """What is wrong with the command line, in one line; nothing where the help was shown instead."""
-    said = " ".join(error.format_message().removeprefix("Invalid value: ").split())
-    if not said or (type(error) is typer.BadParameter and error.param is None and error.param_hint is None):
-        return said  # of a command itself, which says what to do
+def _usage_message(error: Any) -> str:
+    """Return the problem of the command line in one line; "" if typer printed the help instead."""
+    message = " ".join(error.format_message().removeprefix("Invalid value: ").split())
+    if not message or (type(error) is typer.BadParameter and error.param is None and error.param_hint is None):
+        return message  # of a command itself, which says what to do
     where = error.ctx.command_path if error.ctx else "spark-jetstream"
-    return f"{said.removesuffix('.')} (see {where} --help)"
+    return f"{message.removesuffix('.')} (see {where} --help)"

@@ -1,11 +1,4 @@
-"""``spark-jetstream object``: Object Store buckets; what is done with single objects is in ``object_content``.
-
-Object Store buckets and objects, for people and for programs.
-
-Arguments and options that commands for Object Store buckets have.
-
-``spark-jetstream object``: objects to and from files, what stands beside their content, and links.
-"""
+"""``spark-jetstream object``: the commands about Object Store buckets and their objects."""
 
 from __future__ import annotations
 
@@ -22,19 +15,20 @@ from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
 from spark_jetstream.admin.objects import ObjectBucket
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
-from spark_jetstream.cli.app import Run, alone, command, group
-from spark_jetstream.cli.arguments import DryRun, Force, completion, created
+from spark_jetstream.cli.app import Run, command, group
+from spark_jetstream.cli.arguments import DryRun, Force, completion
 from spark_jetstream.cli.buckets import (
     Count,
     Deletes,
     NewBucket,
     UpdatesOnly,
     Wait,
+    create_bucket,
     edit_bucket,
     print_changes,
     remove_bucket,
     setting_data,
-    setting_words,
+    setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import as_data
@@ -45,16 +39,16 @@ from spark_jetstream.protocol.units import Bytes
 
 
 def bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
-    """A bucket as JSON: durations in nanoseconds, sizes in bytes; ``stream`` is all that the API says."""
+    """Return a bucket for JSON: durations in nanoseconds, sizes in bytes; ``stream`` is the reply of the API."""
     settings = setting_data(info, ObjectBucketConfig.model_fields)
     held = {"bucket": info.bucket, "size": info.size, "created": info.created, "sealed": info.sealed}
     return {**held, **settings, "stream": as_data(info.stream)}
 
 
-def print_buckets(run: Run, found: Iterable[ObjectBucketInfo]) -> None:
-    """A row for each; as JSON, `bucket_data`."""
+def print_buckets(run: Run, infos: Iterable[ObjectBucketInfo]) -> None:
+    """Print a row for each bucket; as JSON, `bucket_data`."""
     run.out.table(
-        found,
+        infos,
         {
             "bucket": lambda info: info.bucket,
             "description": lambda info: info.description,
@@ -70,15 +64,15 @@ def print_buckets(run: Run, found: Iterable[ObjectBucketInfo]) -> None:
 
 
 def print_bucket(run: Run, info: ObjectBucketInfo) -> None:
-    """How it is set up, and what it holds; as JSON, `bucket_data`."""
-    pairs = setting_words(info, ObjectBucketConfig.model_fields, {"size": info.size})
+    """Print the settings and the size of a bucket; as JSON, `bucket_data`."""
+    pairs = setting_text(info, ObjectBucketConfig.model_fields, {"size": info.size})
     run.out.record(pairs, data=bucket_data(info), title=f"Object Store bucket {info.bucket}")
 
 
-def print_objects(run: Run, found: Iterable[ObjectInfo], empty: str) -> None:
-    """A row for each; as JSON, `ObjectInfo.data`."""
+def print_objects(run: Run, infos: Iterable[ObjectInfo], empty: str) -> None:
+    """Print a row for each object; as JSON, `ObjectInfo.data`."""
     run.out.table(
-        found,
+        infos,
         {
             "name": lambda info: printable(info.name),
             "size": lambda info: info.size,
@@ -91,7 +85,7 @@ def print_objects(run: Run, found: Iterable[ObjectInfo], empty: str) -> None:
 
 
 def print_object(run: Run, info: ObjectInfo) -> None:
-    """All that is known of an object; as JSON, `ObjectInfo.data`."""
+    """Print the properties of an object; as JSON, `ObjectInfo.data`."""
     content = info.link is None and not info.deleted
     pairs = {
         "": _kind(info),
@@ -107,7 +101,7 @@ def print_object(run: Run, info: ObjectInfo) -> None:
 
 
 def object_text(info: ObjectInfo) -> str:
-    """An object in a line."""
+    """Return an object as one line."""
     kind = _kind(info)
     return f"{info.modified} {printable(info.name)}: {kind or f'{int(info.size):,} bytes'}"
 
@@ -144,32 +138,33 @@ Description = Annotated[str | None, typer.Option(help="For people.", show_defaul
 
 
 def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
-    """The headers that options name, each with all of its values; None without any, empty for ``''`` alone."""
-    if not given:
+    """Return the headers of options, each with all of its values; None without options, empty for ``''`` alone."""
+    pairs = _pairs(given, ":", "--header", "'Name: value'")
+    if pairs is None:
         return None
-    found: dict[str, list[str]] = {}
-    for each in filter(None, given):
-        name, colon, value = each.partition(":")
-        if not colon or not name.strip():
-            raise typer.BadParameter(f"{each} is no 'Name: value'", param_hint="--header")
-        found.setdefault(name.strip(), []).append(value.strip())
-    return found
+    headers: dict[str, list[str]] = {}
+    for name, value in pairs:
+        headers.setdefault(name.strip(), []).append(value.strip())
+    return headers
 
 
 def metadata_of(given: list[str] | None) -> dict[str, str] | None:
-    """The metadata that options name; None without any, empty for ``''`` alone."""
+    """Return the metadata of options; None without options, empty for ``''`` alone."""
+    pairs = _pairs(given, "=", "--metadata", "name=value")
+    return None if pairs is None else dict(pairs)
+
+
+def _pairs(given: list[str] | None, separator: str, option: str, form: str) -> list[tuple[str, str]] | None:
     if not given:
         return None
-    found = {}
-    for each in filter(None, given):
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{each} is no name=value", param_hint="--metadata")
-        found[name] = value
-    return found
+    pairs = []
+    for text in filter(None, given):
+        name, found, value = text.partition(separator)
+        if not found or not name.strip():
+            raise typer.BadParameter(f"{text} is no {form}", param_hint=option)
+        pairs.append((name, value))
+    return pairs
 
-
-content = alone()
 
 _STANDARD = "-"  # standard input, or output
 _CHUNK = Bytes(DEFAULT_CHUNK_SIZE)
@@ -182,143 +177,9 @@ def _size(text: str | Bytes) -> Bytes:
         raise typer.BadParameter(f"{text} is no size such as 64k or 131072") from None
 
 
-@command(content, "get", example="object get IMAGES cat.jpg --output /tmp/cat.jpg")
-def get(
-    run: Run,
-    bucket: BucketName,
-    name: ObjectName,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-O",
-            metavar="FILE",
-            help="Where to write it; - for standard output. Without it, a file named like what is behind the last /.",
-            show_default=False,
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Write an object, or what a link leads to, to a file, which is there when all of it has come and is right.
-
-    On standard output it is right when this ends with 0; with 1 what was written is to be thrown away.
-    """
-    found = run.admin.objects.bucket(bucket)
-    if output == _STANDARD:
-        if run.out.as_json:
-            raise typer.BadParameter("standard output cannot have the content and JSON", param_hint="--json")
-        for chunk in found.read(name):
-            run.out.raw(chunk)
-        return
-    target = Path(_file_name(name) if output is None else file_path("--output", output))
-    if os.path.lexists(target) and not target.is_dir():
-        run.out.confirm(f"Replace the file {target}?", force=force)
-    with run.out.progress(target.name) as progress:
-        info = found.get_file(name, target, overwrite=True, progress=progress)
-    said = f"object {name} of bucket {bucket}, {int(info.size):,} bytes, is in {target}"
-    run.out.done(said, **info.data(), file=str(target))
-
-
-def _file_name(name: str) -> str:
-    """The file for an object when none is given: nothing that leads out of this folder."""
-    last = name.rpartition("/")[2]
-    if last in ("", ".", "..") or any(each in last for each in "\\\0"):
-        raise typer.BadParameter(f"{name} makes no name for a file: give one", param_hint="--output")
-    return last
-
-
-@command(content, "put", example="object put IMAGES cat.jpg --name animals/cat.jpg")
-def put(
-    run: Run,
-    bucket: BucketName,
-    file: Annotated[str, typer.Argument(help="The file; - for standard input, which needs --name.")],
-    name: Annotated[str | None, typer.Option(help="The object's name; without it, that of the file.")] = None,
-    description: Description = None,
-    headers: Headers = None,
-    metadata: Metadata = None,
-    chunk_size: Annotated[Bytes, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a message.")] = _CHUNK,
-    force: Force = False,
-) -> None:
-    """Store a file as an object. Readers see the old one, if there is any, until all of the new one is stored."""
-    if file == _STANDARD and name is None:
-        raise typer.BadParameter("what comes from standard input needs a name", param_hint="--name")
-    there = run.admin.objects.bucket(bucket)
-    chosen = Path(file_path("FILE", file)).name if name is None else name
-    if not force and _has(there, chosen):
-        run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)
-    store = partial(there.put, chosen, sys.stdin.buffer) if file == _STANDARD else partial(there.put_file, file, chosen)
-    with run.out.progress(chosen) as progress:
-        info = store(
-            chunk_size=int(chunk_size),
-            description=description,
-            headers=headers_of(headers),
-            metadata=metadata_of(metadata),
-            progress=progress,
-        )
-    run.out.done(f"object {chosen} of bucket {bucket} has {int(info.size):,} bytes", **info.data())
-
-
-def _has(bucket: ObjectBucket, name: str) -> bool:
-    try:
-        bucket.info(name)
-    except MessageNotFound:
-        return False
-    return True
-
-
-@command(content, "describe", example="object describe IMAGES cat.jpg --rename tom.jpg --description 'the cat'")
-def describe(
-    run: Run,
-    bucket: BucketName,
-    name: ObjectName,
-    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Its new name.", show_default=False)] = None,
-    description: Description = None,
-    headers: Headers = None,
-    metadata: Metadata = None,
-) -> None:
-    """Change the name of an object, or what stands beside its content. What you do not name stays as it is.
-
-    All headers, and all metadata, are replaced together; an empty one removes them.
-    """
-    if (rename, description, headers, metadata) == (None, None, None, None):
-        raise typer.BadParameter("say what to change: --rename, --description, --header or --metadata")
-    changed = run.admin.objects.bucket(bucket).update_meta(
-        name, rename, description=description, headers=headers_of(headers), metadata=metadata_of(metadata)
-    )
-    print_object(run, changed)
-
-
-@command(content, "link", example="object link IMAGES best.jpg ARCHIVE 2026/cat.jpg")
-def link(
-    run: Run,
-    bucket: BucketName,
-    name: Annotated[str, typer.Argument(help="Name of the link.")],
-    to_bucket: Annotated[str, typer.Argument(help="The bucket that it leads to.")],
-    to_name: Annotated[str | None, typer.Argument(help="The object; without one, the whole bucket.")] = None,
-) -> None:
-    """Let a name stand for an object, or for a whole bucket. It may take the place of another link."""
-    there = run.admin.objects.bucket(bucket)
-    made = there.link_bucket(name, to_bucket) if to_name is None else there.link(name, to_bucket, to_name)
-    print_object(run, made)
-
-
-@command(content, "watch", example="object watch IMAGES --updates-only")
-def watch(
-    run: Run,
-    bucket: BucketName,
-    updates_only: UpdatesOnly = False,
-    deletes: Deletes = True,
-    count: Count = None,
-    timeout: Wait = None,
-) -> None:
-    """The objects, and then every one that is put, changed or deleted, as it happens, a line each. Ends with Ctrl-C."""
-    found = run.admin.objects.bucket(bucket).watch(
-        updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
-    )
-    print_changes(run, found, object_text, data=ObjectInfo.data, count=count, timeout=timeout)
-
-
 objects = group("object", "Object Store buckets: create, change, put and get files, watch, remove.")
+
+# Buckets, and listing and removing objects
 
 
 @command(objects, "ls", example="object ls IMAGES")
@@ -333,8 +194,8 @@ def show_all(
     if bucket is None:
         print_buckets(run, run.admin.objects.infos())
         return
-    found = sorted(run.admin.objects.bucket(bucket).list(deleted=deleted), key=lambda info: info.name)
-    print_objects(run, found, f"bucket {bucket} has no objects")
+    infos = sorted(run.admin.objects.bucket(bucket).list(deleted=deleted), key=lambda info: info.name)
+    print_objects(run, infos, f"bucket {bucket} has no objects")
 
 
 @command(objects, "info", example="object info IMAGES cat.jpg")
@@ -350,9 +211,7 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 @with_fields(ObjectBucketConfig)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
-    buckets = run.admin.objects
-    make = partial(buckets.create, bucket, fields)
-    print_bucket(run, created(run, f"bucket {bucket}", partial(buckets.load, bucket), make))
+    print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
@@ -380,14 +239,152 @@ def seal(run: Run, bucket: BucketName, force: Force = False) -> None:
 def remove(run: Run, bucket: BucketName, name: MaybeName = None, force: Force = False) -> None:
     """Delete an object, or a link; without a name, the bucket with all its objects."""
     if name is None:
-        found = run.admin.objects.load(bucket)
-        remove_bucket(run, run.admin.objects, bucket, f"{int(found.size):,} bytes in it", force=force)
+        size = int(run.admin.objects.load(bucket).size)
+        remove_bucket(run, run.admin.objects, bucket, f"{size:,} bytes in it", force=force)
         return
-    there = run.admin.objects.bucket(bucket)
-    there.info(name)
+    opened = run.admin.objects.bucket(bucket)
+    opened.info(name)
     run.out.confirm(f"Delete object {name} of bucket {bucket}?", force=force)
-    there.delete(name)
+    opened.delete(name)
     run.out.done(f"object {name} of bucket {bucket} was deleted", bucket=bucket, name=name, deleted=True)
 
 
-objects.add_typer(content)
+# Objects
+
+
+@command(objects, "get", example="object get IMAGES cat.jpg --output /tmp/cat.jpg")
+def get(
+    run: Run,
+    bucket: BucketName,
+    name: ObjectName,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-O",
+            metavar="FILE",
+            help="Where to write it; - for standard output. Without it, a file named like what is behind the last /.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write an object, or the target of a link, to a file. The file appears when all of it has come and is correct.
+
+    What goes to standard output is correct if the command ends with 0; discard it if the command ends with 1.
+    """
+    opened = run.admin.objects.bucket(bucket)
+    if output == _STANDARD:
+        if run.out.as_json:
+            raise typer.BadParameter("standard output cannot have the content and JSON", param_hint="--json")
+        for chunk in opened.read(name):
+            run.out.raw(chunk)
+        return
+    target = Path(_file_name(name) if output is None else file_path("--output", output))
+    if os.path.lexists(target) and not target.is_dir():
+        run.out.confirm(f"Replace the file {target}?", force=force)
+    with run.out.progress(target.name) as progress:
+        info = opened.get_file(name, target, overwrite=True, progress=progress)
+    sentence = f"object {name} of bucket {bucket}, {int(info.size):,} bytes, is in {target}"
+    run.out.done(sentence, **info.data(), file=str(target))
+
+
+def _file_name(name: str) -> str:
+    """Return the name of the file for an object, which must not lead out of the current folder."""
+    last = name.rpartition("/")[2]
+    if last in ("", ".", "..") or any(character in last for character in "\\\0"):
+        raise typer.BadParameter(f"{name} makes no name for a file: give one", param_hint="--output")
+    return last
+
+
+@command(objects, "put", example="object put IMAGES cat.jpg --name animals/cat.jpg")
+def put(
+    run: Run,
+    bucket: BucketName,
+    file: Annotated[str, typer.Argument(help="The file; - for standard input, which needs --name.")],
+    name: Annotated[str | None, typer.Option(help="The object's name; without it, that of the file.")] = None,
+    description: Description = None,
+    headers: Headers = None,
+    metadata: Metadata = None,
+    chunk_size: Annotated[Bytes, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a message.")] = _CHUNK,
+    force: Force = False,
+) -> None:
+    """Store a file as an object. Readers see the old one, if there is any, until all of the new one is stored."""
+    if file == _STANDARD and name is None:
+        raise typer.BadParameter("what comes from standard input needs a name", param_hint="--name")
+    opened = run.admin.objects.bucket(bucket)
+    chosen = Path(file_path("FILE", file)).name if name is None else name
+    if not force and _has(opened, chosen):
+        run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)
+    store = (
+        partial(opened.put, chosen, sys.stdin.buffer) if file == _STANDARD else partial(opened.put_file, file, chosen)
+    )
+    with run.out.progress(chosen) as progress:
+        info = store(
+            chunk_size=int(chunk_size),
+            description=description,
+            headers=headers_of(headers),
+            metadata=metadata_of(metadata),
+            progress=progress,
+        )
+    run.out.done(f"object {chosen} of bucket {bucket} has {int(info.size):,} bytes", **info.data())
+
+
+def _has(bucket: ObjectBucket, name: str) -> bool:
+    try:
+        bucket.info(name)
+    except MessageNotFound:
+        return False
+    return True
+
+
+@command(objects, "describe", example="object describe IMAGES cat.jpg --rename tom.jpg --description 'the cat'")
+def describe(
+    run: Run,
+    bucket: BucketName,
+    name: ObjectName,
+    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Its new name.", show_default=False)] = None,
+    description: Description = None,
+    headers: Headers = None,
+    metadata: Metadata = None,
+) -> None:
+    """Change the name of an object, or what stands beside its content. What you do not name stays as it is.
+
+    All headers, and all metadata, are replaced together; an empty one removes them.
+    """
+    if (rename, description, headers, metadata) == (None, None, None, None):
+        raise typer.BadParameter("say what to change: --rename, --description, --header or --metadata")
+    changed = run.admin.objects.bucket(bucket).update_meta(
+        name, rename, description=description, headers=headers_of(headers), metadata=metadata_of(metadata)
+    )
+    print_object(run, changed)
+
+
+@command(objects, "link", example="object link IMAGES best.jpg ARCHIVE 2026/cat.jpg")
+def link(
+    run: Run,
+    bucket: BucketName,
+    name: Annotated[str, typer.Argument(help="Name of the link.")],
+    to_bucket: Annotated[str, typer.Argument(help="The bucket that it leads to.")],
+    to_name: Annotated[str | None, typer.Argument(help="The object; without one, the whole bucket.")] = None,
+) -> None:
+    """Let a name stand for an object, or for a whole bucket. It may take the place of another link."""
+    opened = run.admin.objects.bucket(bucket)
+    info = opened.link_bucket(name, to_bucket) if to_name is None else opened.link(name, to_bucket, to_name)
+    print_object(run, info)
+
+
+@command(objects, "watch", example="object watch IMAGES --updates-only")
+def watch(
+    run: Run,
+    bucket: BucketName,
+    updates_only: UpdatesOnly = False,
+    deletes: Deletes = True,
+    count: Count = None,
+    timeout: Wait = None,
+) -> None:
+    """The objects, and then every one that is put, changed or deleted, as it happens, a line each. Ends with Ctrl-C."""
+    changes = run.admin.objects.bucket(bucket).watch(
+        updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
+    )
+    print_changes(run, changes, object_text, data=ObjectInfo.data, count=count, timeout=timeout)

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, and how far long work is."""
+"""The output of commands: tables for people, JSON for programs, and progress bars."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from spark_jetstream.errors import LAYOUT, printable
 
 T = TypeVar("T")
 
-_WIDE = 10**9  # nothing is cut: a terminal that is too narrow goes on in its next line by itself
+_WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
 
 
 class Output:
-    """Where a command prints to. With ``as_json`` only JSON goes to standard output; notes and progress never do."""
+    """The output of a command. ``as_json``: standard output has only JSON; notes and progress go to standard error."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -43,9 +43,9 @@ class Output:
         data: Callable[[T], Any],
         empty: str,
     ) -> None:
-        """A row for each item; as JSON one array, with what ``data`` makes of each. ``empty`` is said of no rows.
+        """Print a row for each item; as JSON, an array of ``data(item)``.
 
-        ``columns`` are the headings, each with what gives the value. Numbers stand on the right. Nothing is ever cut.
+        ``columns`` are headings, each with the function that returns the value. Without rows, ``empty`` is a note.
         """
         if self.as_json:
             self._write([data(item) for item in items])
@@ -63,7 +63,7 @@ class Output:
         self._put(table)
 
     def record(self, pairs: Mapping[str, object], *, data: Any, title: str = "") -> None:
-        """One thing, a line for each of its properties; as JSON, ``data``. What has no value is left out."""
+        """Print a line for each property that has a value; as JSON, ``data``."""
         if self.as_json:
             self._write(data)
             return
@@ -78,7 +78,7 @@ class Output:
         self._put(table, shutil.get_terminal_size().columns)
 
     def lines(self, items: Iterable[T], line: Callable[[T], str], *, data: Callable[[T], Any]) -> None:
-        """A line for each item as soon as it is there; as JSON, an object a line."""
+        """Print a line for each item as soon as it comes; as JSON, an object a line."""
         for item in items:
             if self.as_json:
                 sys.stdout.write(json.dumps(data(item), ensure_ascii=False) + "\n")
@@ -86,35 +86,35 @@ class Output:
                 self.text(line(item))
             sys.stdout.flush()
 
-    def done(self, said: str, **data: Any) -> None:
-        """What was done, in a sentence; as JSON, ``data``."""
+    def done(self, sentence: str, **data: Any) -> None:
+        """Print what was done, in a sentence; as JSON, ``data``."""
         if self.as_json:
             self._write(data)
         else:
-            self.text(said)
+            self.text(sentence)
 
-    def text(self, said: str, style: str | None = None) -> None:
-        """A line for people, in a style of rich; nothing with JSON."""
+    def text(self, line: str, style: str | None = None) -> None:
+        """Print a line in a style of rich; nothing with JSON."""
         if not self.as_json:
-            self._console.print(printable(said, LAYOUT), style=style)
+            self._console.print(printable(line, LAYOUT), style=style)
 
     def clear(self) -> None:
-        """Wipe a terminal, for what is shown again and again."""
+        """Clear a terminal."""
         if not self.as_json and self._console.is_terminal:
             self._console.clear()
 
     def raw(self, data: bytes) -> None:
-        """Bytes as they are, for commands whose output is the content of a message or an object."""
+        """Print bytes unchanged: the content of a message or an object."""
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def note(self, said: str) -> None:
-        """A line on standard error."""
-        self._notes.print(printable(said, LAYOUT))
+    def note(self, line: str) -> None:
+        """Print a line on standard error."""
+        self._notes.print(printable(line, LAYOUT))
 
     @contextlib.contextmanager
     def progress(self, title: str, *, in_bytes: bool = True) -> Iterator[Callable[[int, int], None]]:
-        """Show how far something is, on a terminal; to be called with what is done and how much there is in all."""
+        """Show a progress bar on a terminal. Yields a function that takes what is done and the total."""
         if self.as_json or not sys.stderr.isatty():
             yield lambda done, total: None
             return
@@ -125,14 +125,14 @@ class Output:
             yield lambda done, total: bar.update(task, completed=done, total=max(total, done))
 
     def confirm(self, question: str, *, force: bool) -> None:
-        """Ask before something is removed. Without a terminal ``force`` must say yes: exit code 2.
+        """Ask before something is removed, unless ``force``.
 
-        Whoever says no gets exit code 1, and 130 with Ctrl-C.
+        The command ends with 1 after a no, 130 after Ctrl-C, and 2 without a terminal.
         """
         if force:
             return
         if not sys.stdin.isatty():
-            raise typer.BadParameter(f"{question} Nobody is there to answer: say yes with --force.")
+            raise typer.BadParameter(f"{question} There is no terminal to ask on: say yes with --force.")
         try:
             agreed = typer.confirm(question, err=True)
         except typer.Abort as aborted:  # Ctrl-C, or the end of what is typed
@@ -142,7 +142,7 @@ class Output:
             raise typer.Exit(1)
 
     def _put(self, table: Table, width: int = _WIDE) -> None:
-        """Print a table, on a terminal of that width; where there is none, without blanks at the ends of its lines."""
+        """Print a table as wide as the terminal; without a terminal, without blanks at the ends of lines."""
         if self._console.is_terminal:
             self._console.print(table, width=width)
             return
@@ -157,7 +157,7 @@ class Output:
 
 
 def text(value: object) -> str:
-    """A value in a table: numbers with separators, nothing for what is not there, units for durations and sizes."""
+    """Return a value as text for people: separators in numbers, units for durations and sizes, "" for nothing."""
     if value in (None, "", (), [], {}):
         return ""
     if type(value) is int:
@@ -170,5 +170,5 @@ def text(value: object) -> str:
 
 
 def as_data(model: Model) -> dict[str, Any]:
-    """A configuration or a reply as the API has it: durations in nanoseconds, sizes in bytes."""
+    """Return a configuration or a reply as the API has it: durations in nanoseconds, sizes in bytes."""
     return model.model_dump(mode="json", exclude_unset=True)

@@ -1,25 +1,9 @@
-"""``spark-jetstream stream``: the commands about streams, each group of them in its module.
-
-``spark-jetstream stream``: which streams there are, how they are set up, and what they hold.
-
-``spark-jetstream stream``: creating, changing and copying streams, with an option for each field.
-
-``spark-jetstream stream``: streams and consumers as files describe them.
-
-``spark-jetstream stream``: reading and removing single messages.
-
-``spark-jetstream stream``: which servers of a cluster keep a stream.
-
-``spark-jetstream stream``: what removes messages, or all of a stream.
-
-``spark-jetstream stream``: backup and restore.
-"""
+"""``spark-jetstream stream``: the commands about streams and their messages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Annotated, Any
 
@@ -30,14 +14,26 @@ from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, replicas
 from spark_jetstream.admin.models.text import readable
 from spark_jetstream.admin.plan import Action, Plan
-from spark_jetstream.cli.app import FAILED, Run, alone, command, group
-from spark_jetstream.cli.arguments import CREATED, DryRun, Force, Preferred, StreamName, change, create
+from spark_jetstream.cli.app import FAILED, Run, command, group
+from spark_jetstream.cli.arguments import (
+    CREATED,
+    ConfigFile,
+    DryRun,
+    Force,
+    Preferred,
+    StreamName,
+    change,
+    create,
+    file_fields,
+)
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import ago, listed, message_data, print_message, print_names, server_words, to_the_second
+from spark_jetstream.cli.text import ago, listed, message_data, print_message, print_names, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
 
-looking = alone()
+streams = group("stream", "Streams: list, create, change, look into, apply descriptions, save, remove.")
+
+# Looking
 
 OfSubject = Annotated[
     str | None,
@@ -45,23 +41,24 @@ OfSubject = Annotated[
 ]
 
 
-@command(looking, "ls", example="stream ls --subject 'orders.>'")
+@command(streams, "ls", example="stream ls --subject 'orders.>'")
 def show_all(run: Run, subject: OfSubject = None) -> None:
     """The streams of the account, and what they hold.
 
     Where a server of a cluster does not answer for its streams it shows the others, says so, and ends with 1.
     """
-    found: list[StreamInfo] = []
-    absent: ServerBusy | None = None
+    infos: list[StreamInfo] = []
+    incomplete: ServerBusy | None = None
     try:
-        for each in run.admin.streams.infos(subject):
-            found.append(each)
+        # Not `infos.extend`: what came before the error is shown.
+        for info in run.admin.streams.infos(subject):
+            infos.append(info)
     except ServerBusy as error:
-        if not found:
+        if not infos:
             raise
-        absent = error
+        incomplete = error
     run.out.table(
-        found,
+        infos,
         {
             "name": lambda info: info.config.name,
             "storage": lambda info: info.config.storage,
@@ -74,31 +71,31 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
         data=as_data,
         empty="there are no streams" if subject is None else f"no stream stores {subject}",
     )
-    if absent is not None:
-        raise absent
+    if incomplete is not None:
+        raise incomplete
 
 
-@command(looking, "names", example="stream names")
+@command(streams, "names", example="stream names")
 def show_names(run: Run, subject: OfSubject = None) -> None:
     """The names of the streams, a line each; takes less permissions than ls."""
     print_names(run, run.admin.streams.names(subject))
 
 
-@command(looking, "info", example="stream info ORDERS")
+@command(streams, "info", example="stream info ORDERS")
 def info(run: Run, stream: StreamName) -> None:
     """How a stream is set up, where that is not the default, and how it does. JSON is the server's whole answer."""
-    found = run.admin.streams.load(stream)
-    run.out.record(_configuration(found), data=as_data(found), title=f"Stream {found.config.name}")
+    stream_info = run.admin.streams.load(stream)
+    run.out.record(_configuration(stream_info), data=as_data(stream_info), title=f"Stream {stream_info.config.name}")
     if run.out.as_json:
         return
     run.out.text("")
-    run.out.record(_state(found), data=None, title="State")
-    if found.origins:
+    run.out.record(_state(stream_info), data=None, title="State")
+    if stream_info.origins:
         run.out.text("")
         run.out.table(
-            found.origins,
+            stream_info.origins,
             {
-                "mirror of" if found.mirror else "source": lambda each: each.name,
+                "mirror of" if stream_info.mirror else "source": lambda each: each.name,
                 "lag": lambda each: each.lag,
                 "last sign": lambda each: ago(each.active),
                 "": lambda each: each.error.description if each.error else "",
@@ -108,13 +105,7 @@ def info(run: Run, stream: StreamName) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Count:
-    subject: str
-    messages: int
-
-
-@command(looking, "subjects", example="stream subjects ORDERS 'orders.eu.>'")
+@command(streams, "subjects", example="stream subjects ORDERS 'orders.eu.>'")
 def show_subjects(
     run: Run,
     stream: StreamName,
@@ -122,24 +113,24 @@ def show_subjects(
 ) -> None:
     """The subjects that have messages, and how many each has; sorted."""
     run.out.table(
-        (_Count(*each) for each in run.admin.streams.subjects(stream, subject)),
-        {"subject": lambda each: printable(each.subject), "messages": lambda each: each.messages},
-        data=asdict,
+        run.admin.streams.subjects(stream, subject),
+        {"subject": lambda count: printable(count[0]), "messages": lambda count: count[1]},
+        data=lambda count: {"subject": count[0], "messages": count[1]},
         empty=f"stream {stream} has no messages" if subject == ">" else f"stream {stream} has no messages on {subject}",
     )
 
 
 def _configuration(info: StreamInfo) -> dict[str, object]:
-    """What is not the default, and when it was created."""
+    """Return the fields that differ from their defaults, and when the stream was created."""
     config, fields = info.config, type(info.config).model_fields
-    found: dict[str, object] = {"created": info.created}
+    shown: dict[str, object] = {"created": info.created}
     for name in config.field_names:
         value = config.own_metadata if name == "metadata" else getattr(config, name)
         default = fields[name].get_default(call_default_factory=True) if name in fields else None
         if name != "name" and value != default:
-            shown = listed(value)
-            found[name] = shown if isinstance(shown, str) else readable(shown)
-    return found
+            text = listed(value)
+            shown[name] = text if isinstance(text, str) else readable(text)
+    return shown
 
 
 def _state(info: StreamInfo) -> dict[str, object]:
@@ -156,7 +147,7 @@ def _state(info: StreamInfo) -> dict[str, object]:
         "consumers": f"{state.consumer_count:,}",
         "domain": info.domain,
         "cluster": cluster.name if cluster else "",
-        "servers": ", ".join(map(server_words, replicas(cluster))),
+        "servers": ", ".join(map(server_text, replicas(cluster))),
         "no leader": "nothing can be stored" if cluster and not cluster.leader else "",
         "changing": (desired.status.description or "yes") if desired and desired.status else "",
         "also in": ", ".join(each.name for each in info.alternates if each.name != info.config.name),
@@ -167,23 +158,14 @@ def _position(sequence: int, time: str) -> str:
     return f"sequence {sequence:,}{f', {time}' if time else ''}"
 
 
-changing = alone()
+# Creating and changing
 
 _TEMPLATES: Mapping[str, Mapping[str, Any]] = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
 
 NewName = Annotated[str, typer.Argument(help="Name of the new stream.")]
-ConfigFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Fields from a JSON or YAML file; options win over it.",
-        show_default=False,
-    ),
-]
 
 
-@command(changing, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
+@command(streams, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
 @with_fields(StreamConfig, without=("name",))
 def add(
     run: Run,
@@ -203,11 +185,11 @@ def add(
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
     wanted = StreamConfig.parse({**_template(begin_with, config), **fields, "name": name}, f"stream {name}")
-    streams = run.admin.streams
-    _created(run, *create(lambda: streams.load(name), lambda: streams.create(wanted)))
+    admin = run.admin.streams
+    _created(run, *create(lambda: admin.load(name), lambda: admin.create(wanted)))
 
 
-@command(changing, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
+@command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
 @with_fields(StreamConfig, without=("name",), unset=True)
 def edit(
     run: Run,
@@ -221,41 +203,41 @@ def edit(
 
     An option replaces its field as a whole: all subjects, all metadata. What is not given stays as it is.
     """
-    changes = {**_file(config), **fields}
+    changes = {**file_fields(config), **fields}
     if not changes:
         raise typer.BadParameter("nothing to change was given: name a field, such as --max-age 30d")
-    streams = run.admin.streams
+    admin = run.admin.streams
     change(
         run,
         f"stream {stream}",
-        streams.plan(stream, changes),
-        lambda: streams.update(stream, changes),
+        admin.plan(stream, changes),
+        lambda: admin.update(stream, changes),
         data={"stream": stream},
         force=force,
         dry_run=dry_run,
     )
 
 
-@command(changing, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
+@command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
 @with_fields(StreamConfig, without=("name",), unset=True)
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
     """Create a stream with the configuration of another one; its messages stay behind.
 
     Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset subjects.
     """
-    streams = run.admin.streams
-    _created(run, *create(lambda: streams.load(name), lambda: streams.copy(stream, name, **fields)))
+    admin = run.admin.streams
+    _created(run, *create(lambda: admin.load(name), lambda: admin.copy(stream, name, **fields)))
 
 
-@command(changing, "seal", example="stream seal ORDERS_2025")
+@command(streams, "seal", example="stream seal ORDERS_2025")
 def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = False) -> None:
     """Let nothing in and nothing out, for ever. Age limits end with it."""
-    streams = run.admin.streams
+    admin = run.admin.streams
     change(
         run,
         f"stream {stream}",
-        streams.plan(stream, sealed=True),
-        lambda: streams.seal(stream),
+        admin.plan(stream, sealed=True),
+        lambda: admin.seal(stream),
         data={"stream": stream},
         force=force,
         dry_run=dry_run,
@@ -263,30 +245,26 @@ def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = F
 
 
 def _template(begin_with: str | None, config: str | None) -> dict[str, Any]:
-    """The fields that a new stream begins with."""
+    """Return the fields of a new stream that come from a template and a file."""
     if begin_with is None:
-        begun: Mapping[str, Any] = {} if config else DEFAULT_STREAM
+        fields: Mapping[str, Any] = {} if config else DEFAULT_STREAM
     else:
-        begun = _TEMPLATES[begin_with] if begin_with in _TEMPLATES else template(begin_with)
-    return {**begun, **_file(config)}
+        fields = _TEMPLATES[begin_with] if begin_with in _TEMPLATES else template(begin_with)
+    return {**fields, **file_fields(config)}
 
 
-def _file(config: str | None) -> dict[str, Any]:
-    return {} if config is None else template(config, "configuration")
-
-
-def _created(run: Run, info: StreamInfo, done: str) -> None:
+def _created(run: Run, info: StreamInfo, outcome: str) -> None:
     stores = ", ".join(info.config.subjects) or "what it copies"
-    data = {**as_data(info), "did_create": done == CREATED}
-    run.out.done(f"stream {info.config.name} {done}; it stores {stores}", **data)
+    data = {**as_data(info), "did_create": outcome == CREATED}
+    run.out.done(f"stream {info.config.name} {outcome}; it stores {stores}", **data)
 
 
-applying = alone()
+# Descriptions
 
 _STYLES: dict[Action, str | None] = {"create": "green", "update": "yellow", "unchanged": None, "refused": "red"}
 
 
-@command(applying, "apply", example="stream apply streams.yaml --check")
+@command(streams, "apply", example="stream apply streams.yaml --check")
 def apply(
     run: Run,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
@@ -328,7 +306,7 @@ def apply(
         _report(run, plan, f"{_counted(plan)} changed", applied=True)
 
 
-@command(applying, "export", example="stream export ORDERS --yaml > orders.yaml")
+@command(streams, "export", example="stream export ORDERS --yaml > orders.yaml")
 def export(
     run: Run,
     stream: StreamName,
@@ -341,13 +319,13 @@ def export(
     """
     if yaml and run.out.as_json:
         raise typer.BadParameter("--yaml and --json contradict each other")
-    found = run.admin.describe(stream, readable=yaml)
-    said = yaml_text(found) if yaml else json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    run.out.raw(said.encode())
+    described = run.admin.describe(stream, readable=yaml)
+    text = yaml_text(described) if yaml else json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    run.out.raw(text.encode())
 
 
-def _report(run: Run, plan: Plan, said: str, *, applied: bool) -> None:
-    run.out.done(said, **plan.to_json(), applied=applied)
+def _report(run: Run, plan: Plan, sentence: str, *, applied: bool) -> None:
+    run.out.done(sentence, **plan.to_json(), applied=applied)
 
 
 def _counted(plan: Plan) -> str:
@@ -357,12 +335,12 @@ def _counted(plan: Plan) -> str:
     return " and ".join(f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in counts if count)
 
 
-messages = alone()
+# Messages
 
-_SOME = 10
+_DEFAULT_COUNT = 10
 
 
-@command(messages, "get", example="stream get ORDERS --last orders.eu.42")
+@command(streams, "get", example="stream get ORDERS --last orders.eu.42")
 def get(
     run: Run,
     stream: StreamName,
@@ -376,14 +354,16 @@ def get(
         str | None, typer.Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")
     ] = None,
     subject: Annotated[str | None, typer.Option(help="Only messages on this subject.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help=f"How many messages; {_SOME} if nothing is said.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
     direct: Annotated[
         bool, typer.Option("--direct", help="Whichever replica or mirror answers first.", show_default=False)
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.", show_default=False)] = False,
 ) -> None:
-    """One message, by its sequence, or the last or the next on a subject; or several, --from a sequence or --since a
-    time on. Subjects may have wildcards.
+    """Print a message, or several.
+
+    One message is chosen by its sequence, or is the last or the next on a subject. Several begin --from a sequence or
+    --since a time. Subjects may have wildcards.
 
     JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several messages are a list.
     """
@@ -406,17 +386,18 @@ def get(
         raise typer.BadParameter(f"{' and '.join(chosen)} contradict each other")
     start = 1 if first is None else first
     if single:
-        _show(run, [_one(run, stream, sequence, last, following, start, direct)], raw=raw, single=True)
+        message = _load_message(run, stream, sequence, last, following, start, direct)
+        _print_messages(run, iter([message]), raw=raw, single=True)
         return
-    found = run.admin.messages.read(
-        stream, subject, sequence=start, since=since, count=count or _SOME + 1, direct=direct or None
+    messages = run.admin.messages.read(
+        stream, subject, sequence=start, since=since, count=count or _DEFAULT_COUNT + 1, direct=direct or None
     )
-    more = _show(run, found, raw=raw, most=count or _SOME)
+    more = _print_messages(run, messages, raw=raw, most=count or _DEFAULT_COUNT)
     if more:
-        run.out.note(f"these are the first {_SOME}: --count N for more")
+        run.out.note(f"these are the first {_DEFAULT_COUNT}: --count N for more")
 
 
-@command(messages, "delete-msg", example="stream delete-msg ORDERS 4711")
+@command(streams, "delete-msg", example="stream delete-msg ORDERS 4711")
 def delete(
     run: Run,
     stream: StreamName,
@@ -435,7 +416,7 @@ def delete(
     )
 
 
-def _one(
+def _load_message(
     run: Run,
     stream: str,
     sequence: int | None,
@@ -452,97 +433,29 @@ def _one(
     return run.admin.messages.next(stream, following, start, direct=direct)
 
 
-def _show(
-    run: Run, found: Iterator[StoredMessage] | list[StoredMessage], *, raw: bool, most: int = 1, single: bool = False
+def _print_messages(
+    run: Run, messages: Iterator[StoredMessage], *, raw: bool, most: int = 1, single: bool = False
 ) -> bool:
-    """Print up to ``most`` messages; whether there are more."""
-    remaining = iter(found)
-    some = islice(remaining, most)
+    """Print up to ``most`` messages as they come, and return whether there are more."""
+    printed = 0
     if run.out.as_json:
-        data = [message_data(each) for each in some]
+        data = [message_data(message) for message in islice(messages, most)]
         run.out.record({}, data=data[0] if single else data)
-        return next(remaining, None) is not None
-    nothing = True
-    for each in some:
-        nothing = False
+        return next(messages, None) is not None
+    for printed, message in enumerate(islice(messages, most), start=1):  # noqa: B007
         if raw:
-            run.out.raw(each.data)
+            run.out.raw(message.data)
         else:
-            print_message(run, each)
-    if nothing:
+            print_message(run, message)
+    if not printed:
         run.out.note("there are no such messages")
-    return next(remaining, None) is not None
+    return next(messages, None) is not None
 
 
-placing = alone()
+# Backups
 
 
-@command(placing, "step-down", example="stream step-down ORDERS --preferred n2")
-def step_down(
-    run: Run,
-    stream: StreamName,
-    preferred: Preferred = None,
-) -> None:
-    """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
-    leader = next((each.server for each in run.admin.streams.replicas(stream) if each.leader), None)
-    run.admin.streams.step_down(stream, preferred=preferred)
-    run.out.done(
-        f"{leader or 'the leader'} steps down from stream {stream}",
-        stream=stream,
-        leader_before=leader,
-        preferred=preferred,
-    )
-
-
-@command(placing, "peer-remove", example="stream peer-remove ORDERS n3")
-def remove_peer(
-    run: Run,
-    stream: StreamName,
-    server: Annotated[str, typer.Argument(help="Name of the server.")],
-    force: Force = False,
-) -> None:
-    """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
-    run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
-    run.admin.streams.remove_peer(stream, server)
-    run.out.done(f"server {server} no longer keeps stream {stream}", stream=stream, removed=server)
-
-
-removing = alone()
-
-
-@command(removing, "purge", example="stream purge ORDERS --subject 'orders.eu.>' --keep 10")
-def purge(
-    run: Run,
-    stream: StreamName,
-    subject: Annotated[str | None, typer.Option(help="Only messages on this subject; wildcards allowed.")] = None,
-    sequence: Annotated[int | None, typer.Option(min=0, help="Only messages before this sequence.")] = None,
-    keep: Annotated[int | None, typer.Option(min=0, help="All but so many of the last.")] = None,
-    force: Force = False,
-) -> None:
-    """Remove messages of a stream; all of them, if nothing else is said."""
-    which = [f" on {subject}" if subject is not None else ""]
-    which += [f" before sequence {sequence:,}"] if sequence is not None else []
-    which += [f" but the last {keep:,}"] if keep is not None else []
-    run.out.confirm(f"Remove all messages{''.join(which)} of stream {stream}?", force=force)
-    purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
-    run.out.done(f"{purged:,} messages of stream {stream} were removed", stream=stream, purged=purged)
-
-
-@command(removing, "rm", example="stream rm ORDERS_TEST --force")
-def remove(run: Run, stream: StreamName, force: Force = False) -> None:
-    """Delete a stream with its messages and its consumers."""
-    if not force:
-        state = run.admin.streams.load(stream).state
-        held = f"{state.messages:,} messages and {state.consumer_count:,} consumers"
-        run.out.confirm(f"Delete stream {stream} with {held}?", force=force)
-    run.admin.streams.delete(stream)
-    run.out.done(f"stream {stream} was deleted", stream=stream, deleted=True)
-
-
-saving = alone()
-
-
-@command(saving, "backup", example="stream backup ORDERS /backups/orders-2026-03-01")
+@command(streams, "backup", example="stream backup ORDERS /backups/orders-2026-03-01")
 def backup(
     run: Run,
     stream: StreamName,
@@ -575,7 +488,7 @@ def backup(
     )
 
 
-@command(saving, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
+@command(streams, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
 @with_fields(StreamConfig, without=("name",), unset=True)
 def restore(
     run: Run,
@@ -588,14 +501,14 @@ def restore(
     The backup is checked before anything is sent. Ends with 1, and says so, when the stream is not what it was. Options
     change its configuration: other subjects, where those of the backup belong to a stream that exists.
     """
-    # Once until it is checked, and once more until it is sent.
+    # The bar runs twice: for checking and for sending.
     with run.out.progress(f"Restoring {name or source}") as progress:
-        found = run.admin.streams.restore(source, name, checking=progress, progress=progress, **fields)
-    state, stream = found.info.state, found.info.config.name
-    checked = f"its checksum was right, SHA-256 {found.sha256}" if found.sha256 else "it had no checksum"
-    for note in found.notes:
+        restored = run.admin.streams.restore(source, name, checking=progress, progress=progress, **fields)
+    state, stream = restored.info.state, restored.info.config.name
+    checked = f"its checksum was right, SHA-256 {restored.sha256}" if restored.sha256 else "it had no checksum"
+    for note in restored.notes:
         run.out.note(f"note: {note}")
-    for difference in found.differences:
+    for difference in restored.differences:
         run.out.note(f"not as it was: {difference}")
     run.out.done(
         f"stream {stream} was restored from {source}: {state.messages:,} messages; {checked}",
@@ -603,15 +516,74 @@ def restore(
         messages=state.messages,
         bytes=int(state.bytes),
         consumers=state.consumer_count,
-        sha256=found.sha256 or None,
-        differences=list(found.differences),
-        notes=list(found.notes),
+        sha256=restored.sha256 or None,
+        differences=list(restored.differences),
+        notes=list(restored.notes),
     )
-    if found.differences:
+    if restored.differences:
         raise typer.Exit(FAILED)
 
 
-stream = group("stream", "Streams: list, create, change, look into, apply descriptions, save, remove.")
+# Removing
 
-for part in (looking, changing, applying, messages, saving, removing, placing):
-    stream.add_typer(part)
+
+@command(streams, "purge", example="stream purge ORDERS --subject 'orders.eu.>' --keep 10")
+def purge(
+    run: Run,
+    stream: StreamName,
+    subject: Annotated[str | None, typer.Option(help="Only messages on this subject; wildcards allowed.")] = None,
+    sequence: Annotated[int | None, typer.Option(min=0, help="Only messages before this sequence.")] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="All but so many of the last.")] = None,
+    force: Force = False,
+) -> None:
+    """Remove messages of a stream; all of them, if nothing else is said."""
+    which = [f" on {subject}" if subject is not None else ""]
+    which += [f" before sequence {sequence:,}"] if sequence is not None else []
+    which += [f" but the last {keep:,}"] if keep is not None else []
+    run.out.confirm(f"Remove all messages{''.join(which)} of stream {stream}?", force=force)
+    purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
+    run.out.done(f"{purged:,} messages of stream {stream} were removed", stream=stream, purged=purged)
+
+
+@command(streams, "rm", example="stream rm ORDERS_TEST --force")
+def remove(run: Run, stream: StreamName, force: Force = False) -> None:
+    """Delete a stream with its messages and its consumers."""
+    if not force:
+        state = run.admin.streams.load(stream).state
+        held = f"{state.messages:,} messages and {state.consumer_count:,} consumers"
+        run.out.confirm(f"Delete stream {stream} with {held}?", force=force)
+    run.admin.streams.delete(stream)
+    run.out.done(f"stream {stream} was deleted", stream=stream, deleted=True)
+
+
+# Servers
+
+
+@command(streams, "step-down", example="stream step-down ORDERS --preferred n2")
+def step_down(
+    run: Run,
+    stream: StreamName,
+    preferred: Preferred = None,
+) -> None:
+    """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
+    leader = next((each.server for each in run.admin.streams.replicas(stream) if each.leader), None)
+    run.admin.streams.step_down(stream, preferred=preferred)
+    run.out.done(
+        f"{leader or 'the leader'} steps down from stream {stream}",
+        stream=stream,
+        leader_before=leader,
+        preferred=preferred,
+    )
+
+
+@command(streams, "peer-remove", example="stream peer-remove ORDERS n3")
+def remove_peer(
+    run: Run,
+    stream: StreamName,
+    server: Annotated[str, typer.Argument(help="Name of the server.")],
+    force: Force = False,
+) -> None:
+    """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
+    run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
+    run.admin.streams.remove_peer(stream, server)
+    run.out.done(f"server {server} no longer keeps stream {stream}", stream=stream, removed=server)

@@ -1,7 +1,4 @@
-"""Parts of what commands show of streams, consumers and buckets.
-
-Messages for people and for programs.
-"""
+"""Messages, servers, times and lists as commands print them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _SECOND = 1_000_000_000
 
 
 def print_names(run: Run, names: Iterator[str], empty: str = "") -> None:
-    """Names, a line each as they come; as JSON, a list. ``empty`` is said where there are none."""
+    """Print names, a line each as they come; as JSON, a list. Without names, ``empty`` is a note."""
     if run.out.as_json:
         run.out.record({}, data=list(names))
         return
@@ -33,7 +30,7 @@ def print_names(run: Run, names: Iterator[str], empty: str = "") -> None:
 
 
 def listed(value: object) -> object:
-    """Lists without brackets, and pairs as they were written on a command line; anything else as it is."""
+    """Return lists without brackets, and mappings as on a command line; anything else unchanged."""
     if isinstance(value, tuple):
         return ", ".join(map(readable, value))
     if isinstance(value, dict):
@@ -41,8 +38,8 @@ def listed(value: object) -> object:
     return value
 
 
-def server_words(each: Replica) -> str:
-    """A server of a cluster, and how it does."""
+def server_text(each: Replica) -> str:
+    """Return a server of a cluster with its state."""
     if each.leader:
         return f"{each.server} (leader)"
     if each.offline:
@@ -51,23 +48,23 @@ def server_words(each: Replica) -> str:
 
 
 def to_the_second(time: Timestamp) -> str:
-    """A time of the server's without its fraction; nothing for one that never was."""
+    """Return a time without its fraction; "" for the zero time."""
     return "" if time.never else str(time).partition(".")[0].removesuffix("Z") + "Z"
 
 
 def rounded(span: Nanoseconds) -> Nanoseconds:
-    """A duration for people: to the second from a minute on, else to the millisecond."""
+    """Return a duration rounded to seconds from a minute on, else to milliseconds."""
     unit = _SECOND if span >= 60 * _SECOND else 1_000_000
     return Nanoseconds((span + unit // 2) // unit * unit)
 
 
 def ago(span: Nanoseconds | None) -> str:
-    """How long ago something was; None, or -1 as the API says it, stands for never."""
+    """Return how long ago something was; None and -1 (of the API) are never."""
     return "never" if span is None or span < 0 else f"{rounded(span)} ago"
 
 
 def message_data(message: StoredMessage) -> dict[str, Any]:
-    """A message as JSON. ``data`` is text where the content is UTF-8, else base64: ``encoding`` says which."""
+    """Return a message for JSON. ``encoding`` says whether ``data`` is text or base64."""
     return {
         "subject": message.subject,
         "seq": message.seq,
@@ -78,7 +75,7 @@ def message_data(message: StoredMessage) -> dict[str, Any]:
 
 
 def content_data(name: str, content: bytes) -> dict[str, str]:
-    """Bytes as JSON: the field ``name`` is text where they are UTF-8, else base64, and ``encoding`` says which."""
+    """Return bytes for JSON: the field ``name`` is text if they are UTF-8, else base64; ``encoding`` says which."""
     try:
         return {name: content.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:
@@ -86,7 +83,7 @@ def content_data(name: str, content: bytes) -> dict[str, str]:
 
 
 def print_message(run: Run, message: StoredMessage, more: str = "") -> None:
-    """Where it is, its headers and its content; ``more`` stands at the end of the first line."""
+    """Print sequence, subject and time, the headers and the content. ``more`` ends the first line."""
     run.out.text(f"{message.seq:,} {printable(message.subject)} {message.time}{more}", style="bold")
     for name, values in message.headers.items():
         for value in values:
@@ -97,7 +94,7 @@ def print_message(run: Run, message: StoredMessage, more: str = "") -> None:
 
 
 def content_text(content: bytes) -> str:
-    """Bytes for people: the text that they are, or how many there are."""
+    """Return bytes for people: their text, or their number."""
     try:
         return printable(content.decode(), LAYOUT)
     except UnicodeDecodeError:

@@ -77,7 +77,7 @@ def test_ls(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> No
     assert b[:7] == ["b", "pull,", "ephemeral", "explicit", "6", "0", "0"]
     assert rows[1].rstrip().endswith("Z  pinned_client in group g")
     assert p[:7] == ["p", "push,", "durable", "none", "6", "0", "0"]
-    assert rows[2].rstrip().endswith("Z  delivers to to.me in queue group workers, where nobody listens")
+    assert rows[2].rstrip().endswith("Z  delivers to to.me in queue group workers, which has no subscriber")
     found = do("ls", stream, "--json").json
     assert [(each["name"], each["config"]["ack_policy"]) for each in found] == [
         ("a", "explicit"),
@@ -132,7 +132,7 @@ def test_info_of_what_is_special(admin: JetStreamAdmin, stream: str, do: Command
         return found.removeprefix(begin).strip()
 
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="g", **PINNED)
-    assert line("g", "priority groups") == "g: nobody is pinned"
+    assert line("g", "priority groups") == "g: no client is pinned"
     admin.consumers.next(stream, "g", group="g")
     (group,) = admin.consumers.load(stream, "g").priority_groups
     assert line("g", "priority groups") == f"g: pinned to {group.pinned_client_id} since {group.pinned_ts}"

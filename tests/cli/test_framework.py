@@ -86,7 +86,7 @@ def test_completion_can_be_shown(shell: str) -> None:
             "Invalid value for '--wait': \"1\" is no duration such as 10s, 5m or 1h30m (see",
         ),
         ("stream get A", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count\n"),
-        ("stream purge A", "Remove all messages of stream A? Nobody is there to answer: say yes with --force.\n"),
+        ("stream purge A", "Remove all messages of stream A? There is no terminal to ask on: say yes with --force.\n"),
         (
             "stream info a\x1b[31m\tb",
             'stream must be the name of a stream, without blanks, dots, *, >, / or \\, not "a',

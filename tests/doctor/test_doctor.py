@@ -187,6 +187,7 @@ def test_certificates(secure: Tls, tmp_path: Path) -> None:
     assert "tlsHostname" in findings["tls"]["what_to_do"]
 
 
+@pytest.mark.full
 def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Path) -> None:
     """One line when the certificate is not trusted, none when it is; also when the process ends."""
     server = secure(LOOPBACK)
