@@ -1,7 +1,8 @@
-"""The documentation: its examples run as they stand there, its links lead somewhere, its reference is current."""
+"""The documentation: examples run unchanged, links have targets, references and the tree of files are current."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from tests.support.streams import Stream
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-#: What the examples say, and what this test puts in its place besides a folder of its own.
+#: Texts of the examples that the tests replace: server, folder, context.
 DEFAULT_URL = "nats://127.0.0.1:4222"
 FOLDER = "/tmp/spark-jetstream"
 CONTEXT = '"production"'
@@ -38,29 +39,29 @@ MESSAGES = 1000
 
 
 class Block(NamedTuple):
-    """A fenced block: what it holds, where it stands (the line of its first line, from 1), without its indentation."""
+    """A fenced block without its indentation, and the line number of its first line."""
 
     text: str
     page: Path
     line: int
 
     def run(self, replaced: dict[str, str], names: dict[str, Any]) -> None:
-        """Run it as Python; a failure names page and line."""
+        """Run the block as Python; a failure names page and line."""
         text = self.text
-        for said, meant in replaced.items():
-            text = text.replace(said, meant)
+        for default, own in replaced.items():
+            text = text.replace(default, own)
         exec(compile("\n" * (self.line - 1) + text, str(self.page), "exec"), names)
 
 
 def blocks(page: Path, language: str) -> list[Block]:
-    """The fenced blocks of a page in exactly this language."""
+    """Return the fenced blocks of a page that are marked with exactly this language."""
     text = page.read_text(encoding="utf-8")
     fences = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(textwrap.dedent(each[2]), page, text.count("\n", 0, each.start(2)) + 1) for each in fences]
+    return [Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1) for fence in fences]
 
 
 def add_orders(url: str, publisher: Publisher | None = None) -> Stream:
-    """The stream ORDERS, as the examples have it."""
+    """Create and fill the stream ORDERS of the examples."""
     orders = Stream(url, "ORDERS", publisher, allow_direct=True)
     places = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
     orders.send(
@@ -78,7 +79,7 @@ def add_orders(url: str, publisher: Publisher | None = None) -> Stream:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[NatsServer]:
-    """A server with the streams that the pages talk about."""
+    """Start a server with the streams of the pages."""
     with NatsServer() as server, Publisher(server.url) as publisher:
         add_orders(server.url, publisher)
         Stream(server.url, "RETURNS", publisher).fill(20)
@@ -99,7 +100,7 @@ def shop() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """A function that runs the Python of a page, block after block, and returns the names that it leaves behind."""
+    """Return a function that runs the Python blocks of a page and returns the names that they define."""
     context = tmp_path / "production.json"
     context.write_text(json.dumps({"url": shop.url}))
     credentials = Operator().credentials(user())
@@ -110,16 +111,16 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
         return credentials
 
     def run(name: str) -> dict[str, Any]:
-        found = blocks(ROOT / name, "python")
-        assert found
+        page_blocks = blocks(ROOT / name, "python")
+        assert page_blocks
         names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret))}
-        for block in found:
+        for block in page_blocks:
             before = dict(names)
             block.run(replaced, names)
-            for frame in (each for name, each in names.items() if each is not before.get(name)):
+            for frame in [value for key, value in names.items() if value is not before.get(key)]:
                 if isinstance(frame, DataFrame) and not frame.isStreaming:
-                    frame.count()  # a frame that nobody looks at has not read anything
-            # A query that runs until it is stopped has done its work once nothing is left to read.
+                    frame.count()  # Spark reads a frame only when an action needs it
+            # Queries without a trigger run until they are stopped.
             for query in spark.streams.active:
                 query.processAllAvailable()
                 query.stop()
@@ -146,6 +147,7 @@ def test_examples_of_the_readme(
     assert {row.subject for row in picked.select("subject").collect()} == {"picked.orders.eu.de"}
 
 
+@pytest.mark.full
 def test_examples_of_the_writing_guide(
     spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
 ) -> None:
@@ -160,29 +162,29 @@ def test_examples_of_the_writing_guide(
     assert stored["totals.dead"].headers["Dead-Letter-Subject"] == ["totals..bad"]
     assert bytes(stored["totals.2026-02-03"].data) == b"17"
     assert table_of(shop.url, "prices") == {"fruit.apple": b"1.30", "fruit.plum": b"2.10"}
+    run_page("docs/writing.md")
+    assert batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03").count() == 1  # the write with a writeId
 
 
-def test_a_write_with_an_id_stores_nothing_when_it_is_run_again(
-    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
+@pytest.mark.full
+def test_examples_of_the_reading_guide(
+    run_page: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_page("docs/writing.md")
-    run_page("docs/writing.md")
-    found = batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03")
-    assert found.count() == 1
-
-
-def test_examples_of_the_guide(run_page: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("docs/reading.md")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert names["german_and_french"].count() == MESSAGES * 3 // 5
     assert names["everything"].count() == MESSAGES + 20
     assert names["rows"].count() == MESSAGES
-    assert str(MESSAGES * 12.5) in said  # the sum of the streaming query
-    assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 // 5}\|", said)  # by SQL
-    assert [each["numInputRows"] for each in names["query"].recentProgress if each["numInputRows"]] == [200] * 5
+    assert str(MESSAGES * 12.5) in output  # the sum of the streaming query
+    assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 // 5}\|", output)  # by SQL
+    rows = [progress["numInputRows"] for progress in names["query"].recentProgress]
+    assert [number for number in rows if number] == [200] * 5
 
 
-def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[str], dict[str, Any]]) -> None:
+@pytest.mark.full
+def test_examples_of_the_pages_on_progress_and_data_loss(
+    shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
+) -> None:
     run_page("docs/progress.md")
     run_page("docs/data-loss.md")
     with Publisher(shop.url) as publisher:
@@ -192,18 +194,19 @@ def test_examples_of_the_page_on_progress(shop: NatsServer, run_page: Callable[[
             assert publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] == 0
 
 
+@pytest.mark.full
 def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     files: dict[str, str] = {}
     for block in blocks(ROOT / "docs" / "testing.md", "python"):
-        named = re.match(r"# (\w+\.py)\n", block.text)
-        if named is None:
+        file_name = re.match(r"# (\w+\.py)\n", block.text)
+        if file_name is None:
             block.run({}, {"__name__": "docs"})
         else:
-            files[named[1]] = files.get(named[1], "") + block.text
+            files[file_name[1]] = files.get(file_name[1], "") + block.text
     assert sorted(files) == ["conftest.py", "test_orders.py"]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    # A process of its own, as users have it; nothing of this project's configuration.
+    # A process without this project's configuration.
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,
@@ -216,17 +219,24 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     assert re.search(r"^2 passed", ran.stdout, re.MULTILINE)
 
 
-def test_python_blocks_are_written_as_such() -> None:
-    # Any other mark would hide a block from the tests above.
-    marks = {mark for page in PAGES for mark in re.findall(r"^ *```(\S+)$", page.read_text(), re.MULTILINE)}
-    assert marks <= {"python", "sh", "text", "conf", "json"}
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_parse(page: Path) -> None:
+    marks = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    # Any other mark would hide a block from the tests of examples.
+    assert set(marks[::2]) <= {"", "python", "sh", "text", "conf", "json"}
+    assert set(marks[1::2]) <= {""}
+    assert len(marks) % 2 == 0
+    for block in blocks(page, "python"):
+        ast.parse(block.text, f"{page.name}, block at line {block.line}")
+    for block in blocks(page, "json"):
+        json.loads(block.text)
 
 
 # -- links --
 
 
 def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub gives a heading."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
 
@@ -240,7 +250,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
         if re.match(r"[a-z]+:", link):
@@ -273,11 +283,30 @@ def test_the_reference_of_options_is_current() -> None:
     assert written == options_markdown(), "run `python -m spark_jetstream.options > docs/options.md`"
 
 
+def test_the_tree_of_the_architecture_page_has_every_module() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = re.search(r"^```\n(spark_jetstream/\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert tree
+    folders: list[str] = []
+    listed = set()
+    for line in tree[1].splitlines():
+        name = line.split()[0]
+        folders = [*folders[: (len(line) - len(line.lstrip())) // 2], name.rstrip("/")]
+        if name.endswith(".py"):
+            listed.add("/".join(folders))
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "spark_jetstream").rglob("*.py")}
+    inner = {path for path in modules if path.count("/") > 1 and path.endswith("/__init__.py")}
+    assert listed == modules - inner | {"pyspark_jetstream.py"}
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page))
+    assert {
+        path for path in named if not any((root / path).exists() for root in (ROOT, ROOT / "spark_jetstream"))
+    } == set()
+
+
 def test_the_make_targets_that_pages_name_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
-    assert named
-    assert named <= targets
+    assert {"demo", "test"} <= named <= targets
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/reading.md"])
@@ -286,10 +315,11 @@ def test_the_columns_are_those_of_the_schema(name: str) -> None:
     assert table is not None
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table[1], re.MULTILINE)
     assert [(column, kind.strip("`").replace(" ", "")) for column, kind in rows] == [
-        (each.name, each.spark) for each in COLUMNS
+        (column.name, column.spark) for column in COLUMNS
     ]
 
 
+@pytest.mark.full
 def test_a_table_has_no_options_and_says_so(spark: SparkSession, shop: NatsServer) -> None:
     spark.sql(f"CREATE TABLE docs_orders USING jetstream OPTIONS (servers '{shop.url}', stream 'ORDERS')")
     try:

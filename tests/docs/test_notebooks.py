@@ -1,4 +1,4 @@
-"""The notebooks: both formats hold the same cells, and every cell runs, on its own server and on somebody else's."""
+"""The notebooks: both formats hold the same cells, and every cell runs, on its own server and on a given one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CODE = [cell.text for cell in CELLS if cell.kind == "code"]
 
 
 def read_notebook(path: Path) -> NotebookNode:
-    """A notebook in Jupyter's format, as it is."""
+    """Read a notebook in Jupyter's format without converting it."""
     notebook: NotebookNode = nbformat.read(path, as_version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
     return notebook
 
@@ -59,22 +59,21 @@ def test_the_jupyter_notebook_is_valid_and_was_never_executed() -> None:
 def test_the_databricks_source_is_python_around_its_markdown() -> None:
     lines = QUICKSTART.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# Databricks notebook source"
-    # A comment that is none of Databricks' own stays with the code.
     code = "\n".join(line for line in lines[1:] if not line.startswith(("# MAGIC", "# COMMAND")))
     assert ast.dump(ast.parse(code)) == ast.dump(ast.parse("\n".join(CODE)))
     compile(code, str(QUICKSTART), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("x = 1\n\n# COMMAND ----------\n\n# COMMAND ----------\n\ny = 2\n", "cell 2 is empty"),
         ("# MAGIC %md\n# MAGIC text\nx = 1\n", "cell 1 mixes code with # MAGIC"),
         ("# MAGIC %sql\n# MAGIC SELECT 1\n", "cell 1 does not begin with '# MAGIC %md'"),
     ],
 )
-def test_what_jupyter_has_no_cell_for_is_refused(body: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_cells_that_jupyter_does_not_have_are_refused(body: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         build.notebook(f"{build.FIRST_LINE}{body}")
     with pytest.raises(ValueError, match="first line"):
         build.notebook(body)
@@ -83,16 +82,14 @@ def test_what_jupyter_has_no_cell_for_is_refused(body: str, said: str) -> None:
 # -- in Jupyter, on a server of its own --
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> NotebookNode:
-    """The Jupyter notebook with the outputs of a kernel of this Python, where nothing is set up for it."""
-    folder = tmp_path_factory.mktemp("jupyter")
+def executed(folder: Path) -> NotebookNode:
+    """Run the Jupyter notebook in a kernel of this Python without any settings, and return it with its outputs."""
     kept_out = ("NATS_URL", "WORK_DIR", "MPLBACKEND", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     environment = {
         **{name: value for name, value in os.environ.items() if name not in kept_out},
         "JAVA_HOME": ensure_java(),
         "TMPDIR": str(folder),
-        # What the JVM's second compiler makes of queries that run once is never used.
+        # The JVM's second compiler is too slow for queries that run once.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
     ran = subprocess.run(
@@ -104,48 +101,31 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> NotebookNode:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    # Neither the server's folder, nor the files of the queries.
+    # The server's folder and the files of the queries are removed.
     assert not list(folder.glob("spark-jetstream-*"))
     return read_notebook(folder / "result.ipynb")
 
 
-def printed(notebook: NotebookNode) -> str:
-    """What the cells wrote to standard output."""
-    return "".join(
-        output.text
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "stream" and output.name == "stdout"
-    )
+@pytest.mark.full
+def test_the_quickstart_runs_in_jupyter_on_a_server_of_its_own(tmp_path: Path) -> None:
+    outputs = [output for cell in executed(tmp_path).cells for output in cell.get("outputs", [])]
+    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    assert "on a server of its own" in printed
+    assert "6000 messages, sequences 1 to 6000" in printed
+    assert "6000 orders copied" in printed
+    assert "500 orders copied" in printed
+    assert printed.count("180 messages in RESULTS_") == 2  # three countries, sixty minutes; written twice, stored once
+    assert "|subject|sequence|" in printed.replace(" ", "")
+    assert "|minute|country|orders|amount|" in printed.replace(" ", "")
+    plots = [output.data["image/png"] for output in outputs if output.output_type == "display_data"]
+    assert len(plots) == 1
 
 
-def test_the_quickstart_runs_in_jupyter_on_a_server_of_its_own(executed: NotebookNode) -> None:
-    said = printed(executed)
-    assert "on a server of its own" in said
-    assert "6000 messages, sequences 1 to 6000" in said
-    assert "6000 orders copied" in said
-    assert "500 orders copied" in said
-    assert said.count("180 messages in RESULTS_") == 2  # three countries, sixty minutes; written twice, stored once
-
-
-def test_the_quickstart_shows_tables_and_a_plot(executed: NotebookNode) -> None:
-    said = printed(executed)
-    assert "|subject|sequence|" in said.replace(" ", "")
-    assert "|minute|country|orders|amount|" in said.replace(" ", "")
-    pictures = [
-        output.data["image/png"]
-        for cell in executed.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "display_data"
-    ]
-    assert len(pictures) == 1
-
-
-# -- as on Databricks: a session that is there, settings in widgets, a server elsewhere --
+# -- as on Databricks: a given session, settings in widgets, a server elsewhere --
 
 
 class Widgets:
-    """`dbutils.widgets`, as far as the notebook uses it, where a person has filled some of them in."""
+    """The part of `dbutils.widgets` that the notebook uses, with some values filled in."""
 
     def __init__(self, **filled: str) -> None:
         self._values = filled
@@ -159,34 +139,35 @@ class Widgets:
 
 
 def code_under(*headings: str) -> list[str]:
-    """The code cells that stand right under these headings; each is given with the heading above it, if it has one."""
-    found: dict[str, list[str]] = {}
+    """Return the code cells directly under these headings; a heading is given with the heading above it, if any."""
+    cells: dict[str, list[str]] = {}
     path: list[str] = []
     for cell in CELLS:
         if cell.kind == "code":
-            found.setdefault("/".join(path), []).append(cell.text)
+            cells.setdefault("/".join(path), []).append(cell.text)
         for marks, title in re.findall(r"^##(#*) (.+)$", cell.text if cell.kind == "markdown" else "", re.MULTILINE):
             path = [*path[: len(marks)], title]
-    return [text for heading in headings for text in found[heading]]
+    return [text for heading in headings for text in cells[heading]]
 
 
 @pytest.fixture
 def run_cells() -> Iterator[Callable[[list[str], dict[str, Any]], None]]:
-    """A function that runs cells one after the other, with `await` outside of functions, as notebooks do."""
+    """Return a function that runs cells in order, with `await` outside of functions, as notebooks do."""
     loop = asyncio.new_event_loop()
 
     def run(cells: list[str], names: dict[str, Any]) -> None:
         for cell in cells:
             code: CodeType = compile(cell, cell.splitlines()[0], "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            waiting = eval(code, names)
-            if waiting is not None:
-                loop.run_until_complete(waiting)
+            coroutine = eval(code, names)
+            if coroutine is not None:
+                loop.run_until_complete(coroutine)
 
     yield run
     loop.close()
 
 
-def test_the_quickstart_runs_on_a_server_and_a_session_that_are_there(
+@pytest.mark.full
+def test_the_quickstart_runs_on_a_given_server_and_session(
     run_cells: Callable[[list[str], dict[str, Any]], None],
     nats_server: NatsServer,
     publisher: Publisher,
@@ -195,24 +176,23 @@ def test_the_quickstart_runs_on_a_server_and_a_session_that_are_there(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")  # a widget is asked first
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")  # the widget wins
     streams = publisher.api("STREAM.NAMES")["streams"]
     widgets = Widgets(NATS_URL=nats_server.url, WORK_DIR=str(tmp_path))
     names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(widgets=widgets)}
-    # The rest is the same wherever the server and the session come from.
-    began = code_under("1. Set-up", "2. Create a stream", "3. Read it/As a batch", "5. Write results back")
-    run_cells(began, names)
+    cells = code_under("1. Set-up", "2. Create a stream", "3. Read it/As a batch", "5. Write results back")
+    run_cells(cells, names)
     assert names["server"] is None
     assert names["spark"] is spark
-    said = capsys.readouterr().out
-    assert "on the server of NATS_URL" in said
-    assert "orders from Germany" in said
-    made = {f"ORDERS_{names['run']}", f"RESULTS_{names['run']}"}
-    assert set(publisher.api("STREAM.NAMES")["streams"]) - set(streams) == made
+    output = capsys.readouterr().out
+    assert "on the server of NATS_URL" in output
+    assert "orders from Germany" in output
+    created = {f"ORDERS_{names['run']}", f"RESULTS_{names['run']}"}
+    assert set(publisher.api("STREAM.NAMES")["streams"]) - set(streams) == created
     files = Path(names["work_dir"])
     assert files.parent == tmp_path
     files.mkdir()
-    # It leaves nothing behind, and what it did not start goes on.
+    # The clean-up leaves nothing behind, and does not stop the given server and session.
     run_cells(code_under("6. Clean up"), names)
     assert publisher.api("STREAM.NAMES")["streams"] == streams
     assert list(tmp_path.iterdir()) == []

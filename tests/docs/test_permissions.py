@@ -21,24 +21,23 @@ from tests.support.streams import Stream
 PAGE = ROOT / "docs" / "permissions.md"
 
 
-def shown() -> dict[str, str]:
-    """The configurations of the page, by their users."""
-    found = {}
-    for block in blocks(PAGE, "conf"):
-        named = re.search(r'user: "(\w+)"', block.text)
-        assert named
-        assert named[1] not in found
-        found[named[1]] = block.text.strip()
-    return found
+def configurations() -> dict[str, str]:
+    """Return the configurations of the page by their users."""
+    texts = [block.text.strip() for block in blocks(PAGE, "conf")]
+    by_user = {re.findall(r'user: "(\w+)"', text)[0]: text for text in texts}
+    assert len(by_user) == len(texts)
+    return by_user
 
 
 def test_the_page_shows_what_the_tests_enforce() -> None:
-    assert shown() == {name: user_config(name, PAGE_PASSWORD, lines, notes=True) for name, lines in USERS.items()}
+    assert configurations() == {
+        name: user_config(name, PAGE_PASSWORD, lines, notes=True) for name, lines in USERS.items()
+    }
 
 
-def test_the_page_says_what_goes_on_without_a_line() -> None:
-    said = " ".join(PAGE.read_text(encoding="utf-8").split())
-    missing = {line.without for lines in USERS.values() for line in lines if line.without not in said}
+def test_the_page_says_what_happens_without_a_line() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    missing = {line.without for lines in USERS.values() for line in lines if line.without not in text}
     assert missing == set()
 
 
@@ -52,20 +51,21 @@ def test_its_example_prints_the_lines(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[NatsServer]:
-    """A server with the account that the page begins with, and all of its users in it."""
+    """Start a server with the account of the page and all of its users."""
     (frame,) = (block.text for block in blocks(PAGE, "text") if "accounts {" in block.text)
-    users = "\n".join(shown().values())
+    users = "\n".join(configurations().values())
     with NatsServer(config=frame.replace("# blocks of this page", users)) as server:
         yield server
 
 
+@pytest.mark.full
 def test_spark_reads_keeps_its_position_and_writes(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> None:
     given: dict[str, Any] = {"password": PAGE_PASSWORD, "inboxPrefix": "_INBOX_spark"}
     with Publisher(shop.url, user="admin", **{"pass": PAGE_PASSWORD}) as admin:
         events = Stream(shop.url, "EVENTS", admin, retention="interest")
         totals = Stream(shop.url, "TOTALS", admin)
         frame = streaming(spark, shop.url, "EVENTS", None, user="query", durable="spark", **given)
-        available_now(frame, tmp_path)  # makes the consumer that holds what comes
+        available_now(frame, tmp_path)  # creates the consumer that holds messages
         events.fill(20)
         assert available_now(frame, tmp_path).counts == [20]
         assert events.state()["messages"] == 0
