@@ -1,4 +1,4 @@
-"""The classes of events, by the import path that docs/events.md shows. They are defined in `admin.models.events`."""
+"""The types of events: the documented import path of `spark_jetstream.admin.models.events`."""
 
 from __future__ import annotations
 
