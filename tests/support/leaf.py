@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease, poll
@@ -85,12 +84,6 @@ class Linked:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
-
-
-def api(url: str, path: str, body: Mapping[str, Any] | None = None, domain: str | None = None) -> dict[str, Any]:
-    """The reply of the JetStream API at a server, or of the domain that lies behind it."""
-    with Publisher(url, "$JS.API" if domain is None else f"$JS.{domain}.API") as publisher:
-        return publisher.api(path, body)
 
 
 def _leaves(server: NatsServer) -> int:
