@@ -35,6 +35,7 @@ def spark_home(folder: Path) -> dict[str, str]:
     return {"SPARK_HOME": str(folder)}
 
 
+@pytest.mark.full
 def test_a_stream_and_a_batch_on_executors_of_their_own(server: NatsServer, tmp_path: Path) -> None:
     options = {"servers": server.url, "user": "spark", "password": SECRET, "stream": "S"}
     options |= {"maxMessagesPerTrigger": "1000", "minPartitions": "4"}

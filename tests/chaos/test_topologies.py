@@ -412,9 +412,11 @@ class TestDirect:
         "different",
         [
             {"filter_subject": "SUBJECT.h"},
-            {"opt_start_seq": 41},
-            {"subject_transforms": [{"src": "SUBJECT.>", "dest": "moved.>"}]},
-            {"max_msgs": 10},
+            *full(
+                {"opt_start_seq": 41},
+                {"subject_transforms": [{"src": "SUBJECT.>", "dest": "moved.>"}]},
+                {"max_msgs": 10},
+            ),
         ],
         ids=lambda different: next(iter(different)),
     )

@@ -1,4 +1,4 @@
-"""Jobs that a test starts, watches and kills: `stream_job` or `sink_job` in a session of processes of its own."""
+"""Jobs that a test starts, watches and kills, each in a session of processes of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
@@ -27,9 +26,11 @@ BRISK = {
     "spark.sql.adaptive.enabled": "false",
 }
 
+_Job = TypeVar("_Job", bound="Job")
+
 
 class Job:
-    """One run of `stream_job`; what it says goes to `folder/log`. Leaving it ends whatever is still running."""
+    """One run of `stream_job`, with its output in `folder/log`. `__exit__` kills its processes."""
 
     script = stream_job.__file__
 
@@ -45,7 +46,6 @@ class Job:
     ) -> None:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
-        self.sink_log = folder / "rows" / "_spark_metadata"
         folder.mkdir(exist_ok=True)
         self._log = folder / "log"
         self._read: dict[Path, set[int]] = {}
@@ -91,26 +91,27 @@ class Job:
 
     def processes(self) -> dict[int, str]:
         """The processes of the job by id, each with its command: driver, JVMs, Python workers."""
-        found: dict[int, str] = {}
+        commands: dict[int, str] = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 fields = path.read_text().rpartition(")")[2].split()
                 if int(fields[3]) == self._process.pid and fields[0] != "Z":
                     command = path.with_name("cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(path.parent.name)] = command.decode("utf-8", "replace")
-        return found
+                    commands[int(path.parent.name)] = command.decode("utf-8", "replace")
+        return commands
 
     def workers(self) -> list[int]:
-        """The Python workers that run tasks, or wait for the next one: the children of Spark's daemon."""
-        daemons = [pid for pid, command in self.processes().items() if "pyspark.daemon" in command]
-        children = [pid for pid in daemons if _parent(pid) in daemons]
-        return children
+        """The executors' Python workers: what their daemon has forked."""
+        daemons = [pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command]
+        return [pid for pid in daemons if _parent(pid) in daemons]
 
     def latest(self, log: str) -> int:
-        """The last batch in one of the checkpoint's logs (`offsets`, `commits`) or the sink's (`rows`); -1 if none."""
-        folder = self.sink_log if log == "rows" else self.checkpoint / log
-        numbers = [int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")]
-        return max(numbers, default=-1)
+        """Return the last batch in a log, -1 if there is none.
+
+        `log` is one of the checkpoint, ``[<query>/]offsets`` or ``[<query>/]commits``, or a sink's, ``rows[/<query>]``.
+        """
+        folder = self.folder / log / "_spark_metadata" if log.startswith("rows") else self.checkpoint / log
+        return max((int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")), default=-1)
 
     def wait(self, check: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
         """Wait until `check` is true; a job that ends before fails the test."""
@@ -143,15 +144,13 @@ class Job:
             raise AssertionError(f"the job did not end within {timeout:g} s:\n{self.log[-4000:]}") from None
         path = self.folder / "result.json"
         assert path.exists(), self.log[-8000:]
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
 
-    def __enter__(self) -> Job:
+    def __enter__(self: _Job) -> _Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.kill()
 
 
@@ -160,45 +159,26 @@ class SinkJob(Job):
 
     script = sink_job.__file__
 
-    def __enter__(self) -> SinkJob:
-        return self
-
-    def workers(self) -> list[int]:
-        """The Python workers of executors only: what the driver has Python do is left out."""
-        return _forked(self.processes())
-
 
 class DurableJob(Job):
     """One run of `durable_job`; its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``."""
 
     script = durable_job.__file__
 
-    def __enter__(self) -> DurableJob:
-        return self
-
-    def workers(self) -> list[int]:
-        """The Python workers of executors only: what the driver has Python do is left out."""
-        return _forked(self.processes())
-
     def planners(self) -> list[int]:
         """The Python processes that plan the queries' batches: Spark gives each source its own, while it runs."""
         return [pid for pid, command in self.processes().items() if "python_streaming_source_runner" in command]
-
-    def latest(self, log: str) -> int:
-        """As for `Job`; the logs of the sinks are ``rows/<query>``."""
-        folder = self.folder / log / "_spark_metadata" if log.startswith("rows/") else self.checkpoint / log
-        return max((int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")), default=-1)
 
     def committed(self, name: str) -> set[int]:
         """The sequences in the sink of a query, of the batches that Spark has committed."""
         last = self.latest(f"{name}/commits")
         folder = self.folder / "rows" / name
-        found: set[int] = set()
+        sequences: set[int] = set()
         for path in (folder / "_spark_metadata").glob("[0-9]*"):
             if int(path.name.partition(".")[0]) <= last:
                 for line in path.read_text().splitlines()[1:]:
-                    found |= self._sequences(folder / json.loads(line)["path"].rpartition("/")[2])
-        return found
+                    sequences |= self._sequences(folder / json.loads(line)["path"].rpartition("/")[2])
+        return sequences
 
     def _sequences(self, file: Path) -> set[int]:
         if file not in self._read:
@@ -229,12 +209,6 @@ class DurableJob(Job):
         """Let the queries read to the end; the rows in each one's sink."""
         (self.folder / "finish").touch()
         return self.result()
-
-
-def _forked(processes: Mapping[int, str]) -> list[int]:
-    """What the daemon of the executors has forked."""
-    daemons = [pid for pid, command in processes.items() if "daemon pyspark.worker" in command]
-    return [pid for pid in daemons if _parent(pid) in daemons]
 
 
 def _parent(pid: int) -> int:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
 
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import LOOPBACK, PortLease, poll
+from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher, Refused
-
-_SECONDS = 10.0
+from tests.support.reading import wait_until
 
 # A leaf node learns other addresses of its hub, and would go round the proxy: hence no_advertise.
 _HUB = """
@@ -50,12 +48,13 @@ class Linked:
 
     def wait(self, linked: bool = True) -> None:
         """Wait until each server reaches the JetStream of the other, or, with False, knows that the link is gone."""
-        servers = [each for each in (self.hub, self.leaf) if each.running]
-        _until(lambda: all(bool(_leaves(each)) is linked for each in servers), f"link is {'up' if linked else 'down'}")
+        servers = [server for server in (self.hub, self.leaf) if server.running]
+        state = "up" if linked else "down"
+        wait_until(lambda: all(bool(_leaves(server)) is linked for server in servers), f"the link is {state}")
         # A server hears a moment later what the other one listens to.
         for domain in ("hub", "leaf") if linked else ():
             with Publisher(self.other(domain).url, f"$JS.{domain}.API") as publisher:
-                _until(functools.partial(_answers, publisher), f"domain {domain} answers")
+                wait_until(functools.partial(_answers, publisher), f"domain {domain} answers")
 
     def cut(self) -> None:
         """Cut the link for good; returns when both servers know."""
@@ -96,7 +95,3 @@ def _answers(publisher: Publisher) -> bool:
         return bool(publisher.api("INFO"))
     except Refused:
         return False
-
-
-def _until(check: Callable[[], bool], what: str) -> None:
-    poll(lambda: True if check() else None, _SECONDS, lambda: TimeoutError(f"not seen within {_SECONDS:g} s: {what}"))

@@ -67,12 +67,9 @@ class Stream:
         """Store `count` small messages, at the subjects in turn; their sequences."""
         turns = list(suffixes)
         first = max(self.messages, default=0) + 1
-        return self.send(
-            *(
-                Message(f"{self.subject}.{turns[at % len(turns)]}", f"{self.name} {first + at}".encode())
-                for at in range(count)
-            )
-        )
+        texts = [f"{self.name} {number}".encode() for number in range(first, first + count)]
+        subjects = (f"{self.subject}.{turns[at % len(turns)]}" for at in range(count))
+        return self.send(*map(Message, subjects, texts))
 
     def remove(self, *sequences: int) -> None:
         """Delete single messages."""
@@ -96,17 +93,11 @@ class Stream:
 
     def rows(self, *sequences: int) -> list[Stored]:
         """The rows of these messages; of all that were published through this object if none is named."""
-        return [
-            Stored(
-                self.name,
-                self.messages[sequence].subject,
-                sequence,
-                self.stored_time(sequence) // 1000,
-                self.messages[sequence].expected_headers,
-                self.messages[sequence].data,
-            )
-            for sequence in sequences or sorted(self.messages)
-        ]
+        rows = []
+        for sequence in sequences or sorted(self.messages):
+            message, micros = self.messages[sequence], self.stored_time(sequence) // 1000
+            rows.append(Stored(self.name, message.subject, sequence, micros, message.expected_headers, message.data))
+        return rows
 
     def wait_for(self, messages: int, timeout: float = 10.0) -> None:
         """Wait until the stream holds exactly so many messages."""
