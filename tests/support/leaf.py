@@ -17,12 +17,15 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher, Refused
 from tests.support.reading import wait_until
 
+# Connections may be quiet while a test runs Spark: hence the long ping_interval.
 # A leaf node learns other addresses of its hub, and would go round the proxy: hence no_advertise.
 _HUB = """
+ping_interval: "1h"
 jetstream {{ domain: hub }}
 leafnodes {{ listen: "{address}", no_advertise: true }}
 """
 _LEAF = """
+ping_interval: "1h"
 jetstream {{ domain: leaf }}
 leafnodes {{ reconnect: "100ms", remotes: [{{ url: "{url}" }}] }}
 """
