@@ -277,7 +277,7 @@ class WireProxy:
             return frame
         try:
             out = self._hook(frame)
-        except Exception as error:  # noqa: BLE001, RUF100 - `close` raises it in the test
+        except Exception as error:  # noqa: BLE001 - `close` raises it in the test
             self._hook_error = error
             return b""
         self.dropped += not out
