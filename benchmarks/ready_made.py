@@ -26,7 +26,7 @@ def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
     scanner.collect = {1}
     [frames] = scanner.feed(wire)
     if not isinstance(frames, Frames):
-        raise RuntimeError("these bytes are messages")  # noqa: TRY004 - of no argument
+        raise RuntimeError("these bytes are messages")
     acks = Acks(frames)
     return record_batch(Delivered(frames, acks, acks.sequences()), stream="BENCH", columns=COLUMN_NAMES)
 
@@ -36,10 +36,10 @@ class _Reader(DataSourceStreamReader):
         self.count = partitions
         self.batches = batches
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # one batch, without admission control
         return {"at": 1}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -61,5 +61,5 @@ class ReadyMade(DataSource):
     def schema(self) -> str:
         return SOURCE_DDL
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _Reader(int(self.options["partitions"]), int(self.options["batches"]))

@@ -71,7 +71,7 @@ class JetStreamDataSource(DataSource):
         _ensure_streams(reader.options)
         return FilteredBatchReader(self.options, schema) if pushed else reader
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, RUF100 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of `spark.readStream`; its first call raises the errors, see `source/reader.py`."""
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
@@ -79,7 +79,7 @@ class JetStreamDataSource(DataSource):
         """Return the writer of `df.write`. Raise `OptionError`, `SchemaError`, and what is wrong with the stream."""
         return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, RUF100 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises.
 
         ``overwrite`` is set in output mode "complete": every micro-batch then stores the whole result again.

@@ -28,7 +28,7 @@ def look_around() -> dict[str, object]:
     try:
         module = importlib.import_module("pyspark_jetstream")
         fault = "" if hasattr(module, "DefaultSource") else "pyspark_jetstream has no DefaultSource"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever hinders an import is what the doctor reports
         fault = f"{type(error).__name__}: {error}"
     return {"python": ".".join(map(str, sys.version_info[:3])), "versions": versions, "format": fault}
 

@@ -436,7 +436,7 @@ def _later(work: Callable[[], None]) -> Future[None]:
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001, RUF100 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
         else:
             future.set_result(None)

@@ -161,7 +161,7 @@ class _StreamReader(_Source, DataSourceStreamReader):
         self._prepare = prepare
         self._cursor: Offset | None = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, RUF100 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts."""
         self._cursor = self.open_planner().initial()
         return self._cursor.to_json()
@@ -183,7 +183,7 @@ if ADMISSION_CONTROL:
     class JetStreamStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         """`spark.readStream.format("jetstream")` with admission control (Spark 4.2 and newer)."""
 
-        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, RUF100 - Spark's name
+        def getDefaultReadLimit(self) -> ReadLimit:
             """Return the limit that Spark shows; `latestOffset` applies the options themselves."""
             options = self.options
             if options.max_messages_per_trigger:
@@ -194,16 +194,16 @@ if ADMISSION_CONTROL:
                 return ReadMinRows(options.min_messages_per_trigger)
             return ReadAllAvailable()
 
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, RUF100 - Spark's name
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return the end of the next micro-batch; `limit` says whether the options per trigger apply."""
             limited = not isinstance(limit, ReadAllAvailable)
             return self.open_planner().latest(Offset.from_json(start), limited=limited).to_json()
 
-        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, RUF100 - Spark's name
+        def prepareForTriggerAvailableNow(self) -> None:
             """Fix the end of a query that reads what the streams hold now and stops."""
             self.open_planner().prepare_available_now()
 
-        def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802, RUF100 - Spark's name
+        def reportLatestOffset(self) -> dict[str, Any]:
             """Return the end of the streams, whatever the limits, for the query's progress."""
             return self.open_planner().report_latest().to_json()
 
@@ -212,7 +212,7 @@ else:
     class JetStreamStreamReader(_StreamReader):  # type: ignore[no-redef]
         """`spark.readStream.format("jetstream")` on Spark 4.0 and 4.1, which pass neither start nor limit."""
 
-        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802, RUF100 - of Spark 4.0 and 4.1
+        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
             """Return the end of the next micro-batch, counted from the last one planned in this run."""
             return self.open_planner().latest(self._cursor, limited=True).to_json()
 
@@ -245,7 +245,7 @@ class FilteredBatchReader(JetStreamBatchReader):
     `spark.sql.python.filterPushdown.enabled` is true.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, RUF100 - Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take what the server can do, and return the rest."""
         left = []
         for predicate in filters:

@@ -141,7 +141,7 @@ class Query:
 
     def step(self) -> list[Stored]:
         """Return the rows of the next micro-batch; none when there is nothing to read."""
-        end = self._reader.driver.latest(Offset.from_json(self.at), limited=True).to_json()
+        end = self._reader.open_planner().latest(Offset.from_json(self.at), limited=True).to_json()
         rows = list(_rows(self._reader, self._reader.partitions(self.at, end)))
         self.at = end
         return rows
@@ -149,7 +149,7 @@ class Query:
     def commit(self) -> None:
         """Commit what was read, and wait for the thread that does it."""
         self._reader.commit(self.at)
-        self._reader.driver._holding.settle()
+        self._reader.open_planner().progress.settle()
 
     def rest(self) -> list[Stored]:
         """Return the rows of all micro-batches until there is nothing left to read."""

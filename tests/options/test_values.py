@@ -355,7 +355,7 @@ def test_sizes_are_powers_of_1024(number: int, unit: str, suffix: str) -> None:
 
 
 @given(
-    st.datetimes(datetime(1971, 1, 1), datetime(2262, 1, 1)),
+    st.datetimes(datetime(1971, 1, 1), datetime(2262, 1, 1)),  # noqa: DTZ001 - hypothesis wants bounds without a zone
     st.integers(0, 999_999_999),
     st.integers(-18 * 60, 18 * 60).filter(lambda minutes: abs(minutes) % 60 < 60),
 )
