@@ -1,14 +1,14 @@
-"""Rows to PUB and HPUB frames, in bulk. Pure: Arrow in, bytes out.
+r"""Rows to PUB and HPUB frames, in bulk. Pure: Arrow in, bytes out.
 
 ::
 
-    PUB  <subject> <inbox>.<number> <size>\\r\\n<payload>\\r\\n
-    HPUB <subject> <inbox>.<number> <header size> <total size>\\r\\n<header><payload>\\r\\n
+    PUB  <subject> <inbox>.<number> <size>\r\n<payload>\r\n
+    HPUB <subject> <inbox>.<number> <header size> <total size>\r\n<header><payload>\r\n
 
-    header: NATS/1.0\\r\\n<Name: value\\r\\n>*\\r\\n
+    header: NATS/1.0\r\n<Name: value\r\n>*\r\n
 
-All frames of a portion are one Arrow join, whose value buffer is what goes to the server; its offsets say where each
-row's frame begins, so that a part of them can be sent again.
+All frames of a portion are one Arrow join. The publisher sends its value buffer; its offsets say where the frame of
+each row begins, so that the publisher can send some of them again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _FRONT = piece(_CR_LF + _VERSION)
 
 @dataclass(frozen=True)
 class Encoded:
-    """Frames of n rows, one after the other in ``data``; ``bounds`` (int64, length n + 1) says where each begins.
+    """The frames of n rows, one after the other in `data`; `bounds` (int64, length n + 1) holds where each begins.
 
-    ``size`` is what counts against the server's `max_payload`: header and payload of each row, in bytes.
+    `size` is the size of header and payload of each row in bytes, which counts against the server's `max_payload`.
     """
 
     data: Any
@@ -43,19 +43,19 @@ class Encoded:
         return len(self.size)
 
     def frames(self, first: int, last: int) -> memoryview:
-        """The frames of rows first to last - 1."""
+        """Return the frames of rows `first` to `last` - 1."""
         return memoryview(self.data)[int(self.bounds[first]) : int(self.bounds[last])]
 
 
 def tails(rows: Rows) -> pa.BinaryArray:
-    """Header lines, the empty line that ends them, and the payload of each row: what message ids are made of."""
+    """Return header lines, the empty line after them, and payload of each row: message ids are hashes of them."""
     return pc.binary_join_element_wise(rows.lines, _LINE_END, rows.data, _NOTHING)
 
 
 def own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
-    """The header lines of the sink itself: message ids (null for none), and the stream that must store the row.
+    """Return the sink's own header lines: message ids (null for none), and the stream that must store the row.
 
-    Bytes when they are the same for every row, empty when there are none.
+    The result is bytes if the lines are the same for every row, empty if there are none.
     """
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
     if ids is None:
@@ -65,9 +65,9 @@ def own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray 
 
 
 def encode(rows: Rows, own: pa.BinaryArray | bytes, *, inbox: str, first_number: int) -> Encoded:
-    """The frames of rows. Row i asks for its acknowledgement at ``<inbox>.<first_number + i>``.
+    """Return the frames of rows. Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
 
-    ``own`` is what `own_lines` gives: header lines in front of the row's own.
+    `own` is the result of `own_lines`: header lines in front of the row's own.
     """
     count = len(rows)
     line_size = _sizes(rows.lines)
@@ -111,7 +111,7 @@ def _sizes(array: pa.BinaryArray) -> IntArray:
 
 
 def _number(values: IntArray) -> Any:
-    """Sizes as digits; one constant when they are all the same, as they often are."""
+    """Sizes as digits: one constant if they are all the same, which is frequent."""
     if len(values) and (values == values[0]).all():
         return piece(b"%d" % values[0])
     return decimal(pa.array(values))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,9 @@ from spark_jetstream.buckets.kv import (
     WRONG_REVISION,
     Origin,
     last_revision,
-    stream_name,
 )
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, Target, reason
+from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, reason
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.sink.rows import (
     NO_BYTES,
@@ -43,6 +42,7 @@ from spark_jetstream.sink.rows import (
     without,
     words,
 )
+from spark_jetstream.sink.target import Target
 
 _ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "key": TEXT,
@@ -67,25 +67,25 @@ _MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n
 
 @dataclass(frozen=True)
 class KeyBucket(Target):
-    """A bucket to write to.
-
-    ``origin`` is the bucket that writes go to: that of which this one is a mirror, or itself. ``write_prefix`` is what
-    a key's subject begins with when it is published; behind a JetStream domain, and with another account's JetStream,
-    that is not how it begins where it is stored.
-    """
+    """A bucket to write to. Its `origin` is the bucket that stores the rows: the one it mirrors, or itself."""
 
     name: str = ""
-    origin: str = ""
-    write_prefix: str = ""
+    origin: Origin = field(default_factory=lambda: Origin("", None, ""))
 
     @classmethod
     def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> KeyBucket:
-        """The bucket of this name behind the API prefix of a connection.
+        """Return the bucket `name` behind the API prefix of a connection.
 
-        ``mirror`` is that of its stream's configuration. `OptionError` for a mirror of something that is no bucket.
+        Args:
+            name: The name of the bucket.
+            prefix: The API prefix of the connection.
+            mirror: The `mirror` of its stream's configuration, if it is one.
+
+        Raises:
+            OptionError: The bucket is a mirror of a stream that is no bucket.
         """
-        found = Origin.of(name, prefix, mirror)
-        return cls(found.api_prefix, name, found.bucket, found.write_prefix)
+        origin = Origin.of(name, prefix, mirror)
+        return cls(origin.api_prefix, name, origin)
 
     @property
     def option(self) -> str:
@@ -94,37 +94,37 @@ class KeyBucket(Target):
 
     @property
     def stream(self) -> str:
-        """The stream that stores what is written."""
-        return stream_name(self.origin)
+        """The stream that stores the rows."""
+        return self.origin.stream
 
     @property
-    def nobody(self) -> str:
-        """Why a row cannot be stored that nobody listens for."""
-        return f"there is no Key-Value bucket {self.origin} any more"
+    def no_stream(self) -> str:
+        """Why a row cannot be stored when no stream captures its subject."""
+        return f"there is no Key-Value bucket {self.origin.bucket} any more"
 
     @property
-    def silence(self) -> str:
-        """What it may mean that an acknowledgement never comes."""
-        return f"what is published to {self.write_prefix}> may not reach the bucket"
+    def no_ack(self) -> str:
+        """The likely reason why an acknowledgement never arrives."""
+        return f"what is published to {self.origin.write_prefix}> may not reach the bucket"
 
     def at(self, subject: str) -> Target:
-        """What holds for this subject; a dead letter is no key."""
-        return self if subject.startswith(self.write_prefix) else Target()
+        """Return this bucket for the subject of a key, and a plain target for that of a dead letter."""
+        return self if subject.startswith(self.origin.write_prefix) else Target()
 
     def stored_at(self, subject: str) -> str:
-        """The subject under which the stream keeps what is published to ``subject``."""
-        return f"$KV.{self.origin}.{subject.removeprefix(self.write_prefix)}"
+        """Return the subject under which the stream stores what is published to `subject`."""
+        return self.origin.subject(subject.removeprefix(self.origin.write_prefix))
 
     def place(self, subject: str) -> str:
-        """Where a row cannot be stored, to be read after "cannot be stored"."""
-        return f"under key {subject.removeprefix(self.write_prefix)!r} of bucket {self.name}"
+        """Return where a row cannot be stored, as the end of the sentence "row 7 cannot be stored"."""
+        return f"under key {subject.removeprefix(self.origin.write_prefix)!r} of bucket {self.name}"
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:
-        """Why a row with these header lines is not stored, and what to change."""
+        """Return why the server refused a row with these header lines, and what to change."""
         if refusal.err_code == 0 and refusal.code == NO_STREAM:
             return (
-                f"nobody answers at {self.write_prefix}> (status 503): the bucket has no leader, or what is published "
-                "there does not reach it"
+                f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no leader, or what is "
+                "published there does not reach it"
             )
         wrong = "column expected_revision"
         expected = expected_revision(lines)
@@ -199,7 +199,7 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, fi
         bad = note(faults, pc.less(expected, 0), "column expected_revision is negative")
         lines = with_header(lines, EXPECTED.encode(), decimal(without(expected, bad)))
     subject = pc.binary_join_element_wise(
-        piece(bucket.write_prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES)
+        piece(bucket.origin.write_prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES)
     )
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     return Rows(numbers, subject, pc.fill_null(data, NO_BYTES), lines, None, faults)
@@ -207,7 +207,7 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, fi
 
 def _check_keys(key: pa.BinaryArray, bucket: KeyBucket, faults: dict[int, str]) -> None:
     note(faults, pc.is_null(key), "column key is null")
-    most = MAX_SUBJECT - len(bucket.write_prefix)
+    most = MAX_SUBJECT - len(bucket.origin.write_prefix)
     # A key with bytes that are no text is none either: only ASCII gets through.
     doubtful = pc.or_(pc.invert(pc.match_substring_regex(key, _GOOD_KEY)), pc.greater(pc.binary_length(key), most))
     flags = pc.fill_null(doubtful, False).to_numpy(zero_copy_only=False)

@@ -1,21 +1,21 @@
-"""What makes `exactly-once` outlive the duplicate window: a note of where each task began, and of what it finished.
+"""The ledger of delivery exactly-once: where each task began to write, and what it finished.
 
-The ledger is the Key-Value bucket `spark_jetstream_ledger` (stream `KV_spark_jetstream_ledger`), with one key for each
-partition of a write: `<query id>.<partition>`, or `w-<writeId>.<partition>` for a batch write. Its value is JSON::
+The ledger outlives the duplicate window of the streams. It is the Key-Value bucket `spark_jetstream_ledger` (stream
+`KV_spark_jetstream_ledger`), with one key for each partition of a write: `<query id>.<partition>`, or
+`w-<writeId>.<partition>` for a batch write. Its value is JSON::
 
     {"version": 1, "batch": 12, "attempt": "<random>", "lease": 2.0, "done": false,
      "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
 
 - Before the first row goes to a stream, the task notes the stream's next sequence. An attempt that finds the note of
-  an earlier one reads the message ids stored from there on, and leaves those rows out.
-- An attempt that sends rows again after half a duplicate window reads what was stored meanwhile, for the same reason.
+  an earlier one reads the message ids stored from there on, and leaves out those rows.
+- An attempt that sends rows again after half a duplicate window reads what was stored since, for the same reason.
 - An attempt that finds the task done stores nothing and returns its report.
-- An attempt owns the entry as long as its name stands in it. It looks at least once in half a lease, and sends nothing
-  when it has not seen its name for a lease. One that takes over waits for a lease before it reads what is stored, so
-  that the other has fallen silent; what was under way even longer than that is looked for again, before a stream has
-  forgotten its ids. Writes are guarded by the entry's revision
-  (`Nats-Expected-Last-Subject-Sequence`).
-- The next batch of a query writes over the entry. Entries of batch writes expire.
+- An attempt owns the entry as long as the entry has its name. It reads the entry at least once in half a lease, and
+  sends nothing when it has not seen its name for a lease. An attempt that takes over waits for a lease before it reads
+  what is stored, because the other attempt sends nothing more then. It looks again for what was in flight even longer,
+  before a stream forgets the ids. The entry's revision guards writes (`Nats-Expected-Last-Subject-Sequence`).
+- The next batch of a query overwrites the entry. Entries of batch writes expire.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.buckets.kv import EXPECTED, WRONG_REVISION, stream_name
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerBusy, StreamNotFound
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import headers
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
-from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state, subject_pattern
+from spark_jetstream.protocol.stream import SequenceRange, StreamState, subject_pattern
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.streams.lookup import last_message, next_message, streams_of
+from spark_jetstream.streams.lookup import StoredMessage, last_message, next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
 
 log = logging.getLogger(__name__)
 
 BUCKET = LEDGER_BUCKET
-STREAM = f"KV_{BUCKET}"
+STREAM = stream_name(BUCKET)
 _VERSION = 1
 _LEASE = 2.0  # seconds
-_STRAGGLERS = 60.0  # seconds for which what an earlier attempt has sent may still come to be stored
-_WRONG_SEQUENCE = (10071, 10164)
+_STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
 
 
@@ -90,13 +90,22 @@ class _Entry:
 class Ledger:
     """The entry of one task, seen by one attempt.
 
-    ``stored`` maps the message ids that earlier attempts have stored to stream and sequence. Methods raise
-    `DeliveryError` when the promise cannot be kept, and what `Connection.api` raises.
+    `stored` maps the message ids that earlier attempts have stored to stream and sequence. Methods raise
+    `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
+
+    Args:
+        connect: Returns the connection.
+        options: The options of the sink.
+        write: The id of the query or the batch write.
+        batch: The number of the micro-batch.
+        partition: The number of the task.
+        expires: For how many seconds the entry is kept, None for good.
+        prefix: The beginning of the task's message ids.
     """
 
     def __init__(
         self,
-        connect: Callable[[float], Connection],
+        connect: Connect,
         options: SinkOptions,
         write: str,
         batch: int,
@@ -106,7 +115,8 @@ class Ledger:
     ) -> None:
         self.stored: dict[bytes, tuple[str, int]] = {}
         self._connect = connect
-        self._options = options
+        self._patience = options.connection.retry_timeout
+        self._requests = Requests(connect, self._patience)
         self._key = f"{write}.{partition}"
         self._partition = partition
         self._expires = expires
@@ -122,20 +132,20 @@ class Ledger:
         self._patterns: dict[str, re.Pattern[str]] = {}
 
     def open(self, *, own_ids: bool) -> TaskReport | None:
-        """Take the task: its report if it is done, None when there is something to do.
+        """Take the task over. Return its report if it is done, otherwise None.
 
-        With ``own_ids`` the rows may have message ids of the user's, so all that is stored is remembered.
+        With `own_ids` rows may have message ids of the user's, so the ledger remembers all that is stored.
         """
         self._own_ids = own_ids
         for _ in range(_TRIES):
-            found, self._revision = self._read()
+            entry, self._revision = self._read()
             mine = _Entry(self._entry.batch, self._attempt, self._entry.lease)
-            if found is not None and found.batch > mine.batch:
+            if entry is not None and entry.batch > mine.batch:
                 raise DeliveryError(
-                    f"batch {mine.batch} of this query is written again, but batch {found.batch} was begun already: is "
+                    f"batch {mine.batch} of this query is written again, but batch {entry.batch} was begun already: is "
                     "the query running twice, or from an older copy of its checkpoint?"
                 )
-            taken = found if found is not None and found.batch == mine.batch else None
+            taken = entry if entry is not None and entry.batch == mine.batch else None
             if taken is not None:
                 if taken.done and taken.report is not None:
                     report = TaskReport.from_json(taken.report)
@@ -149,9 +159,10 @@ class Ledger:
         raise DeliveryError(f"ledger entry {self._key} of bucket {BUCKET} is fought over: is the query running twice?")
 
     def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:
-        """Note where a stream stands, or the streams that capture these subjects, those that are not noted yet.
+        """Note the next sequence of `stream`, or of the streams that capture these subjects, unless it is noted.
 
-        Gives the subjects that no stream captures: what is stored there later could not be found again.
+        Returns:
+            The subjects that no stream captures. The ledger could not find what is stored there later.
         """
         self._look_again()
         if stream is not None:
@@ -163,16 +174,16 @@ class Ledger:
         for raw in pc.unique(subjects).to_pylist():
             subject = raw.decode("utf-8", "replace")
             if not any(pattern.fullmatch(subject) for pattern in self._patterns.values()):
-                found = self._streams_of(subject)
-                names += found
-                if not found:
+                capturing = self._streams_of(subject)
+                names += capturing
+                if not capturing:
                     lost.add(raw)
         if names:
             self._note(names)
         return frozenset(lost)
 
     def check(self) -> None:
-        """Return only if this attempt owns the task, and will for half a lease."""
+        """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not."""
         lease = self._entry.lease
         deadline, backoff = Deadline(self._patience), Backoff()
         while time.monotonic() - self._seen > lease / 2:
@@ -182,28 +193,35 @@ class Ledger:
                     "retryTimeout): nothing is sent without knowing that no other attempt has taken over"
                 )
             asked = time.monotonic()
-            found, revision = self._read()
+            entry, revision = self._read()
             if revision < self._revision:
                 # A server that was just elected leader may not have applied this attempt's last write yet.
                 backoff.pause(deadline)
                 continue
-            if found is None or found.attempt != self._attempt:
+            if entry is None or entry.attempt != self._attempt:
                 raise self._superseded()
             self._seen, self._revision = asked, revision
 
     def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> dict[bytes, tuple[str, int]]:
-        """Which of these message ids are stored, and where: stream and sequence.
+        """Return which of these message ids are stored, and where.
 
-        They were first sent ``age`` seconds ago and are behind the sequences ``after``. As long as the streams surely
-        remember them they need not be known here, and the answer is empty.
+        The result is empty as long as the streams surely remember the ids themselves.
+
+        Args:
+            age: Seconds since the rows were first sent.
+            after: The last sequence of each stream that was known then; the rows can only be behind it.
+            ids: The message ids to look for.
+
+        Returns:
+            Stream and sequence by message id.
         """
-        found: dict[bytes, tuple[str, int]] = {}
+        places: dict[bytes, tuple[str, int]] = {}
         if age < self._window / 2:
-            return found
+            return places
         for name in self._entry.streams:
-            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, found)
-        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._key, len(found), len(ids))
-        return found
+            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, places)
+        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._key, len(places), len(ids))
+        return places
 
     def finish(self, report: TaskReport) -> None:
         """Note that the task is done."""
@@ -214,7 +232,7 @@ class Ledger:
     # Taking over
 
     def _take_over(self) -> None:
-        """Wait until the earlier attempt has fallen silent, then read what it has stored."""
+        """Wait until the earlier attempt sends nothing more, then read what it has stored."""
         log.info("ledger entry %s: another attempt has begun this task; waiting %g s", self._key, self._entry.lease)
         threading.Event().wait(self._entry.lease)
         self._looked = self._taken_over = time.monotonic()
@@ -231,7 +249,7 @@ class Ledger:
         log.info("ledger entry %s: %d rows are stored already", self._key, len(self.stored))
 
     def _look_again(self) -> None:
-        """Look for what the earlier attempt had under way, before the streams may have forgotten it."""
+        """Look for rows that the earlier attempt had in flight, before the streams may forget their ids."""
         now = time.monotonic()
         if now - self._looked < self._window / 2 or now - self._taken_over > self._window + _STRAGGLERS:
             return
@@ -248,17 +266,17 @@ class Ledger:
         name: str,
         first: int,
         wanted: Callable[[bytes], bool],
-        found: dict[bytes, tuple[str, int]],
+        places: dict[bytes, tuple[str, int]],
     ) -> tuple[StreamState, int]:
-        """Add to ``found`` what is stored from the noted sequence on, or from ``first`` if that is later.
+        """Add to `places` what is stored from the noted sequence on, or from `first` if that is later.
 
-        Gives the stream's state, and where reading began.
+        Return the stream's state, and where reading began.
         """
         state = self._state(name)
         noted = self._entry.streams[name]
         first = max(first, int(noted["next"]))
         if state.created != noted["created"]:
-            # The stream was deleted and made again: what was stored went with it.
+            # The stream was deleted and made again: it has lost what was stored.
             first = 1
         elif state.first_kept > first:
             raise DeliveryError(
@@ -271,11 +289,11 @@ class Ledger:
         deadline = Deadline(self._patience)
         while at <= state.last_seq:
             part = SequenceRange(name, at, state.last_seq + 1, None, state.created)
-            at = self._scan(part, wanted, found) + 1
+            at = self._scan(part, wanted, places) + 1
             if at > state.last_seq:
                 break
-            # The last messages were removed, or a replica that lags behind served the reader: the leader knows.
-            left = self._first_from(name, at)
+            # The last messages were removed, or a replica that lags behind served the reader: only the leader knows.
+            left = self._next_message(name, at)
             if left is None:
                 break
             if deadline.expired:
@@ -283,32 +301,27 @@ class Ledger:
                     f"stream {name} cannot be read up to sequence {state.last_seq} within {self._patience:g} s (option "
                     "retryTimeout): a replica lags behind"
                 )
-            at = left
+            at = left.sequence
         return state, first
 
-    def _first_from(self, name: str, sequence: int) -> int | None:
-        """The first sequence from this one on that the stream has."""
-        message = retrying(lambda: next_message(self._connect(self._patience), name, ">", sequence), self._patience)
-        return None if message is None else message.sequence
-
     def _scan(self, part: SequenceRange, wanted: Callable[[bytes], bool], stored: dict[bytes, tuple[str, int]]) -> int:
-        """The message ids of a range; gives the last sequence that was read, or the one before the range."""
+        """Add the message ids of a range to `stored`. Return the last sequence that was read, or the one before it."""
         last_seen = part.first - 1
         settings = PullSettings(
             batch=20_000,
             max_bytes=8 * 1024 * 1024,
             expires=30.0,
-            retry_timeout=self._options.connection.retry_timeout,
+            retry_timeout=self._patience,
             fail_on_data_loss=False,
             headers_only=True,
         )
-        for pulled in read_range(self._connect, part, settings, f"spark-ledger-{self._attempt}"):
+        for pulled in read_range(self._requests.connect, part, settings, f"spark-ledger-{self._attempt}"):
             last_seen = int(pulled.sequences[-1])
-            found = headers(pulled.frames)
-            parents = pc.list_parent_indices(_entries(found))
-            chosen = pc.indices_nonzero(pc.equal(found.keys, "Nats-Msg-Id"))
+            entries = headers(pulled.frames)
+            parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
+            chosen = pc.indices_nonzero(pc.equal(entries.keys, "Nats-Msg-Id"))
             rows = parents.take(chosen).to_numpy()
-            for row, values in zip(rows.tolist(), found.items.take(chosen).to_pylist(), strict=True):
+            for row, values in zip(rows.tolist(), entries.items.take(chosen).to_pylist(), strict=True):
                 for value in values:
                     message_id = value.encode()
                     if wanted(message_id):
@@ -332,63 +345,51 @@ class Ledger:
         self._patterns[state.name] = subject_pattern(state.subjects)
 
     def _streams_of(self, subject: str) -> list[str]:
-        return retrying(lambda: streams_of(self._connect(self._patience), subject), self._patience)
+        return self._requests.call(lambda connection: streams_of(connection, subject))
+
+    def _next_message(self, name: str, sequence: int) -> StoredMessage | None:
+        return self._requests.call(lambda connection: next_message(connection, name, ">", sequence))
 
     def _state(self, name: str) -> StreamState:
-        context = f"read the state of stream {name}, which delivery exactly-once needs"
-
-        def ask() -> dict[str, Any]:
-            connection = self._connect(self._patience)
-            return connection.ask(jsapi.stream_info(connection.prefix, name), b"", context=context)
-
-        return stream_state(retrying(ask, self._patience), context)
+        return self._requests.stream(name, f"read the state of stream {name}, which delivery exactly-once needs")
 
     # The entry
 
-    @property
-    def _patience(self) -> float:
-        return self._options.connection.retry_timeout
-
     def _read(self) -> tuple[_Entry | None, int]:
-        """The entry and its revision, 0 when there is none."""
-
-        def ask() -> tuple[_Entry | None, int]:
-            message = last_message(self._connect(self._patience), STREAM, f"$KV.{BUCKET}.{self._key}")
-            if message is None:
-                return None, 0
-            if b"KV-Operation:" in message.headers or not message.data:
-                return None, message.sequence
-            return _Entry.from_json(message.data, self._key), message.sequence
-
+        """The entry and its revision, 0 if there is none."""
         try:
-            return retrying(ask, self._patience)
+            message = self._requests.call(lambda connection: last_message(connection, STREAM, _subject(self._key)))
         except StreamNotFound:
             raise missing_bucket() from None
+        if message is None:
+            return None, 0
+        if b"KV-Operation:" in message.headers or not message.data:
+            return None, message.sequence
+        return _Entry.from_json(message.data, self._key), message.sequence
 
     def _write(self) -> bool:
-        """Write the entry over the revision that was read last; False when somebody else has written meanwhile."""
+        """Write the entry over the revision that was read last. Return false if another attempt has written since."""
         body = self._entry.to_json()
-        written = {"Nats-Expected-Last-Subject-Sequence": str(self._revision)}
+        guard = {EXPECTED: str(self._revision)}
         if self._expires is not None:
-            written["Nats-TTL"] = f"{self._expires:.0f}s"
+            guard["Nats-TTL"] = f"{self._expires:.0f}s"
         context = f"write ledger entry {self._key} of bucket {BUCKET}"
 
-        def put() -> int | None:
-            connection = self._connect(self._patience)
-            subject = f"$KV.{BUCKET}.{self._key}"
+        def put(connection: Connection) -> int | None:
+            subject = _subject(self._key)
             if connection.prefix != jsapi.DEFAULT_PREFIX:
                 subject = f"{connection.prefix}.{subject}"
             try:
-                reply = jsapi.reply(connection.request(subject, body, headers=written, context=context), context)
+                reply = jsapi.reply(connection.request(subject, body, headers=guard, context=context), context)
             except ApiError as error:
-                if error.err_code not in _WRONG_SEQUENCE:
+                if error.err_code not in WRONG_REVISION:
                     raise
-                # An earlier try of this write may have got through without its answer.
-                found, revision = self._read()
-                if found is not None and vars(found) == vars(self._entry):
+                # The server may have stored an earlier try of this write, and its answer may be lost.
+                entry, revision = self._read()
+                if entry is not None and vars(entry) == vars(self._entry):
                     return revision
                 if revision <= self._revision:
-                    # Nobody else has written. The earlier try is not stored yet: the server refuses a second one.
+                    # No other attempt has written. The earlier try is not stored yet: the server refuses a second one.
                     raise ServerBusy(
                         str(error), code=error.code, err_code=error.err_code, description=error.description
                     ) from None
@@ -396,7 +397,7 @@ class Ledger:
             return int(jsapi.field(reply, "seq", int, context))
 
         asked = time.monotonic()
-        revision = retrying(put, self._patience)
+        revision = self._requests.call(put)
         if revision is None:
             return False
         self._revision, self._seen = revision, asked
@@ -410,7 +411,7 @@ class Ledger:
 
 
 def refuse_unfit(state: StreamState) -> None:
-    """Raise `DeliveryError` for a stream in which stored rows can vanish before their batch is committed."""
+    """Raise `DeliveryError` for a stream that can remove stored rows before their batch is committed."""
     why = None
     if state.retention != "limits":
         why = f"it has {state.retention} retention, and what was consumed can no longer be found"
@@ -421,7 +422,7 @@ def refuse_unfit(state: StreamState) -> None:
 
 
 def missing_bucket() -> DeliveryError:
-    """The error for a ledger that does not exist and could not be made."""
+    """Return the error for a ledger that does not exist and could not be made."""
     return DeliveryError(
         f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a query "
         f"starts, if the account may publish to $JS.API.STREAM.CREATE.{STREAM}"
@@ -429,7 +430,7 @@ def missing_bucket() -> DeliveryError:
 
 
 def bucket_config(replicas: int) -> Mapping[str, Any]:
-    """Configuration of the ledger's stream (ADR-8): one revision of each key, no expiry but that of an entry itself."""
+    """Return the configuration of the ledger's stream: one revision of each key, and no expiry but an entry's own."""
     return {
         "name": STREAM,
         "description": "spark-jetstream: which tasks of delivery exactly-once have begun, and where",
@@ -445,6 +446,5 @@ def bucket_config(replicas: int) -> Mapping[str, Any]:
     }
 
 
-def _entries(found: pa.MapArray) -> pa.ListArray:
-    """The map as a list of its keys: which row each of them belongs to."""
-    return pa.ListArray.from_arrays(found.offsets, found.keys)
+def _subject(key: str) -> str:
+    return f"$KV.{BUCKET}.{key}"

@@ -1,15 +1,12 @@
-"""One task of a write to an Object Store bucket: rows in, every object stored when it returns.
+"""One task of a write to an Object Store bucket: takes rows, and returns when every object is stored.
 
-How one object is stored is in `object_uploads`. A task that is run again stores all of its objects again: they are the
-same in the end.
-
-Rows of a DataFrame as objects of an Object Store bucket. Pure.
+`buckets.object_store` stores one object. A task that runs again stores all of its objects again, with the same result.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +16,7 @@ from spark_jetstream.buckets.object_content import chunks
 from spark_jetstream.buckets.object_store import NewObject, ObjectNotStored, ObjectStream, ObjectUploads, UploadSettings
 from spark_jetstream.buckets.objects import meta_subject, name_fault
 from spark_jetstream.buckets.uploads import Disposition
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused, SchemaError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.preflight import HINT
@@ -32,7 +29,7 @@ _ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "content": ("binary", "string"),
     "headers": ("map<string,array<string>>", "map<string,string>"),
 }
-#: What the source adds to an object; ignored, so that rows can be written back as they were read.
+#: Columns that the source adds. The sink ignores them, so that rows can be written back as they were read.
 _PASSED_OVER: Mapping[str, tuple[str, ...]] = {
     "bucket": TEXT,
     "size": ("bigint",),
@@ -44,18 +41,18 @@ _PASSED_OVER: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ObjectColumns:
-    """Which columns a DataFrame has for an object bucket, checked. ``fields`` as in `SinkColumns`."""
+    """The checked columns of a DataFrame of objects. `fields` are as in `SinkColumns`."""
 
     fields: tuple[tuple[str, str], ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """The names of the columns."""
         return tuple(name for name, _ in self.fields)
 
     @classmethod
     def check(cls, fields: Sequence[tuple[str, str]]) -> ObjectColumns:
-        """From (name, Spark ``simpleString`` type) pairs. Raises `SchemaError` for what is no object."""
+        """Return the columns of `fields`. Raises `SchemaError` for columns that no object has."""
         names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of content")
         for name, what in (("name", "the objects' names (string)"), ("content", "their bytes (binary or string)")):
             if name not in names:
@@ -65,9 +62,9 @@ class ObjectColumns:
 
 @dataclass(frozen=True)
 class ObjectRow:
-    """One row: the object it asks for. ``number`` counts the rows of the task from 1.
+    """The object of one row. `number` counts the rows of the task from 1.
 
-    ``content`` lies in the record batch, and is not copied. ``fault`` says why the row can never be stored, or is None.
+    `content` is a view of the record batch, not a copy. `fault` is the reason why the row can never be stored, or None.
     """
 
     number: int
@@ -78,7 +75,7 @@ class ObjectRow:
 
 
 def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int) -> Iterator[ObjectRow]:
-    """The rows of a record batch whose columns were checked by `ObjectColumns.check`, one at a time."""
+    """Yield the rows of a record batch whose columns `ObjectColumns.check` has checked."""
     names, contents = (batch.column(columns.names.index(each)) for each in ("name", "content"))
     headers = batch.column(columns.names.index("headers")) if "headers" in columns.names else None
     present = contents.is_valid().to_pylist()
@@ -101,7 +98,7 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
 
 
 def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
-    """What all values of a binary or string column lie in, and where they begin; one more for the end of the last."""
+    """The buffer of a binary or string column, and the offsets of its values with the end of the last."""
     _, offsets, data = array.buffers()
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     kind = np.dtype("<i8" if wide else "<i4")
@@ -115,7 +112,7 @@ def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
 def _headers(
     entries: Sequence[tuple[str, str | Sequence[str | None] | None]] | None,
 ) -> tuple[dict[str, tuple[str, ...]], str | None]:
-    """The headers of an object, and what is wrong with them; null is none."""
+    """The headers of an object, and why they are invalid; null counts as no headers."""
     found: dict[str, tuple[str, ...]] = {}
     for name, given in entries or ():
         values = (given,) if isinstance(given, str) else given
@@ -127,15 +124,18 @@ def _headers(
 
 def write_objects(
     batches: Iterable[pa.RecordBatch],
-    connect: Callable[[float], Connection],
+    connect: Connect,
     options: SinkOptions,
     columns: ObjectColumns,
     task: WriteTask,
 ) -> TaskReport:
-    """Store all rows of a task as objects, in their order; what is stored.
+    """Store all rows of a task as objects, in their order. Return what is stored.
 
-    ``connect(patience)`` gives the connection. Raises `RowRefused` for a row that cannot be stored, `OutageError`,
-    `PermissionDenied`, `StreamNotFound` when there is no such bucket.
+    Raises:
+        RowRefused: A row cannot be stored.
+        OutageError: The server was away for longer than `retryTimeout`.
+        PermissionDenied: The account may not write to the bucket.
+        StreamNotFound: There is no such bucket.
     """
     begun = time.monotonic()
     with ObjectWriter(connect, options, f"partition {task.partition}") as writer:
@@ -157,11 +157,11 @@ def write_objects(
 class ObjectWriter:
     """Stores objects, one after the other; use it as a context manager.
 
-    ``where`` says which task it is. ``stored`` counts them, ``size`` is that of their contents in bytes, ``streams``
-    are the first and last sequences.
+    `where` names the task in error messages. `stored` counts the objects, `size` adds up their contents in bytes, and
+    `streams` holds the first and the last sequence.
     """
 
-    def __init__(self, connect: Callable[[float], Connection], options: SinkOptions, where: str) -> None:
+    def __init__(self, connect: Connect, options: SinkOptions, where: str) -> None:
         assert options.object_bucket is not None
         self.stored = 0
         self.size = 0
@@ -188,7 +188,7 @@ class ObjectWriter:
         self._uploads.__exit__(*exc_info)
 
     def write(self, row: ObjectRow) -> None:
-        """Store an object; it takes the place of the one that has its name. Raises what `write_objects` does."""
+        """Store an object. It replaces the object of the same name. Raises what `write_objects` raises."""
         if row.fault is not None:
             raise self._error(row, ObjectNotStored(row.fault, Disposition.NONE))
         content = row.content

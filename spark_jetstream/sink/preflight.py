@@ -1,19 +1,20 @@
-"""What can be known to be wrong before the first row is written. Runs on the driver.
+"""Checks on the driver before the first row is written, of the stream or bucket that the options name.
 
-What is looked at before objects are written to an Object Store bucket.
+What a publisher's permissions do not let it see is not checked, except what delivery exactly-once needs.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_jetstream.buckets.kv import stream_name
 from spark_jetstream.buckets.object_store import ObjectStream, writing_fault
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import (
     ApiError,
     DeliveryError,
@@ -30,99 +31,220 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamState, stream_state, subject_pattern
 from spark_jetstream.sink.kv import KeyBucket
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
-from spark_jetstream.streams.lookup import StoredMessage, message, streams_of
+from spark_jetstream.streams.lookup import message, streams_of
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+HINT = " (option objectBucket)"
+"""The end of errors about an Object Store bucket."""
+
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
-_checked: dict[SinkOptions, float] = {}
-_buckets: dict[SinkOptions, tuple[float, KeyBucket]] = {}
+_checked: dict[SinkOptions, tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
 
-def patience_before_rows(options: SinkOptions, checked: float | None, *, needed: bool = True) -> float:
-    """For how many seconds the driver waits for the server before the first row of a write.
+def check_start(connect: Connect, options: SinkOptions) -> None:
+    """Check the streams that a write goes to, and create the ledger if delivery exactly-once needs one.
 
-    A batch write that was never `checked` in this process more likely names the wrong server than one that restarts. A
+    Raises:
+        OptionError: The options do not fit the stream, or no stream captures a subject.
+        DeliveryError: Delivery exactly-once is not possible.
+        StreamNotFound: There is no such stream.
+        JetStreamError: What `connect` raises.
+    """
+    _check_once(connect, options, _check_subjects)
+
+
+def check_bucket(connect: Connect, options: SinkOptions) -> KeyBucket:
+    """Check the Key-Value bucket that a write goes to, and return the subjects of its keys.
+
+    A bucket that the account cannot see counts as one that is no mirror. Raises what `check_start` raises.
+    """
+    return _check_once(connect, options, _check_keys)
+
+
+def check_object_bucket(connect: Connect, options: SinkOptions) -> None:
+    """Check the bucket that objects are written to. Raises what `check_start` raises."""
+    _check_once(connect, options, _check_objects)
+
+
+def patience_before_rows(options: SinkOptions, checked: float | None, *, needed: bool = True) -> float:
+    """Return for how many seconds the driver waits for the server before the first row of a write.
+
+    A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
     micro-batch builds its writer anew, often in a new process, which cannot know whether the query just begins.
-    ``needed``: the write cannot go on without the answer.
+
+    Args:
+        options: The options of the write.
+        checked: When this process has checked them, None for never.
+        needed: Whether the write needs the answer.
     """
     starts = checked is None and not (options.streaming and needed)
     return options.connection.connect_timeout if starts else options.connection.retry_timeout
 
 
-def check_start(connect: Callable[[float], Connection], options: SinkOptions) -> None:
-    """Look at the streams that a write goes to, and make the ledger if it needs one.
+def check_interval(
+    connect: Connect, options: SinkOptions, write: str, batch: int, streams: Mapping[str, tuple[int, int]]
+) -> None:
+    """Warn if the micro-batches of a query are further apart than a stream remembers message ids.
 
-    What a publisher's permissions do not let it see is not checked, except for `exactly-once`, which needs it. Raises
-    `OptionError`, `DeliveryError`, `StreamNotFound`, and what `connect` raises.
+    The message before the first of this batch tells how far apart they are, if it is of the batch before. The process
+    that commits may be a new one each time, so it cannot remember.
+
+    Args:
+        connect: Returns the connection.
+        options: The options of the write.
+        write: The id of the query in message ids.
+        batch: The number of the micro-batch that is committed.
+        streams: The first and last sequence of the batch in each stream.
     """
-    checked = _checked.get(options)
-    if checked is not None and time.monotonic() - checked < _VALID:
+    if options.delivery != "deduplicated" or not batch:
         return
-    connect(patience_before_rows(options, checked))
-    patience = patience_before_rows(options, checked, needed=options.delivery == "exactly-once")
-    look = _Look(connect, options, patience)
-    stream, body = look.target()
-    if body is not None:
-        _check_stream(stream_state(body, f"read stream {stream}"), options)
-    if options.dead_letter_subject is not None:
-        look.dead_letters(options.dead_letter_subject)
-    if options.delivery == "exactly-once":
-        look.ledger(int((body or {}).get("config", {}).get("num_replicas", 1)))
-    _checked[options] = time.monotonic()
+    check = _Check(connect, options, options.connection.connect_timeout)
+    for name, (first, _) in streams.items():
+        if (write, name) in _warned or first < 2:
+            continue
+        try:
+            seconds = check.interval(name, first, f"{write}.{batch - 1}.".encode())
+            if seconds is None:
+                continue
+            window = _windows.get((options, name))
+            if window is None:
+                window = _windows[options, name] = check.requests.stream(name).duplicate_window
+        except JetStreamError as error:
+            log.info("cannot see how far apart the micro-batches in stream %s are: %s", name, error)
+            _warned.add((write, name))
+            continue
+        if seconds > window:
+            _warned.add((write, name))
+            log.warning(
+                "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s (duplicate_window): when "
+                "the query is restarted in the middle of one, rows may be stored twice; make the window longer than "
+                "the trigger interval or set delivery to exactly-once",
+                seconds,
+                name,
+                window,
+            )
 
 
-def check_bucket(connect: Callable[[float], Connection], options: SinkOptions) -> KeyBucket:
-    """Look at the Key-Value bucket that a write goes to; where its keys have to be published to.
+class _Check:
+    """The requests of one check."""
 
-    What a publisher's permissions do not let it see is not checked, and a bucket that cannot be seen is taken for one
-    that is no mirror. Raises `OptionError`, `StreamNotFound`, and what `connect` raises.
-    """
-    checked, bucket = _buckets.get(options, (None, KeyBucket()))
+    def __init__(self, connect: Connect, options: SinkOptions, patience: float) -> None:
+        self.options = options
+        self.requests = Requests(connect, patience)
+
+    def visible(self, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns, None if the server does not let the account see it.
+
+        Raises if acknowledgements can never arrive either: the account may not subscribe to the inbox, or the JetStream
+        domain does not exist.
+        """
+        try:
+            return read()
+        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+            inboxes = f"{self.options.connection.inbox_prefix}."
+            if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
+                raise
+            if isinstance(error, NoResponders) and self.options.connection.domain is not None:
+                raise
+            log.info("not checked before writing: %s", error)
+            return None
+
+    def info(self, stream: str, option: str, what: str, prefix: str | None = None) -> dict[str, Any]:
+        """Return the reply of STREAM.INFO. Errors call the stream `what`."""
+        try:
+            return self.requests.ask(
+                lambda api: jsapi.stream_info(prefix or api, stream), context=f"read {what} (option {option})"
+            )
+        except StreamNotFound as error:
+            raise StreamNotFound(
+                f"there is no {what} (option {option})",
+                code=error.code,
+                err_code=error.err_code,
+                description=error.description,
+            ) from None
+
+    def streams_capturing(self, subject: str, option: str) -> list[str] | None:
+        """Return the streams that capture a subject, None if the account cannot see them. Raise if there is none."""
+        hint = f" (option {option})"
+        names = self.visible(lambda: self.requests.call(lambda connection: streams_of(connection, subject, hint)))
+        if names == [] and self.options.connection.api_prefix_resolved == jsapi.DEFAULT_PREFIX:
+            raise OptionError(
+                f"option {option}: no stream captures {subject}, so nothing would be stored", option=option
+            )
+        return names
+
+    def dead_letters(self) -> None:
+        if self.options.dead_letter_subject is not None:
+            self.streams_capturing(self.options.dead_letter_subject, "deadLetterSubject")
+
+    def interval(self, stream: str, first: int, before: bytes) -> float | None:
+        """Seconds between message `first` and the one before it, if the message id of that begins with `before`."""
+        earlier = self.requests.call(lambda connection: message(connection, stream, first - 1))
+        if earlier is None or not earlier.message_id.startswith(before):
+            return None
+        here = self.requests.call(lambda connection: message(connection, stream, first))
+        return None if here is None else (here.time - earlier.time) / 1e9
+
+    def ledger(self, replicas: int) -> None:
+        """Create the ledger's bucket unless it exists."""
+        context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
+        request = jsapi.stream_create_request(bucket_config(replicas))
+
+        def create(connection: Connection) -> None:
+            connection.api(jsapi.stream_create(connection.prefix, STREAM), request, context=context)
+
+        try:
+            self.requests.stream(STREAM)
+        except StreamNotFound:
+            try:
+                self.requests.call(create)
+            except StreamExists:
+                log.info("another process has made %s at the same moment", BUCKET)
+            except (ApiError, PermissionDenied) as error:
+                raise DeliveryError(f"{error}; make it beforehand, or set delivery to deduplicated") from None
+        except PermissionDenied as error:
+            raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
+
+
+def _check_once(
+    connect: Connect, options: SinkOptions, check: Callable[[_Check, Connection], KeyBucket | None]
+) -> KeyBucket:
+    checked, bucket = _checked.get(options, (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
     connection = connect(patience_before_rows(options, checked))
-    patience = patience_before_rows(options, checked, needed=False)
-    look = _Look(connect, options, patience)
-    name = options.bucket or ""
-    body = look.bucket(name, connection.prefix)
-    mirror = (body or {}).get("config", {}).get("mirror")
-    bucket = KeyBucket.of(name, connection.prefix, mirror)
-    if body is not None and bucket.origin != name:
-        body = look.bucket(
-            bucket.origin, bucket.api_prefix or connection.prefix, f", which bucket {name} is a mirror of"
-        )
-    if body is not None:
-        _check_bucket(stream_state(body, f"read bucket {bucket.origin}"), bucket)
-    if options.dead_letter_subject is not None:
-        look.dead_letters(options.dead_letter_subject)
-    _buckets[options] = time.monotonic(), bucket
+    patience = patience_before_rows(options, checked, needed=options.delivery == "exactly-once")
+    bucket = check(_Check(connect, options, patience), connection) or bucket
+    _checked[options] = time.monotonic(), bucket
     return bucket
 
 
-def _check_bucket(state: StreamState, bucket: KeyBucket) -> None:
-    name = bucket.origin
-    if state.mirror:
-        raise OptionError(
-            f"option bucket: {bucket.name} is a mirror of {name}, which is a mirror as well; name the bucket that this "
-            "one is a mirror of",
-            option="bucket",
-        )
-    if not subject_pattern(state.subjects).fullmatch(f"$KV.{name}.key"):
-        raise OptionError(
-            f"option bucket: stream {state.name} is no Key-Value bucket: it does not capture $KV.{name}.> (its "
-            f"subjects: {', '.join(state.subjects)})",
-            option="bucket",
-        )
-    if state.sealed:
-        raise OptionError(f"option bucket: {name} is sealed and takes no more values", option="bucket")
-    if state.no_ack:
-        raise OptionError(
-            f"option bucket: {name} has no_ack set on its stream, so nothing says whether a row is stored",
-            option="bucket",
-        )
+def _check_subjects(check: _Check, connection: Connection) -> None:
+    options = check.options
+    exactly_once = options.delivery == "exactly-once"
+    stream = options.stream
+    if stream is None and options.subject is not None:
+        names = check.streams_capturing(options.subject, "subject")
+        stream = names[0] if names and len(names) == 1 else None
+    info = None
+    if stream is not None:
+        read = functools.partial(check.info, stream, "stream", f"stream {stream}")
+        try:
+            info = read() if exactly_once else check.visible(read)
+        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+            if not exactly_once:
+                raise
+            raise DeliveryError(f"delivery exactly-once has to see the state of stream {stream}: {error}") from None
+    if info is not None:
+        _check_stream(stream_state(info, f"read stream {stream}"), options)
+    check.dead_letters()
+    if exactly_once:
+        check.ledger(int((info or {}).get("config", {}).get("num_replicas", 1)))
 
 
 def _check_stream(state: StreamState, options: SinkOptions) -> None:
@@ -144,8 +266,6 @@ def _check_stream(state: StreamState, options: SinkOptions) -> None:
         )
     if options.delivery == "exactly-once":
         refuse_unfit(state)
-    if options.delivery == "at-least-once":
-        return
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -158,201 +278,44 @@ def _check_stream(state: StreamState, options: SinkOptions) -> None:
         )
 
 
-def check_interval(
-    connect: Callable[[float], Connection],
-    options: SinkOptions,
-    write: str,
-    batch: int,
-    streams: Mapping[str, tuple[int, int]],
-) -> None:
-    """Warn when the micro-batches of a query are further apart than a stream remembers message ids.
-
-    ``streams`` are the first and last sequences of ``batch``. What stands in front of the first, if it is of the batch
-    before, says how far apart they are: the process that commits may be a new one each time, and remembers nothing.
-    """
-    if options.delivery != "deduplicated" or not batch:
-        return
-    look = _Look(connect, options, options.connection.connect_timeout)
-    for name, (first, _) in streams.items():
-        if (write, name) in _warned or first < 2:
-            continue
-        try:
-            seconds = look.interval(name, first, f"{write}.{batch - 1}.".encode())
-            if seconds is None:
-                continue
-            window = _windows.get((options, name))
-            if window is None:
-                window = _windows[options, name] = look.state(name).duplicate_window
-        except JetStreamError as error:
-            log.info("cannot see how far apart the micro-batches in stream %s are: %s", name, error)
-            _warned.add((write, name))
-            continue
-        if seconds > window:
-            _warned.add((write, name))
-            log.warning(
-                "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s (duplicate_window): when "
-                "the query is restarted in the middle of one, rows may be stored twice; make the window longer than "
-                "the trigger interval or set delivery to exactly-once",
-                seconds,
-                name,
-                window,
-            )
+def _check_keys(check: _Check, connection: Connection) -> KeyBucket:
+    name = check.options.bucket or ""
+    info = check.visible(lambda: check.info(stream_name(name), "bucket", f"Key-Value bucket {name}"))
+    bucket = KeyBucket.of(name, connection.prefix, (info or {}).get("config", {}).get("mirror"))
+    if info is not None and bucket.origin.bucket != name:
+        what = f"Key-Value bucket {bucket.origin.bucket}, which bucket {name} is a mirror of"
+        info = check.visible(lambda: check.info(bucket.stream, "bucket", what, bucket.api_prefix))
+    if info is not None:
+        _check_key_stream(stream_state(info, f"read bucket {bucket.origin.bucket}"), bucket)
+    check.dead_letters()
+    return bucket
 
 
-class _Look:
-    def __init__(self, connect: Callable[[float], Connection], options: SinkOptions, patience: float) -> None:
-        self.options = options
-        self.needed = options.delivery == "exactly-once"
-        self._connect = connect
-        self._patience = patience
-
-    def target(self) -> tuple[str, dict[str, Any] | None]:
-        """The one stream that the options name, directly or by the subject, and what STREAM.INFO says of it."""
-        stream = self.options.stream
-        if stream is None and self.options.subject is not None:
-            names = self._names(self.options.subject, "subject")
-            stream = names[0] if names and len(names) == 1 else None
-        if stream is None:
-            return "", None
-        try:
-            return stream, self._info(stream)
-        except StreamNotFound as error:
-            raise StreamNotFound(
-                f"there is no stream {stream} (option stream)",
-                code=error.code,
-                err_code=error.err_code,
-                description=error.description,
-            ) from None
-        except (PermissionDenied, NoResponders, RequestTimeout) as error:
-            if self.needed:
-                raise DeliveryError(f"delivery exactly-once has to see the state of stream {stream}: {error}") from None
-            self._refuse_deaf(error)
-            log.info("cannot look at stream %s before writing: %s", stream, error)
-            return stream, None
-
-    def bucket(self, name: str, prefix: str, why: str = "") -> dict[str, Any] | None:
-        """What STREAM.INFO says of a bucket's stream, None when it cannot be seen; ``why`` it is looked at."""
-        stream = stream_name(name)
-        context = f"read bucket {name} (option bucket)"
-        try:
-            return self._ask(lambda _: jsapi.stream_info(prefix, stream), context)
-        except StreamNotFound as error:
-            raise StreamNotFound(
-                f"there is no Key-Value bucket {name}{why} (option bucket)",
-                code=error.code,
-                err_code=error.err_code,
-                description=error.description,
-            ) from None
-        except (PermissionDenied, NoResponders, RequestTimeout) as error:
-            self._refuse_deaf(error)
-            log.info("cannot look at bucket %s before writing: %s", name, error)
-            return None
-
-    def state(self, stream: str) -> StreamState:
-        return stream_state(self._info(stream), f"read stream {stream}")
-
-    def interval(self, stream: str, first: int, before: bytes) -> float | None:
-        """Seconds between message ``first`` and the one in front of it, if the id of that begins with ``before``."""
-
-        def get(sequence: int) -> StoredMessage | None:
-            return retrying(lambda: message(self._connect(self._patience), stream, sequence), self._patience)
-
-        earlier = get(first - 1)
-        if earlier is None or not earlier.message_id.startswith(before):
-            return None
-        here = get(first)
-        return None if here is None else (here.time - earlier.time) / 1e9
-
-    def dead_letters(self, subject: str) -> None:
-        self._names(subject, "deadLetterSubject")
-
-    def ledger(self, replicas: int) -> None:
-        """Make the ledger's bucket unless it exists."""
-        context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
-
-        def create() -> None:
-            connection = self._connect(self._patience)
-            request = jsapi.stream_create_request(bucket_config(replicas))
-            connection.api(jsapi.stream_create(connection.prefix, STREAM), request, context=context)
-
-        try:
-            self._info(STREAM)
-        except StreamNotFound:
-            try:
-                retrying(create, self._patience)
-            except StreamExists:
-                log.info("somebody else has made %s at the same moment", BUCKET)
-            except (ApiError, PermissionDenied) as error:
-                raise DeliveryError(f"{error}; make it beforehand, or set delivery to deduplicated") from None
-        except PermissionDenied as error:
-            raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
-
-    def _names(self, subject: str, option: str) -> list[str] | None:
-        """The streams that capture a subject; None when that cannot be known. None at all is an error."""
-        try:
-            names = retrying(
-                lambda: streams_of(self._connect(self._patience), subject, f" (option {option})"), self._patience
-            )
-        except (PermissionDenied, NoResponders, RequestTimeout) as error:
-            self._refuse_deaf(error)
-            log.info("cannot look before writing: %s", error)
-            return None
-        if not names and self.options.connection.api_prefix_resolved == jsapi.DEFAULT_PREFIX:
-            raise OptionError(
-                f"option {option}: no stream captures {subject}, so nothing would be stored", option=option
-            )
-        return names
-
-    def _refuse_deaf(self, error: JetStreamError) -> None:
-        """Who may not hear answers hears none to what is published either, nor who asks a domain that is not there."""
-        inboxes = f"{self.options.connection.inbox_prefix}."
-        if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
-            raise error
-        if isinstance(error, NoResponders) and self.options.connection.domain is not None:
-            raise error
-
-    def _info(self, stream: str) -> dict[str, Any]:
-        return self._ask(
-            lambda connection: jsapi.stream_info(connection.prefix, stream),
-            f"read stream {stream} (option stream)",
+def _check_key_stream(state: StreamState, bucket: KeyBucket) -> None:
+    name = bucket.origin.bucket
+    fault = None
+    if state.mirror:
+        fault = (
+            f"{bucket.name} is a mirror of {name}, which is a mirror as well; name the bucket that this one is a "
+            "mirror of"
         )
-
-    def _ask(self, subject: Callable[[Connection], str], context: str) -> dict[str, Any]:
-        def ask() -> dict[str, Any]:
-            connection = self._connect(self._patience)
-            return connection.ask(subject(connection), b"", context=context)
-
-        return retrying(ask, self._patience)
-
-
-HINT = " (option objectBucket)"
-"""How errors end that speak of the bucket."""
-
-_VALID_BUCKET = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
-_checked_bucket: dict[SinkOptions, float] = {}
+    elif not subject_pattern(state.subjects).fullmatch(bucket.origin.subject("key")):
+        fault = (
+            f"stream {state.name} is no Key-Value bucket: it does not capture $KV.{name}.> (its subjects: "
+            f"{', '.join(state.subjects)})"
+        )
+    elif state.sealed:
+        fault = f"{name} is sealed and takes no more values"
+    elif state.no_ack:
+        fault = f"{name} has no_ack set on its stream, so nothing says whether a row is stored"
+    if fault is not None:
+        raise OptionError(f"option bucket: {fault}", option="bucket")
 
 
-def check_object_bucket(connect: Callable[[float], Connection], options: SinkOptions) -> None:
-    """Look at the bucket that objects are to be written to. Runs on the driver.
-
-    What the permissions do not let it see is not checked. Raises `OptionError`, `StreamNotFound`, and what ``connect``
-    raises.
-    """
-    checked = _checked_bucket.get(options)
-    if checked is not None and time.monotonic() - checked < _VALID_BUCKET:
-        return
-    connect(patience_before_rows(options, checked))
-    patience = patience_before_rows(options, checked, needed=False)
-    bucket = ObjectStream(connect, options.object_bucket or "", patience, HINT)
-    try:
-        fault = writing_fault(bucket.state(), bucket.bucket)
-    except (PermissionDenied, NoResponders, RequestTimeout) as error:
-        inboxes = f"{options.connection.inbox_prefix}."
-        if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
-            # Who may not hear answers hears none to what is published either.
-            raise
-        log.info("cannot look at bucket %s before writing: %s", bucket.bucket, error)
-        fault = ""
+def _check_objects(check: _Check, connection: Connection) -> None:
+    name = check.options.object_bucket or ""
+    bucket = ObjectStream(check.requests.connect, name, check.requests.retry_timeout, HINT)
+    state = check.visible(bucket.state)
+    fault = "" if state is None else writing_fault(state, name)
     if fault:
-        raise OptionError(f"option objectBucket: {bucket.bucket} {fault}", option="objectBucket")
-    _checked_bucket[options] = time.monotonic()
+        raise OptionError(f"option objectBucket: {name} {fault}", option="objectBucket")

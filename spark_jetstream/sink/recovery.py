@@ -1,85 +1,93 @@
-"""Rows that are stored although no answer says so: found by their message ids, or by what stands in their place."""
+"""Find rows that were stored although their acknowledgement was lost, by message id or at the expected sequence."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import JetStreamError
-from spark_jetstream.protocol.pub_ack import Outcome, Target
+from spark_jetstream.protocol.pub_ack import Outcome
 from spark_jetstream.sink.kv import expected_revision
-from spark_jetstream.sink.window import InFlight, RefusedRow
+from spark_jetstream.sink.ledger import Ledger
+from spark_jetstream.sink.rows import RefusedRow
+from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import StoredMessage, next_message, streams_of
 
 log = logging.getLogger(__name__)
 
-Recall = Callable[[float, Mapping[str, int], Collection[bytes]], Mapping[bytes, tuple[str, int]]]
-"""``recall(age, after, ids)`` says which of these message ids are stored already, and where (stream and sequence).
 
-They are ids of rows that were first sent ``age`` seconds ago, when the streams' last known sequences were ``after``.
-"""
+def settle_stored(portions: list[InFlight], ledger: Ledger) -> bool:
+    """Count the rows without an answer that `ledger` finds in the streams as duplicates. Return whether it found any.
 
-
-def settle_stored(flights: list[InFlight], recall: Recall) -> bool:
-    """Count those waiting rows of ``flights`` as duplicates that ``recall`` finds; whether it finds any.
-
-    Rows without a message id are left as they are. Raises what ``recall`` raises.
+    Rows without a message id are left as they are. Raises what `Ledger.recall` raises.
     """
     waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
-    for flight in flights:
-        for index, message_id in flight.waiting_ids():
-            waiting.setdefault(message_id, []).append((flight, index))
+    for portion in portions:
+        for index, message_id in portion.waiting_ids():
+            waiting.setdefault(message_id, []).append((portion, index))
     if not waiting:
         return False
-    names = set.intersection(*(set(flight.after) for flight in flights))
-    after = {name: min(flight.after[name] for flight in flights) for name in names}
-    age = time.monotonic() - min(flight.begun for flight in flights)
-    found = recall(age, after, waiting.keys())
-    for message_id, (stream, sequence) in found.items():
-        for flight, index in waiting[message_id]:
-            flight.settle_as_duplicate(index, stream, sequence)
-    return bool(found)
+    names = set.intersection(*(set(portion.after) for portion in portions))
+    after = {name: min(portion.after[name] for portion in portions) for name in names}
+    age = time.monotonic() - min(portion.begun for portion in portions)
+    places = ledger.recall(age, after, waiting.keys())
+    for message_id, (stream, sequence) in places.items():
+        for portion, index in waiting[message_id]:
+            portion.settle_as_duplicate(index, stream, sequence)
+    return bool(places)
 
 
-def look(connection: Connection, target: Target, stream: str | None, flight: InFlight, index: int) -> Outcome | None:
-    """What is to become of a row that was refused for its expected sequence, which a server checks before message ids.
+def settle_expected(
+    connection: Connection, target: Target, stream: str | None, portion: InFlight, index: int
+) -> Outcome | None:
+    """Return what to do about a row that the server refused because of its expected sequence.
 
-    None when what took its place is this very row, from an earlier try: it counts as a duplicate then. Without a
-    message id it is known by payload and headers, and looked for only if it was sent more than once. ``stream`` is the
-    one that must store it, or None, and ``target`` says what its subject means. `RETRY` when nobody can be asked now.
+    The server checks the expected sequence before the message id, so the message at that place may be this very row,
+    stored by an earlier try. The function then counts the row as a duplicate and returns None. A row without a message
+    id is recognised by payload and headers, and looked for only if it was sent more than once.
+
+    Args:
+        connection: Where to ask.
+        target: What the row's subject means.
+        stream: The stream that must store the row, or None for the one that captures its subject.
+        portion: The rows in flight.
+        index: The row in `portion`.
+
+    Returns:
+        None if the row is stored, `Outcome.RETRY` if the server cannot be asked now, otherwise `Outcome.REFUSED`.
     """
-    row = flight.refusal(index, "", 0)
-    if row.message_id is None and not flight.again[index]:
+    row = portion.row(index)
+    if row.message_id is None and not portion.again[index]:
         return Outcome.REFUSED
     try:
-        found = _earlier_try(connection, target, stream, row)
+        place = _earlier_try(connection, target, stream, row)
     except JetStreamError as error:
-        log.info("cannot look at what took the place of a row: %s", error)
+        log.info("cannot read the message at the expected sequence of a row: %s", error)
         return Outcome.RETRY if error.retriable else Outcome.REFUSED
-    if found is None:
+    if place is None:
         return Outcome.REFUSED
-    flight.settle_as_duplicate(index, *found)
+    portion.settle_as_duplicate(index, *place)
     return None
 
 
 def _earlier_try(connection: Connection, target: Target, stream: str | None, row: RefusedRow) -> tuple[str, int] | None:
     """Stream and sequence of the message that follows the expected one on the row's subject, if it is this row."""
-    lines = bytes(row.rows.lines[row.index].as_py())
-    expected = expected_revision(lines)
+    expected = expected_revision(row.lines)
     if expected is None:
         return None
     subject = target.stored_at(row.subject)
     for name in [stream] if stream else streams_of(connection, row.subject):
         message = next_message(connection, name, subject, expected + 1, prefix=target.api_prefix)
-        if message is not None and _is_row(message, row, lines):
+        if message is not None and _is_row(message, row):
             return name, message.sequence
     return None
 
 
-def _is_row(message: StoredMessage, row: RefusedRow, lines: bytes) -> bool:
+def _is_row(message: StoredMessage, row: RefusedRow) -> bool:
     headers = set(message.headers.split(b"\r\n"))
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers
-    return bool(message.data == row.rows.data[row.index].as_py()) and headers.issuperset(lines.split(b"\r\n"))
+    same_payload = bool(message.data == row.rows.data[row.index].as_py())
+    return same_payload and headers.issuperset(row.lines.split(b"\r\n"))

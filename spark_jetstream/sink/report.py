@@ -1,4 +1,4 @@
-"""What a task, and a batch of tasks, has stored. Plain data and words; pure."""
+"""Reports of what a task, and a batch of tasks, has stored. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spark_jetstream.errors import ProtocolError
 class TaskReport:
     """What one task has stored.
 
-    ``rows`` were handed to the task: each of them is in ``stored`` or in ``dead_letters``. ``duplicates`` of the stored
-    ones had been stored before, by an earlier attempt. ``streams`` maps each stream to the first and the last sequence
-    among them (inclusive; other publishers' messages may lie in between). ``seconds`` is how long the task wrote.
-    ``size`` is that of the contents of objects, in bytes.
+    The task got `rows` rows: each of them counts in `stored` or in `dead_letters`. An earlier attempt had stored
+    `duplicates` of the stored ones. `streams` maps each stream to the first and the last sequence of the rows
+    (inclusive; there may be messages of other publishers between them). The task wrote for `seconds`. `size` is the
+    size of the contents of objects in bytes.
     """
 
     partition: int
@@ -29,7 +29,7 @@ class TaskReport:
     size: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON, for the ledger."""
+        """Return the report as plain JSON, for the ledger."""
         return {
             "partition": self.partition,
             "rows": self.rows,
@@ -42,7 +42,7 @@ class TaskReport:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> TaskReport:
-        """The report that `to_json` wrote; `ProtocolError` when it is not one."""
+        """Return the report that `to_json` has written. Raises `ProtocolError` for anything else."""
         try:
             streams = {str(name): (int(first), int(last)) for name, (first, last) in content["streams"].items()}
             numbers = {
@@ -55,7 +55,7 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """The reports of all tasks of a batch, added up; ``seconds`` is the time of the longest."""
+    """The sum of the reports of all tasks of a batch; `seconds` is the time of the longest."""
 
     tasks: int
     rows: int
@@ -68,22 +68,22 @@ class BatchReport:
 
     @classmethod
     def of(cls, reports: Iterable[TaskReport]) -> BatchReport:
-        """Add reports up."""
-        found = list(reports)
+        """Return the sum of reports."""
+        reports = list(reports)
         streams: dict[str, tuple[int, int]] = {}
-        for report in found:
+        for report in reports:
             for name, (first, last) in report.streams.items():
                 known = streams.get(name, (first, last))
                 streams[name] = min(known[0], first), max(known[1], last)
         return cls(
-            tasks=len(found),
-            rows=sum(report.rows for report in found),
-            stored=sum(report.stored for report in found),
-            duplicates=sum(report.duplicates for report in found),
-            dead_letters=sum(report.dead_letters for report in found),
+            tasks=len(reports),
+            rows=sum(report.rows for report in reports),
+            stored=sum(report.stored for report in reports),
+            duplicates=sum(report.duplicates for report in reports),
+            dead_letters=sum(report.dead_letters for report in reports),
             streams=streams,
-            seconds=max((report.seconds for report in found), default=0.0),
-            size=sum(report.size for report in found),
+            seconds=max((report.seconds for report in reports), default=0.0),
+            size=sum(report.size for report in reports),
         )
 
     def __str__(self) -> str:

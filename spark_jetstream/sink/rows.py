@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as what a message is made of: subject, header lines, payload. Pure: Arrow in, Arrow out.
+"""Rows of a DataFrame as the parts of messages: subject, header lines, payload. Pure: Arrow in, Arrow out.
 
-A row that can never be stored as it is (no payload, a subject nobody can publish to, a header that would break the
-frame) is set apart here with its reason, before anything of it is sent.
+This module finds the rows that can never be stored (no payload, an invalid subject, a header that would break the
+frame), and gives the reason, before the publisher sends anything of them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "ttl": TEXT,
     "expected_last_subject_sequence": ("bigint",),
 }
-#: What the source adds to a message; ignored, so that rows can be written back as they were read.
+#: Columns that the source adds. The sink ignores them, so that rows can be written back as they were read.
 _PASSED_OVER: Mapping[str, tuple[str, ...]] = {"stream": TEXT, "sequence": ("bigint",), "timestamp": ("timestamp",)}
 
-#: Headers that a server acts on, refuses, or adds by itself; a copy of one in a row is left out (JETSTREAM section 6).
+#: Headers that a server acts on, refuses, or adds by itself (nats-server: server/stream.go); the sink leaves them out.
 _SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
@@ -49,9 +49,9 @@ NO_BYTES = b""
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """Which columns a DataFrame has for the sink, checked.
+    """The checked columns of a DataFrame that is written to subjects.
 
-    ``fields`` are (name, Spark ``simpleString`` type) pairs; ``subject`` is the option's, which wins over the column.
+    `fields` are pairs of name and Spark `simpleString` type. `subject` is the option, which replaces the column.
     """
 
     fields: tuple[tuple[str, str], ...]
@@ -59,17 +59,17 @@ class SinkColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """The names of the columns."""
         return tuple(name for name, _ in self.fields)
 
     @property
     def payload(self) -> str:
-        """The column that is most of a row."""
+        """The column that holds most of the bytes."""
         return "data"
 
     @classmethod
     def check(cls, fields: Sequence[tuple[str, str]], subject: str | None) -> SinkColumns:
-        """From (name, Spark ``simpleString`` type) pairs. Raises `SchemaError` for whatever cannot be published."""
+        """Return the columns of `fields`. Raises `SchemaError` for columns that cannot be published."""
         names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of data")
         if "data" not in names:
             raise SchemaError('the DataFrame has no column "data", which holds the payload (binary or string)')
@@ -84,10 +84,16 @@ def check_columns(
     passed_over: Mapping[str, tuple[str, ...]],
     instead: str,
 ) -> list[str]:
-    """The names of these (name, Spark ``simpleString`` type) pairs; `SchemaError` for one that cannot be written.
+    """Return the names of columns.
 
-    ``accepted`` and ``passed_over`` say which columns there are, and of which types; ``instead`` is where what has no
-    column of its own belongs.
+    Args:
+        fields: Pairs of name and Spark `simpleString` type.
+        accepted: The possible types of each column that is written.
+        passed_over: The possible types of each column that is ignored.
+        instead: Where the values of other columns belong.
+
+    Raises:
+        SchemaError: A column is unknown, is of another type, or is given twice.
     """
     known = {**accepted, **passed_over}
     names: list[str] = []
@@ -109,13 +115,14 @@ def check_columns(
 
 @dataclass(frozen=True)
 class Rows:
-    """n rows, ready to be framed.
+    """The parts of n messages.
 
-    ``subject``, ``data`` and ``lines`` are Arrow binary arrays of length n without nulls; ``lines`` holds the header
-    lines of each row (``Name: value`` CR LF ..., empty for a row without any), without the version line. ``msg_id`` is
-    a binary array with nulls for rows without one, or None. ``number`` counts the rows of the task from 1 (int64).
-    ``faults`` says for some indices why the row can never be stored. Such a row has its subject as it was given; what
-    else it has can be sent: headers and ids that cannot are left out, and null is empty.
+    `subject`, `data` and `lines` are Arrow binary arrays of length n without nulls; `lines` holds the header lines of
+    each row (`Name: value` CR LF ..., empty for a row without any), without the version line. `msg_id` is a binary
+    array with nulls for rows without one, or None. `number` counts the rows of the task from 1 (int64).
+
+    `faults` maps indices to the reason why the row can never be stored. Such a row has its subject as it was given; a
+    dead letter can hold the rest: invalid headers and ids are left out, and null is empty.
     """
 
     number: IntArray
@@ -129,7 +136,7 @@ class Rows:
         return len(self.number)
 
     def take(self, indices: IntArray) -> Rows:
-        """These rows alone; no index twice."""
+        """Return the rows with these indices, no index twice."""
         pick = pa.array(indices)
         kept = {int(old): new for new, old in enumerate(indices)} if self.faults else {}
         return Rows(
@@ -142,8 +149,39 @@ class Rows:
         )
 
 
+@dataclass(frozen=True)
+class RefusedRow:
+    """A row that can never be stored: row `index` of `rows`, with its message id if it has one."""
+
+    rows: Rows
+    index: int
+    message_id: bytes | None
+    reason: str
+    err_code: int
+
+    @property
+    def subject(self) -> str:
+        """The subject it was meant for, with U+FFFD for bytes that are not UTF-8."""
+        return self.raw_subject.decode("utf-8", "replace")
+
+    @property
+    def raw_subject(self) -> bytes:
+        """The bytes of that subject."""
+        return bytes(self.rows.subject[self.index].as_py())
+
+    @property
+    def lines(self) -> bytes:
+        """The row's own header lines."""
+        return bytes(self.rows.lines[self.index].as_py())
+
+    @property
+    def number(self) -> int:
+        """The number of the row in its task, from 1."""
+        return int(self.rows.number[self.index])
+
+
 def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> Rows:
-    """The rows of a record batch whose columns were checked by `SinkColumns.check`."""
+    """Return the rows of a record batch whose columns `SinkColumns.check` has checked."""
     count = batch.num_rows
     faults: dict[int, str] = {}
     found = {name: batch.column(index) for index, name in enumerate(columns.names)}
@@ -175,14 +213,14 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
 
 
 def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
-    """The header lines of each row of a map column, without those that are the server's business.
+    """Return the header lines of each row of a map column, without headers that the server acts on.
 
-    Values of a repeated name follow each other in their order. What cannot be written as a header (a null, a name with
-    a colon, a line end in a value) is left out and noted in ``faults``, by row.
+    Values of a repeated name follow each other in their order. An invalid header (a null, a name with a colon, a line
+    end in a value) is left out, and noted in `faults` by row.
     """
     count = len(headers)
     if headers.null_count:
-        # A null map may have entries behind it all the same.
+        # A null map may have entries in the child array.
         headers = pc.if_else(pc.is_valid(headers), headers, pa.scalar([], headers.type))
     offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     base = int(offsets[0]) if count else 0
@@ -211,7 +249,7 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
 
 
 def _allowed(names: pa.BinaryArray, row: IntArray, faults: dict[int, str]) -> npt.NDArray[np.bool_]:
-    """Which headers may be written; names that are none are noted. Looks at each distinct name once."""
+    """Mark the headers that may be written, and note invalid names. Looks at each distinct name once."""
     coded = names.dictionary_encode()
     distinct: list[bytes] = coded.dictionary.to_pylist()
     codes = coded.indices.to_numpy(zero_copy_only=False)
@@ -226,7 +264,7 @@ def _allowed(names: pa.BinaryArray, row: IntArray, faults: dict[int, str]) -> np
 
 
 def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
-    """Neighbouring elements put together: the result's element i is lines[bounds[i]:bounds[i+1]], without a copy."""
+    """Join neighbours without a copy: element i of the result is lines[bounds[i]:bounds[i+1]]."""
     _, offsets, content = lines.buffers()
     ends = np.frombuffer(offsets, np.int32, len(lines) + 1) if len(lines) else np.zeros(1, np.int32)
     return pa.Array.from_buffers(
@@ -235,7 +273,7 @@ def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
 
 
 def words(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
-    """The values of a column that becomes a header; those that cannot be one are noted, and null in the result."""
+    """Return the values of a column that becomes a header; invalid ones are noted, and null in the result."""
     values = as_bytes(values)
     broken = pc.or_(pc.equal(pc.binary_length(values), 0), pc.match_substring_regex(values, _BLANK_OR_CONTROL))
     bad = note(faults, broken, f"column {column} is empty or holds a blank or a control character")
@@ -243,17 +281,18 @@ def words(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArr
 
 
 def without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return `values` with null in place of the bad ones."""
     return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
 
 
 def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
-    """One more header line for the rows whose value is not null."""
+    """Add a header line to the rows whose value is not null."""
     added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), piece(NO_BYTES))
     return pc.binary_join_element_wise(lines, pc.fill_null(added, NO_BYTES), piece(NO_BYTES))
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
-    """Note the rows that have a subject nobody can publish to; looks at each distinct subject once."""
+    """Note the rows with an invalid subject. Looks at each distinct subject once."""
     note(faults, pc.is_null(subject), "column subject is null")
     coded = subject.dictionary_encode()
     reasons = [subject_fault(value) for value in coded.dictionary.to_pylist()]
@@ -267,7 +306,7 @@ def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
 
 
 def subject_fault(subject: bytes) -> str | None:
-    """Why nobody can publish to a subject, or None."""
+    """Return why a subject is invalid for publishing, or None."""
     if not subject:
         return "its subject is empty"
     if len(subject) > MAX_SUBJECT:
@@ -285,11 +324,12 @@ def subject_fault(subject: bytes) -> str | None:
 
 
 def shown_bytes(text: bytes) -> str:
+    """Return bytes as an error message quotes them."""
     return repr(text[:80].decode("utf-8", "replace"))
 
 
 def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> npt.NDArray[np.bool_]:
-    """Note a reason for the rows of which something is bad, unless they have one already; which ones are bad."""
+    """Note a reason for the bad rows, unless they have one already. Return the flags of `bad`."""
     flags: npt.NDArray[np.bool_] = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
     for at in np.flatnonzero(flags):
         faults.setdefault(int(at if row is None else row[at]), reason)
@@ -297,19 +337,21 @@ def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | Non
 
 
 def decimal(values: pa.Array) -> pa.BinaryArray:
-    """Integers as decimal digits; null stays null."""
+    """Return integers as decimal digits; null stays null."""
     return values.cast(pa.string()).cast(pa.binary())
 
 
 def piece(value: bytes) -> pa.Scalar:
-    """A constant part of a joined array."""
+    """Return a constant part of a joined array."""
     return pa.scalar(value, pa.binary())
 
 
 def as_bytes(array: pa.Array) -> pa.BinaryArray:
+    """Return a text or binary array as a binary array."""
     return array if array.type == pa.binary() else array.cast(pa.binary())
 
 
 def repeated(value: bytes, count: int) -> pa.BinaryArray:
+    """Return an array of `count` equal values."""
     offsets = np.arange(0, (count + 1) * len(value), len(value), dtype=np.int32) if value else np.zeros(count + 1, "i4")
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(value * count)])

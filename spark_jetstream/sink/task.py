@@ -1,13 +1,12 @@
-"""One task of a write: record batches in, every row stored when it returns.
+"""One task of a write: takes record batches, and returns when every row is stored.
 
-`TaskWriter` is what writing to subjects and to keys (`kv_task`) have in common.
+`TaskWriter` does what writing to subjects and to keys have in common, and asks a `WriteStrategy` for the rest.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,17 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.pub_ack import NO_STREAM, Target
+from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import own_lines, tails
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.publisher import Publisher, PublishSettings
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
-from spark_jetstream.sink.window import RefusedRow, Totals
+from spark_jetstream.sink.rows import RefusedRow, Rows, SinkColumns, rows_of
+from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.window import InFlight, Totals
 
 _PORTION_ROWS = 2000
 _PORTION_BYTES = 4 * 1024 * 1024
@@ -33,10 +33,10 @@ _PORTION_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Which write the rows belong to: the same for every attempt of a task, and for no other task.
+    """The write that the rows belong to: the same for every attempt of a task, and different for every other task.
 
-    ``write`` is the query's id or the batch write's, ``batch`` the number of the micro-batch (0 for a batch write).
-    ``expires`` is for how many seconds the ledger remembers the task, None for good.
+    `write` is the id of the query or of the batch write, `batch` the number of the micro-batch (0 for a batch write).
+    The ledger remembers the task for `expires` seconds, None for good.
     """
 
     write: str
@@ -46,30 +46,52 @@ class WriteTask:
 
     @property
     def prefix(self) -> str:
-        """What its message ids begin with."""
+        """The beginning of its message ids."""
         return f"{self.write}.{self.batch}.{self.partition}"
 
 
 class Columns(Protocol):
-    """The columns of a DataFrame: their names, and the one that is most of a row."""
+    """The columns of a DataFrame."""
 
     @property
-    def names(self) -> tuple[str, ...]: ...
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+
     @property
-    def payload(self) -> str: ...
+    def payload(self) -> str:
+        """The column that holds most of the bytes."""
+
+
+class WriteStrategy(Protocol):
+    """How `TaskWriter` writes to one kind of target."""
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the rows."""
+
+    def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
+        """Return the rows of a record batch, numbered from `first_number`."""
+
+    def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
+        """Send rows without faults, with these message ids."""
+
+    def refused(self, rows: list[RefusedRow]) -> None:
+        """Decide what becomes of rows that the server refused: `TaskWriter.give_up`, or something else."""
+
+    def finish(self) -> None:
+        """Wait until every row is stored or given up."""
 
 
 def write_task(
-    batches: Iterable[pa.RecordBatch],
-    connect: Callable[[float], Connection],
-    options: SinkOptions,
-    columns: SinkColumns,
-    task: WriteTask,
+    batches: Iterable[pa.RecordBatch], connect: Connect, options: SinkOptions, columns: SinkColumns, task: WriteTask
 ) -> TaskReport:
-    """Store all rows of a task; what is stored.
+    """Store all rows of a task, and return what is stored.
 
-    ``connect(patience)`` gives the connection. Raises `RowRefused` for a row that cannot be stored when there is no
-    `deadLetterSubject`, `OutageError`, `DeliveryError`, and errors that no retry can mend as they are.
+    Raises:
+        RowRefused: A row cannot be stored, and there is no `deadLetterSubject`.
+        OutageError: The server was away for longer than `retryTimeout`.
+        DeliveryError: The task cannot keep what option delivery promises.
+        JetStreamError: Another error that no retry can mend.
     """
     begun = time.monotonic()
     ledger = None
@@ -80,39 +102,51 @@ def write_task(
             for _ in batches:
                 continue
             return finished
-    report = _SubjectWriter(connect, options, columns, task, ledger).run(batches, begun)
+    domain = options.connection.domain
+    writer = TaskWriter(connect, options, task, stream=options.stream, domain=domain, target=Target(), ledger=ledger)
+    report = writer.run(batches, _SubjectStrategy(writer, columns), begun)
     if ledger is not None:
         ledger.finish(report)
     return report
 
 
-class TaskWriter(ABC):
+class TaskWriter:
     """Writes the record batches of one task.
 
-    ``stream`` is the one that must store the rows, or None, and ``target`` says what their subjects mean.
+    Args:
+        connect: Returns the connection.
+        options: The options of the sink.
+        task: The write that the rows belong to.
+        stream: The stream that must store the rows, or None.
+        domain: The JetStream domain that must store the rows, or None.
+        target: What the rows' subjects mean.
+        ledger: The task's ledger entry, with delivery exactly-once.
     """
+
+    _strategy: WriteStrategy
 
     def __init__(
         self,
-        connect: Callable[[float], Connection],
+        connect: Connect,
         options: SinkOptions,
-        columns: Columns,
         task: WriteTask,
         *,
         stream: str | None,
+        domain: str | None,
         target: Target,
-        domain: str | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         self.options = options
-        self.task = task
-        self.most = max(1, min(_PORTION_ROWS, options.max_in_flight // 2))
-        self.count = 0
-        self.dead = Totals()
-        self.skipped = Totals()
+        self.resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
         has_ids = options.delivery != "at-least-once"
-        self.identifier = MessageIds(task.prefix) if has_ids else None
-        self.dead_identifier = MessageIds(f"{task.prefix}.dead") if has_ids else None
+        self.message_ids = MessageIds(task.prefix) if has_ids else None
+        self._dead_letter_ids = MessageIds(f"{task.prefix}.dead") if has_ids else None
+        self._task = task
+        self._ledger = ledger
+        self._most = max(1, min(_PORTION_ROWS, options.max_in_flight // 2))
+        self._count = 0
+        self._dead = Totals()
+        self._skipped = Totals()
         settings = PublishSettings(
             max_in_flight=options.max_in_flight,
             ack_timeout=options.ack_timeout,
@@ -123,149 +157,132 @@ class TaskWriter(ABC):
             where=f"partition {task.partition}",
             target=target,
         )
-        guard = _nothing if ledger is None else ledger.check
-        recall = None if ledger is None else ledger.recall
-        self._columns = columns
-        self.publisher = Publisher(connect, settings, self._refused, guard, recall)
+        self.publisher = Publisher(connect, settings, ledger)
 
-    def run(self, batches: Iterable[pa.RecordBatch], begun: float) -> TaskReport:
-        """Store all rows of the task, which began at ``begun`` on the monotonic clock; what is stored."""
+    def run(self, batches: Iterable[pa.RecordBatch], strategy: WriteStrategy, begun: float) -> TaskReport:
+        """Store all rows, and return what is stored. `begun` is when the task began, on the monotonic clock."""
+        self._strategy = strategy
         with self.publisher:
             for batch in batches:
-                self._write(batch)
-            self._finish()
-        return self._report(time.monotonic() - begun)
-
-    def _write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a record batch; what can never be stored goes to `deadLetterSubject`, or fails."""
-        for part in portions(batch, self._columns, self.most):
-            rows = self._read(part)
-            self.count += len(rows)
-            if rows.faults:
-                self._refused(
-                    [RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())]
-                )
-                rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
-            self._publish(rows)
-
-    def _finish(self) -> None:
-        """Wait for every answer."""
-        self.publisher.flush()
-
-    def _report(self, seconds: float) -> TaskReport:
-        found = self.publisher.totals
-        for stream, (first, last) in self.skipped.streams.items():
-            found.note(stream, first, last)
+                for part in portions(batch, strategy.columns, self._most):
+                    self._write(strategy.read(part, self._count + 1))
+            strategy.finish()
+        totals = self.publisher.totals
+        for others in (self._skipped, self.resent):
+            for stream, (first, last) in others.streams.items():
+                totals.note(stream, first, last)
         return TaskReport(
-            partition=self.task.partition,
-            rows=self.count,
-            stored=found.stored + self.skipped.stored,
-            duplicates=found.duplicates + self.skipped.duplicates,
-            dead_letters=self.dead.stored,
-            streams=dict(found.streams),
-            seconds=seconds,
+            partition=self._task.partition,
+            rows=self._count,
+            stored=totals.stored + self._skipped.stored,
+            duplicates=totals.duplicates + self._skipped.duplicates,
+            dead_letters=self._dead.stored,
+            streams=dict(totals.streams),
+            seconds=time.monotonic() - begun,
         )
 
-    @abstractmethod
-    def _read(self, part: pa.RecordBatch) -> Rows:
-        """The rows of a portion; `count` have been read before."""
+    def _write(self, rows: Rows) -> None:
+        self._count += len(rows)
+        if rows.faults:
+            self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
+            rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
+        ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows, tails(rows))
+        stream = self.publisher.settings.stream
+        if self._ledger is not None and ids is not None:
+            rows, ids = self._without_stored(rows, ids, stream, self._skipped, self._ledger)
+        self._strategy.send(rows, ids)
 
-    @abstractmethod
-    def _publish(self, rows: Rows) -> None:
-        """Send rows that have no faults."""
+    # What strategies call
 
-    def _refused(self, refused: list[RefusedRow]) -> None:
-        """Send rows that can never be stored to `deadLetterSubject`, or fail."""
+    def publish(self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals) -> InFlight:
+        """Send rows that only `stream` may store, if it is given, and count them in `counted`.
+
+        The caller calls `dispose` afterwards, unless `dispose` has called the caller.
+        """
+        return self.publisher.publish(rows, own_lines(ids, stream), ids, counted)
+
+    def dispose(self, refused: list[RefusedRow] | None = None) -> None:
+        """Let the strategy decide about `refused`, and about all rows that the publisher has refused by then."""
+        refused = self.publisher.take_refused() if refused is None else refused
+        while refused:
+            self._strategy.refused(refused)
+            refused = self.publisher.take_refused()
+
+    def flush(self) -> None:
+        """Wait until every row is stored or given up."""
+        while refused := self.publisher.flush():
+            self.dispose(refused)
+
+    def give_up(self, refused: list[RefusedRow]) -> None:
+        """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""
         subject = self.options.dead_letter_subject
-        if subject is None or any(row.rows.subject[row.index].as_py() == subject.encode() for row in refused):
+        if subject is None or any(row.raw_subject == subject.encode() for row in refused):
             raise self.publisher.failure(refused[0])
-        for at in range(0, len(refused), self.most):
-            some = refused[at : at + self.most]
-            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self.dead_identifier)
-            self._publish_dead(rows, ids)
-
-    def _publish_dead(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
-        self.publisher.publish(rows, own_lines(ids, None), ids, self.dead)
-
-
-class _SubjectWriter(TaskWriter):
-    def __init__(
-        self,
-        connect: Callable[[float], Connection],
-        options: SinkOptions,
-        columns: SinkColumns,
-        task: WriteTask,
-        ledger: Ledger | None,
-    ) -> None:
-        self.columns = columns
-        self.ledger = ledger
-        where = options.connection.domain
-        super().__init__(
-            connect, options, columns, task, stream=options.stream, target=Target(), domain=where, ledger=ledger
-        )
-
-    def _read(self, part: pa.RecordBatch) -> Rows:
-        return rows_of(part, self.columns, self.count + 1)
-
-    def _publish(self, rows: Rows) -> None:
-        ids = None
-        if self.identifier is not None:
-            ids = self.identifier.ids(rows, tails(rows))
-        elif rows.msg_id is not None:
-            ids = rows.msg_id
-        if self.ledger is not None and ids is not None:
-            rows, ids = self._without_stored(rows, ids, self.options.stream, self.skipped)
-        if len(rows):
-            self.publisher.publish(rows, own_lines(ids, self.options.stream), ids, self.publisher.totals)
+        for at in range(0, len(refused), self._most):
+            some = refused[at : at + self._most]
+            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self._dead_letter_ids)
+            if self._ledger is not None and ids is not None:
+                rows, ids = self._without_stored(rows, ids, None, self._dead, self._ledger)
+            if len(rows):
+                self.publish(rows, ids, None, self._dead)
 
     def _without_stored(
-        self, rows: Rows, ids: pa.BinaryArray, stream: str | None, skipped: Totals
+        self, rows: Rows, ids: pa.BinaryArray, stream: str | None, skipped: Totals, ledger: Ledger
     ) -> tuple[Rows, pa.BinaryArray]:
-        """Leave out what an earlier attempt has stored; make sure that the ledger knows where the others will go."""
-        assert self.ledger is not None
-        lost = self.ledger.begin(rows.subject, stream)
+        """Leave out the rows that an earlier attempt has stored. The ledger notes the streams of the others first."""
+        lost = ledger.begin(rows.subject, stream)
         if lost:
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])
-            self._refused(
+            reason = Target().no_stream
+            self.dispose(
                 [
-                    RefusedRow(rows, index, ids[index].as_py(), "no stream captures this subject", NO_STREAM)
+                    RefusedRow(rows, index, ids[index].as_py(), reason, NO_STREAM)
                     for index in np.flatnonzero(~captured).tolist()
                 ]
             )
             kept = np.flatnonzero(captured)
             rows, ids = rows.take(kept), ids.take(pa.array(kept))
-        known = self.ledger.stored
-        if not known:
+        if not ledger.stored:
             return rows, ids
-        places = [known.get(each) for each in ids.to_pylist()]
+        places = [ledger.stored.get(message_id) for message_id in ids.to_pylist()]
         for place in places:
             if place is not None:
-                skipped.stored += 1
-                skipped.duplicates += 1
-                skipped.note(place[0], place[1], place[1])
+                skipped.note_duplicate(*place)
         missing = np.array([index for index, place in enumerate(places) if place is None], np.int64)
         if len(missing) == len(rows):
             return rows, ids
         return rows.take(missing), ids.take(pa.array(missing))
 
-    def _publish_dead(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
-        if self.ledger is not None and ids is not None:
-            rows, ids = self._without_stored(rows, ids, None, self.dead)
+
+class _SubjectStrategy:
+    """Sends rows to their subjects, thousands at a time, in no particular order."""
+
+    def __init__(self, writer: TaskWriter, columns: SinkColumns) -> None:
+        self.columns = columns
+        self._writer = writer
+
+    def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
+        return rows_of(batch, self.columns, first_number)
+
+    def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         if len(rows):
-            super()._publish_dead(rows, ids)
+            self._writer.publish(rows, ids, self._writer.options.stream, self._writer.publisher.totals)
+            self._writer.dispose()
 
+    def refused(self, rows: list[RefusedRow]) -> None:
+        self._writer.give_up(rows)
 
-def _nothing() -> None:
-    """Nothing has to be looked at before sending."""
+    def finish(self) -> None:
+        self._writer.flush()
 
 
 def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch with at most ``most`` rows and, but for single rows, not much more than 4 MB of payload."""
+    """Yield slices of a batch with at most `most` rows and about 4 MB of payload; a larger row is a slice by itself."""
     data = batch.column(columns.names.index(columns.payload))
     sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes, dtype=np.int64)
     if batch.num_rows:
-        # Headers and subjects by their mean: they are seldom much larger in some rows than in others.
+        # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
         most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.nbytes)))
     at = 0
     while at < batch.num_rows:

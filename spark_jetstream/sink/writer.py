@@ -1,7 +1,7 @@
-"""What Spark calls: the writers of the data source, for batches and for streams (pyspark.sql.datasource).
+"""The writers of the data source, for batches and for streams (pyspark.sql.datasource).
 
-Rows come as Arrow record batches where Spark has Arrow writers: for batches everywhere, for streams since 4.1. Before
-that a stream's rows come as Python rows, which are put into record batches here.
+Spark hands over Arrow record batches: for batch writes in every version, for streams since 4.1. Spark 4.0 hands over a
+stream's rows as Python rows, which `record_batches` puts into record batches.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 _Store = Callable[..., TaskReport]
 _ROWS = 2000  # of a record batch that is made from Python rows
 _REMEMBERED = 30 * 86400.0  # seconds for which the ledger remembers a batch write with a writeId
-_FORGOTTEN = 86400.0  # and one without, which nobody can run again
+_FORGOTTEN = 86400.0  # and one without, which cannot be run again
 
 
 @dataclass
 class Committed(WriterCommitMessage):
-    """What a task tells the driver: its `TaskReport`, and which write it belongs to."""
+    """The message of a finished task to the driver: its `TaskReport`, and the write it belongs to."""
 
     report: TaskReport
     write: str
@@ -67,19 +67,19 @@ class _Sink:
     def __init__(
         self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SinkOptions], None] | None = None
     ) -> None:
-        """``prepare`` is called before the first look at a stream."""
+        """Check options, columns and server. Call `prepare` before the first request about a stream."""
         options = hidden(options)
         self.options = SinkOptions.from_spark(options, streaming=self.streaming)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        # Built on the driver, once for a batch write: its tasks and their retries share what it is called.
+        # Spark builds the writer of a batch write once, on the driver: its tasks and their retries share the name.
         self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
-        # How rows are stored: taken to the executors with what was found out here.
+        # Spark sends the function that stores rows to the executors, with the results of the checks.
         self.store, self.fields = self._store(fields, prepare)
 
     def _store(
         self, fields: Sequence[tuple[str, str]], prepare: Callable[[SinkOptions], None] | None
     ) -> tuple[_Store, tuple[tuple[str, str], ...]]:
-        """What stores the record batches of a task, once columns and server are checked; the columns."""
+        """Check columns and server. Return the function that stores the rows of a task, and the columns."""
         if self.options.bucket is not None:
             keyed = BucketColumns.check(fields)
             bucket = check_bucket(self._connect, self.options)
@@ -156,11 +156,11 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Every row is stored since its task ended: log what there is."""
+        """Log what is stored: every row was stored when its task ended."""
         self._committed(messages, f"write {self.write_name}")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A task failed. What others have stored stays."""
+        """Log that a task failed. What the others have stored stays."""
         self._aborted(messages, f"write {self.write_name}")
 
 
@@ -168,11 +168,11 @@ class _StreamSink(_Sink):
     streaming = True
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Every row is stored since its task ended: log what there is."""
+        """Log what is stored: every row was stored when its task ended."""
         self._committed(messages, f"batch {batchId} of query {self._query(messages)}", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task failed, and Spark will write the batch again. What others have stored stays."""
+        """Log that a task failed. Spark will write the batch again; what the other tasks have stored stays."""
         self._aborted(messages, f"batch {batchId} of query {self._query(messages)}")
 
     @staticmethod
@@ -203,7 +203,7 @@ else:
 def record_batches(
     rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]], most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Python rows as record batches of at most ``most``; ``fields`` are (name, Spark ``simpleString`` type) pairs."""
+    """Yield Python rows as record batches of at most `most` rows. `fields` are names and Spark `simpleString` types."""
     import pyarrow as pa  # noqa: PLC0415  # not needed where Spark hands over Arrow
 
     texts = pa.list_(pa.string())
@@ -228,7 +228,7 @@ def record_batches(
 
 @functools.cache
 def _driver_log() -> logging.Logger:
-    """The log of the driver's side. Where nobody has set up logging its lines go to standard error, as Spark's do."""
+    """The log of the driver. Its lines go to standard error, as Spark's do, unless logging is set up."""
     if not log.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%y/%m/%d %H:%M:%S"))

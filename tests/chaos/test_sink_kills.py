@@ -208,6 +208,7 @@ def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer)
 @pytest.mark.parametrize(
     ("delivery", "window"), [("at-least-once", HOUR), ("deduplicated", HOUR), ("exactly-once", SECOND)]
 )
+@pytest.mark.full
 def test_a_task_killed_again_and_again(nats_server: NatsServer, delivery: str, window: int) -> None:
     chance = random.Random(f"{SEED} {delivery}")
     # Who takes over a task of exactly-once waits for two seconds.
@@ -369,6 +370,7 @@ def answers(chance: random.Random, ledger: int | None) -> dict[str, int]:
 
 
 @pytest.mark.timeout(900)  # seven drivers, one after the other
+@pytest.mark.full
 def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
     chance = random.Random(f"{SEED} driver")
     with WireProxy(server.url) as proxy:
@@ -412,6 +414,7 @@ def strike(server: NatsServer, folder: Path, name: str, how: Callable[[Job], obj
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.full
 def test_python_workers_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
     def kill_workers(job: Job) -> None:
         workers = job.workers()
@@ -424,6 +427,7 @@ def test_python_workers_killed_again_and_again(server: NatsServer, tmp_path: Pat
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.full
 def test_a_server_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
     def kill_server(_: Job) -> None:
         server.kill()
@@ -436,6 +440,7 @@ def test_a_server_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)
+@pytest.mark.full
 def test_leaders_that_are_killed(nats_cluster: NatsCluster) -> None:
     """An election is an outage that retryTimeout covers: no attempt of a task of exactly-once fails.
 

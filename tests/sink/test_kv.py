@@ -10,10 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +23,6 @@ from spark_jetstream.errors import OptionError, RowRefused, SchemaError, StreamN
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.schema import BUCKET_COLUMNS, ddl
 from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
-from spark_jetstream.sink.kv_task import Revisions, hashed
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.sink.writer import record_batches
@@ -168,24 +166,6 @@ def test_rounds_hold_each_key_once_and_keep_its_order(keys: list[str]) -> None:
     assert len(found) == max((keys.count(key) for key in keys), default=0)
 
 
-@settings(max_examples=20)
-@given(st.lists(st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 2**62)), max_size=30), max_size=6))
-def test_revisions_are_those_of_a_dictionary(portions: list[list[tuple[int, int]]]) -> None:
-    found = Revisions()
-    wanted: dict[int, int] = {}
-    spread = [(key * 0x9E3779B97F4A7C15) % 2**40 for key in range(9000)]  # more than the table holds at first
-    keys = hashed((str(each).encode() for each in spread), len(spread))
-    found.put(keys, np.arange(9000))
-    wanted.update(enumerate(range(9000)))
-    for portion in portions:
-        pairs = [(key % 9000, revision) for key, revision in portion]
-        latest = dict(pairs)
-        found.put(keys[np.array(list(latest), np.int64)], np.array(list(latest.values()), np.int64))
-        wanted.update(latest)
-    assert found.get(keys).tolist() == [wanted[key] for key in range(9000)]
-    assert found.get(hashed([b"not there"], 1)).tolist() == [0]
-
-
 @pytest.mark.parametrize(
     ("headers", "marker"),
     [
@@ -205,11 +185,11 @@ def test_markers_are_known_by_their_headers(headers: bytes, marker: bool) -> Non
 def test_where_keys_are_published_to() -> None:
     """As nats.go does it (kv.go: mapStreamToKVS)."""
     remote = KeyBucket.of("b", "$JS.hub.API")
-    assert (remote.write_prefix, remote.api_prefix, remote.stream) == ("$JS.hub.API.$KV.b.", None, "KV_b")
+    assert (remote.origin.write_prefix, remote.api_prefix, remote.stream) == ("$JS.hub.API.$KV.b.", None, "KV_b")
     near = KeyBucket.of("copy", "$JS.API", {"name": "KV_b"})
-    assert (near.write_prefix, near.api_prefix, near.stream) == ("$KV.b.", None, "KV_b")
+    assert (near.origin.write_prefix, near.api_prefix, near.stream) == ("$KV.b.", None, "KV_b")
     far = KeyBucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
-    assert (far.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
+    assert (far.origin.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
     assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
     assert far.place("$JS.hub.API.$KV.b.a.b") == "under key 'a.b' of bucket copy"
     assert far.at("s.dead").place("s.dead") == "at subject 's.dead'"
@@ -623,6 +603,7 @@ def test_order_when_the_wire_stalls(proxy: WireProxy, bucket: Stream) -> None:
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
+@pytest.mark.full
 def test_order_when_the_server_is_killed_and_paused(
     nats_server_factory: Callable[..., NatsServer], delivery: str
 ) -> None:
@@ -713,7 +694,9 @@ def test_different_keys_are_under_way_together(proxy: WireProxy, bucket: Stream)
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
-@pytest.mark.parametrize("stop", [1, 199, 400, 401, 777, 1000])
+@pytest.mark.parametrize(
+    "stop", [1, 400, *(pytest.param(stop, marks=pytest.mark.full) for stop in (199, 401, 777, 1000))]
+)
 def test_the_same_table_after_another_attempt(bucket: Stream, delivery: str, stop: int) -> None:
     sink = KeyedSink(bucket.url, bucket, delivery=delivery)
     rows = numbered(0, 1000, 150)
@@ -893,6 +876,7 @@ def test_a_batch_write(spark: SparkSession, bucket: Stream, stream: MakeStream, 
     assert table(bucket) == {**{key: wanted[key] for key in first - {"user.1", "user.3"}}, "user.2": b"new"}
 
 
+@pytest.mark.full
 def test_a_frame_as_reading_a_bucket_gives_it(spark: SparkSession, bucket: Stream) -> None:
     when = datetime.datetime(2026, 2, 3, tzinfo=datetime.timezone.utc)
     read = spark.createDataFrame(
@@ -910,6 +894,7 @@ def test_a_frame_as_reading_a_bucket_gives_it(spark: SparkSession, bucket: Strea
     assert history(bucket, "c") == [("c", b"", "PURGE")]
 
 
+@pytest.mark.full
 def test_a_streaming_query_that_is_restarted(
     spark: SparkSession, bucket: Stream, stream: MakeStream, tmp_path: Path
 ) -> None:
@@ -938,6 +923,7 @@ def test_a_streaming_query_that_is_restarted(
     assert bucket.state()["last_seq"] == 900
 
 
+@pytest.mark.full
 def test_what_is_wrong_is_said_before_a_task_starts(spark: SparkSession, bucket: Stream) -> None:
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
     writer = frame.write.format("jetstream").options(servers=bucket.url).mode("append")

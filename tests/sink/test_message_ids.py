@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_jetstream.sink import message_ids
 from spark_jetstream.sink.encode import tails
-from spark_jetstream.sink.message_ids import MessageIds, _Keys
+from spark_jetstream.sink.message_ids import MessageIds
 from tests.support.sink_rows import batch_of, read
 
 PREFIX = "query.7.0"
@@ -190,58 +190,3 @@ def test_different_rows_whose_hashes_share_what_is_kept_have_different_ids(
         assert [found.count(b".") for found in ids] == [3, 4, 4, 4, 4, 4]
         for each, found in zip(some, ids, strict=True):
             assert found.startswith(f"{PREFIX}.{(key + each[2]).hex()}".encode())
-
-
-# -- the set of keys --
-
-
-def added(table: _Keys, keys: Sequence[int]) -> list[bool]:
-    return [bool(known) for known in table.add(np.array(keys, np.uint64))]
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [(n << 40) | 5 for n in range(1, 600)],  # all of them want one slot
-        [(n << 40) | 0xFFF for n in range(1, 600)],  # the last slot: what follows begins in front
-        [(n << 40) | (0xFF0 + n % 16) for n in range(1, 600)],
-        list(range(1, 600)),
-        [2**64 - n for n in range(1, 600)],
-        [(n << 12) | 7 for n in range(1, 600)],  # part when the table grows
-    ],
-)
-@pytest.mark.parametrize("step", [20, 300, 600])
-def test_keys_that_want_the_same_place_are_all_kept(keys: list[int], step: int) -> None:
-    table = _Keys()
-    for start in range(0, len(keys), step):
-        assert not any(added(table, keys[start : start + step]))
-    assert all(added(table, keys))
-    assert not any(added(table, [(1 << 63) | key for key in keys if not key >> 63]))
-
-
-def test_the_table_of_keys_grows_and_stays_half_empty() -> None:
-    table = _Keys()
-    rng = np.random.default_rng(1)
-    keys = np.unique(rng.integers(1, 2**63, 50_000, np.uint64))
-    for part in np.array_split(keys, 23):
-        assert not table.add(part).any()
-    assert table.add(keys).all()
-    assert np.count_nonzero(table._table) == len(keys)
-    assert len(table._table) >= 2 * len(keys)
-    assert table._table.nbytes <= 64 * len(keys)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(
-        st.lists(
-            st.integers(1, 2**64 - 1) | st.integers(1, 40) | st.integers(1, 40).map(lambda n: n << 20), unique=True
-        ),
-        max_size=8,
-    )
-)
-def test_the_table_of_keys_is_a_set(portions: list[list[int]]) -> None:
-    table, seen = _Keys(), set[int]()
-    for portion in portions:
-        assert added(table, portion) == [key in seen for key in portion]
-        seen.update(portion)

@@ -299,6 +299,7 @@ class TestReaders:
         assert report.streams[bucket.stream][1] == bucket.last(meta_subject(bucket.name, "a"))["seq"]
         bucket.check()
 
+    @pytest.mark.full
     def test_a_large_object(self, bucket: Bucket) -> None:
         data = content("large", 1, 100_000_001)
         rows = batch(name=["large"], content=[data])
@@ -328,7 +329,7 @@ class TestReaders:
         async def read(store: Any) -> list[Any]:
             return [(await store.get_info(name)).headers for name in "abc"]
 
-        assert bucket.nats(read) == [{name: values for name, values in given[0] or ()}, None, None]
+        assert bucket.nats(read) == [dict(given[0] or ()), None, None]
 
     def test_watchers_see_each_object_once(self, bucket: Bucket) -> None:
         async def watch(store: Any) -> list[Any]:
@@ -379,6 +380,7 @@ class TestReaders:
         assert (bucket.names(), bucket.get("a")) == (["a"], b"new")
         bucket.check()
 
+    @pytest.mark.full
     def test_old_or_new_while_it_is_replaced(self, bucket: Bucket) -> None:
         """A reader that has all chunks of a meta message has that version; it looks again when some are gone."""
         size = 12 * CHUNK
@@ -629,6 +631,7 @@ class TestWire:
         assert bucket.meta("a")["chunks"] == 5
         bucket.check()
 
+    @pytest.mark.full
     def test_cuts_again_and_again(self, bucket: Bucket, proxy: WireProxy) -> None:
         objects = [(f"o{index % 7}", content(f"o{index % 7}", index, 4 * CHUNK + index)) for index in range(25)]
         ended = threading.Event()
@@ -652,6 +655,7 @@ class TestWire:
         bucket.check()
 
     @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
+    @pytest.mark.full
     def test_a_server_that_is_started_again(self, nats_server_factory: Callable[..., NatsServer], kill: bool) -> None:
         server = nats_server_factory()
         made = Bucket(server.url, storage="file")
@@ -790,6 +794,7 @@ class TestWire:
 
 
 class TestTogether:
+    @pytest.mark.full
     def test_two_attempts_at_the_same_time(self, bucket: Bucket) -> None:
         count = 12
         together = threading.Barrier(3)
@@ -853,6 +858,7 @@ class TestTogether:
 # -- kills --
 
 
+@pytest.mark.full
 class TestKills:
     def job(self, bucket: Bucket, **more: Any) -> str:
         work = {"options": bucket.options(), **more}
@@ -911,6 +917,7 @@ class TestKills:
 # -- domains --
 
 
+@pytest.mark.full
 def test_a_bucket_behind_a_leaf_node() -> None:
     """Its subjects have no prefix of a domain, unlike those of the API (and of Key-Value buckets)."""
     with Linked() as linked:
@@ -969,6 +976,7 @@ class TestSpark:
         report = rf"20 of 20 rows stored, 600,000 bytes of content, {bucket.stream} \d+ to \d+; 2 tasks, "
         wait_until(lambda: re.search(report, spark_log.text) is not None, "the report")
 
+    @pytest.mark.full
     def test_write_back(self, spark: SparkSession, bucket: Bucket) -> None:
         rows = [("a", content("a", 1, 3 * CHUNK), [("A", ["1", "2"])]), ("b/c", b"", None)]
         names, contents, headers = (list(each) for each in zip(*rows, strict=True))
@@ -984,6 +992,7 @@ class TestSpark:
         copy.check()
         copy.api(f"STREAM.DELETE.{copy.stream}")
 
+    @pytest.mark.full
     def test_stream(
         self, spark: SparkSession, stream: Callable[..., Stream], bucket: Bucket, spark_log: SparkLog, tmp_path: Path
     ) -> None:
@@ -1003,6 +1012,7 @@ class TestSpark:
         report = rf"batch 3 of query \w+: 5 of 5 rows stored, 10 bytes of content, {bucket.stream} \d+ to \d+; 1 task, "
         wait_until(lambda: re.search(report, spark_log.text) is not None, "the report")
 
+    @pytest.mark.full
     def test_errors(self, spark: SparkSession, bucket: Bucket) -> None:
         def said(sql: str, mode: str = "append", **given: object) -> str:
             frame = spark.sql(sql)

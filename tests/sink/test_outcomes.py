@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode, own_lines
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.report import BatchReport, TaskReport
-from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.rows import RefusedRow
 from tests.support.sink_rows import batch_of, read, rows
 
 INBOX = "_INBOX.abcdef.7"
@@ -89,20 +88,11 @@ def test_an_unknown_status_fails(code: int) -> None:
 # -- dead letters --
 
 
-@dataclass(frozen=True)
-class Refused:
-    rows: Rows
-    index: int
-    message_id: bytes | None
-    reason: str
-    err_code: int
-
-
 DEAD_PREFIX = "query.7.0.dead"
 
 
 def letters_of(
-    refused: Sequence[Refused], max_payload: int = 1 << 20, *, with_ids: bool = True
+    refused: Sequence[RefusedRow], max_payload: int = 1 << 20, *, with_ids: bool = True
 ) -> tuple[list[dict[str, list[str]]], list[bytes], list[bytes | None]]:
     """Headers, payloads and ids of the dead letters, which have to fit."""
     letters, ids = dead_letters(refused, "dead.orders", max_payload, MessageIds(DEAD_PREFIX) if with_ids else None)
@@ -136,7 +126,7 @@ def test_a_dead_letter_has_the_row_and_what_happened() -> None:
         ttl=[None, "5s"],
         expected_last_subject_sequence=[None, 7],
     )
-    [headers], [data], [letter_id] = letters_of([Refused(some, 1, b"q.1.0.abc", "wrong last sequence: 3", 10071)])
+    [headers], [data], [letter_id] = letters_of([RefusedRow(some, 1, b"q.1.0.abc", "wrong last sequence: 3", 10071)])
     assert data == b"payload"
     assert letter_id == b"q.1.0.abc.dead"
     assert headers == {
@@ -150,7 +140,7 @@ def test_a_dead_letter_has_the_row_and_what_happened() -> None:
 
 def test_what_an_earlier_dead_letter_said_is_not_said_again() -> None:
     some = rows(data=[b"x"], subject=["a"], headers=[[("Dead-Letter-Reason", ["old"]), ("A", ["1"])]])
-    [headers], _, _ = letters_of([Refused(some, 0, None, "new", 0)])
+    [headers], _, _ = letters_of([RefusedRow(some, 0, None, "new", 0)])
     assert headers["Dead-Letter-Reason"] == ["new"]
     assert headers["A"] == ["1"]
 
@@ -161,7 +151,7 @@ def test_what_an_earlier_dead_letter_said_is_not_said_again() -> None:
 def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_ids: bool) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     some = rows(data=[payload], subject=["a"], headers=[[("A", ["x" * header])]])
-    [headers], [data], _ = letters_of([Refused(some, 0, b"an-id", "too large", 0)], 8_192, with_ids=with_ids)
+    [headers], [data], _ = letters_of([RefusedRow(some, 0, b"an-id", "too large", 0)], 8_192, with_ids=with_ids)
     assert payload.startswith(data)
     assert headers.get("Dead-Letter-Size") == ([str(size)] if len(data) < size else None)
     assert headers["Dead-Letter-Reason"] == ["too large"]
@@ -174,14 +164,14 @@ def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_
 
 def test_headers_that_are_too_large_for_a_server_do_not_stop_the_letter() -> None:
     some = rows(data=[b"x"], subject=["a"], headers=[[("A", ["x" * 65_500])]])
-    [headers], [data], _ = letters_of([Refused(some, 0, b"i", "header size exceeds maximum allowed of 64k", 10097)])
+    [headers], [data], _ = letters_of([RefusedRow(some, 0, b"i", "header size exceeds maximum allowed of 64k", 10097)])
     assert "A" not in headers
     assert data == b"x"
 
 
 def test_long_words_are_cut_between_characters() -> None:
     some = rows(data=[b"x"], subject=["ü" * 30_000])
-    [headers], [data], _ = letters_of([Refused(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)
+    [headers], [data], _ = letters_of([RefusedRow(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)
     assert headers["Dead-Letter-Subject"] == ["ü" * 512]
     assert headers["Dead-Letter-Reason"] == ["x" + "ß" * 511]
     assert data == b"x"
@@ -205,7 +195,7 @@ BAD_ROWS: dict[str, list[Any]] = {
 def test_rows_that_could_not_even_be_sent_make_clean_letters() -> None:
     some = rows(**BAD_ROWS)
     assert sorted(some.faults) == list(range(6))
-    refused = [Refused(some, index, None, why, 0) for index, why in sorted(some.faults.items())]
+    refused = [RefusedRow(some, index, None, why, 0) for index, why in sorted(some.faults.items())]
     headers, data, ids = letters_of(refused)
     assert data == [b"", b"1", b"2", b"3", b"4", b"5"]
     known = {"A", "B", "Dead-Letter-Subject", "Dead-Letter-Reason", "Dead-Letter-Error-Code"}
@@ -227,13 +217,13 @@ def test_a_row_sent_again_by_another_portion_has_the_same_letter() -> None:
     batch = batch_of(**BAD_ROWS)
     whole = read(batch)
     apart = [read(batch.slice(index, 1), first=index + 1) for index in range(6)]
-    together = letters_of([Refused(whole, index, None, "x", 0) for index in range(6)])
-    assert letters_of([Refused(each, 0, None, "x", 0) for each in apart]) == together
+    together = letters_of([RefusedRow(whole, index, None, "x", 0) for index in range(6)])
+    assert letters_of([RefusedRow(each, 0, None, "x", 0) for each in apart]) == together
 
 
 def test_an_id_of_any_length_will_do() -> None:
     some = rows(data=[b"x"], subject=["a"], msg_id=["i" * 66_000])
-    [headers], _, [letter_id] = letters_of([Refused(some, 0, b"i" * 66_000, "header size exceeds ...", 10097)])
+    [headers], _, [letter_id] = letters_of([RefusedRow(some, 0, b"i" * 66_000, "header size exceeds ...", 10097)])
     assert headers["Dead-Letter-Error-Code"] == ["10097"]
     assert letter_id is not None
     assert letter_id.startswith(DEAD_PREFIX.encode())
@@ -241,7 +231,7 @@ def test_an_id_of_any_length_will_do() -> None:
 
 def test_without_ids_a_letter_has_none() -> None:
     some = rows(data=[b"x"], subject=["a"], msg_id=["i"])
-    letters, ids = dead_letters([Refused(some, 0, b"i", "no", 0)], "dead", 1 << 20, None)
+    letters, ids = dead_letters([RefusedRow(some, 0, b"i", "no", 0)], "dead", 1 << 20, None)
     assert ids is None
     assert isinstance(letters.data, pa.BinaryArray)
 

@@ -210,6 +210,7 @@ class TestCut:
 
     @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+    @pytest.mark.full
     def test_of_the_server_itself(
         self, nats_server_factory: Callable[..., NatsServer], delivery: str, kill: bool
     ) -> None:
@@ -746,6 +747,7 @@ class TestSharing:
         wait_until(lambda: subscriptions() == 1, "the inbox of requests alone")
 
 
+@pytest.mark.full
 class TestCluster:
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_leaders_that_step_down(self, nats_cluster: NatsCluster, delivery: str) -> None:

@@ -57,6 +57,11 @@ PAYLOADS = (
 OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+\.\d+\.[0-9a-f]{24}(\.\d+)?|Nats-Expected-Stream: \w+")
 
 
+#: The levels of delivery that need a query of their own; the others run with `make test-all`.
+_full = pytest.mark.full
+OTHERS_FULL = ["exactly-once", *(pytest.param(level, marks=_full) for level in ("deduplicated", "at-least-once"))]
+
+
 class Seen(NamedTuple):
     """A message as the server keeps it: its header block and its payload, byte for byte."""
 
@@ -141,7 +146,7 @@ def line(spark_log: SparkLog, pattern: str) -> re.Match[str]:
 # Rows.
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated", "exactly-once"])
+@pytest.mark.parametrize("delivery", OTHERS_FULL)
 def test_payloads_arrive_byte_for_byte(spark: SparkSession, stream: MakeStream, delivery: str) -> None:
     s = stream()
     large = bytes(range(256)) * (MAX_PAYLOAD // 256)
@@ -161,6 +166,7 @@ def test_payloads_arrive_byte_for_byte(spark: SparkSession, stream: MakeStream, 
     assert ids == [b""] * len(content) if delivery == "at-least-once" else len(set(ids)) == len(content)
 
 
+@pytest.mark.full
 def test_text_is_written_as_utf8(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     texts = ["", "plain", "Ключ 鍵 🔑", "line\r\nend", "\0"]
@@ -204,6 +210,7 @@ def test_headers_of_lists_arrive_as_they_are(spark: SparkSession, stream: MakeSt
     )
 
 
+@pytest.mark.full
 def test_headers_of_single_values_arrive_as_they_are(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     maps: list[dict[str, str] | None] = [None, {}, {"A": "1", "B": ""}, {"Ключ": "値"}, {"A-b": "x: y"}]
@@ -217,6 +224,7 @@ def test_headers_of_single_values_arrive_as_they_are(spark: SparkSession, stream
     ]
 
 
+@pytest.mark.full
 def test_the_option_subject_wins_over_the_column(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     frame = rows(spark, s, 5)
@@ -228,7 +236,7 @@ def test_the_option_subject_wins_over_the_column(spark: SparkSession, stream: Ma
     assert [message.subject for message in seen(s)] == expected
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated", "exactly-once"])
+@pytest.mark.parametrize("delivery", OTHERS_FULL)
 def test_message_ids_of_ones_own(spark: SparkSession, stream: MakeStream, spark_log: SparkLog, delivery: str) -> None:
     s = stream()
     content: list[tuple[str, bytearray, str | None]]
@@ -246,6 +254,7 @@ def test_message_ids_of_ones_own(spark: SparkSession, stream: MakeStream, spark_
     assert [message.data for message in seen(s)] == [b"1", b"2", b"4", b"4"]
 
 
+@pytest.mark.full
 def test_a_time_to_live_per_row(spark: SparkSession, stream: MakeStream) -> None:
     s = stream(allow_msg_ttl=True)
     content = [(b"short", "1s"), (b"long", "1h"), (b"for good", None), (b"never", "never")]
@@ -257,6 +266,7 @@ def test_a_time_to_live_per_row(spark: SparkSession, stream: MakeStream) -> None
     assert [row.data for row in stored(batch(spark, s.url, s.name))] == [b"long", b"for good", b"never"]
 
 
+@pytest.mark.full
 def test_an_expected_sequence_per_row(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     schema = "subject string, data string, expected_last_subject_sequence bigint"
@@ -271,7 +281,7 @@ SERVERS_OWN = {"Nats-Msg-Id", "Nats-TTL", "Nats-Rollup", "Nats-Stream-Source", "
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
-@pytest.mark.parametrize("way", ["batch", "stream"])
+@pytest.mark.parametrize("way", ["batch", pytest.param("stream", marks=pytest.mark.full)])
 def test_rows_are_written_back_as_they_were_read(
     spark: SparkSession,
     stream: MakeStream,
@@ -356,6 +366,7 @@ def check_million(s: Stream, count: int) -> None:
     assert (found == 1).all()
 
 
+@pytest.mark.full
 def test_a_million_rows_and_none_missing(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     count = 1_000_000
     table, target = stream(), stream()
@@ -394,6 +405,7 @@ def forgotten(s: Stream, suffix: str = "probe") -> Callable[[], bool]:
     return lambda: s.publisher.publish([probe]) != [first]
 
 
+@pytest.mark.full
 def test_exactly_once_outlives_the_duplicate_window(
     spark: SparkSession, stream: MakeStream, spark_log: SparkLog
 ) -> None:
@@ -408,6 +420,7 @@ def test_exactly_once_outlives_the_duplicate_window(
     line(spark_log, rf"write once-{s.name}: 30 of 30 rows stored, 30 of them before this attempt, {s.name} 1 to 30; 2 ")
 
 
+@pytest.mark.full
 def test_exactly_once_finishes_what_has_failed(spark: SparkSession, stream: MakeStream, spark_log: SparkLog) -> None:
     s = stream(duplicate_window=1_000_000_000, max_msg_size=1000)
     frame = rows(spark, s, 20).withColumn("data", F.expr("if(data = 'row 13', repeat('x', 2000), data)"))
@@ -442,6 +455,7 @@ def test_modes_of_a_batch(spark: SparkSession, stream: MakeStream) -> None:
     assert s.state()["messages"] == 12
 
 
+@pytest.mark.full
 def test_an_empty_frame_stores_nothing(spark: SparkSession, stream: MakeStream, spark_log: SparkLog) -> None:
     s = stream()
     write(rows(spark, s, 3).filter("data = 'none'"), s)
@@ -449,6 +463,7 @@ def test_an_empty_frame_stores_nothing(spark: SparkSession, stream: MakeStream, 
     assert s.state()["messages"] == 0
 
 
+@pytest.mark.full
 def test_sql_inserts_into_a_table(spark: SparkSession, stream: MakeStream) -> None:
     """As for reading, Spark hands on the options of the statement, not those that the table was made with."""
     s = stream()
@@ -475,6 +490,7 @@ def test_sql_inserts_into_a_table(spark: SparkSession, stream: MakeStream) -> No
     ]
 
 
+@pytest.mark.full
 def test_sql_inserts_into_a_temporary_view(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     view = f"sink_view_{s.subject}"
@@ -541,6 +557,7 @@ def test_a_batch_that_was_not_committed_is_not_stored_twice(
     line(spark_log, rf"10 of 10 rows stored, 10 of them before this attempt, {target.name} 1 to 10; 1 task")
 
 
+@pytest.mark.full
 def test_output_modes_of_an_aggregation(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     source, target = stream(), stream()
     times = ["2026-01-01T00:00:01", "2026-01-01T00:00:02", "2026-01-01T00:01:01", "2026-01-01T00:02:01"]
@@ -569,6 +586,7 @@ def test_output_modes_of_an_aggregation(spark: SparkSession, stream: MakeStream,
     assert target.state()["last_seq"] == before
 
 
+@pytest.mark.full
 def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing is stored twice."""
     source, target = stream(), stream()
@@ -587,6 +605,7 @@ def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, t
     assert sorted(data[3:]) == ["b 2", "c 2"]
 
 
+@pytest.mark.full
 def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
     source, target = stream(), stream()
     source.send(*(Message(f"{source.subject}.h", data, [("A", "1"), ("A", "2")]) for data in PAYLOADS))
@@ -636,7 +655,7 @@ FIELDS = [
 
 
 def test_rows_become_record_batches() -> None:
-    now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - as Spark hands it over
     full = Row(stream="S", subject="a", sequence=7, timestamp=now, headers={"A": ["1", "2"]}, data=bytearray(b"\0\xff"))
     empty = Row(stream=None, subject=None, sequence=None, timestamp=None, headers=None, data=None)
     (found,) = record_batches([full, empty], FIELDS)
