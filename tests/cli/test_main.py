@@ -52,9 +52,10 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
 
 def test_an_error_is_one_line() -> None:
     program = (
-        "from spark_jetstream import cli, demo\nfrom spark_jetstream.java import JavaNotFound\n"
+        "from spark_jetstream.cli import main\nfrom spark_jetstream.demo import run as demo\n"
+        "from spark_jetstream.java import JavaNotFound\n"
         "def run(*_, **__): raise JavaNotFound('no Java anywhere')\n"
-        "demo.run = run\ncli.main()"
+        "demo.run = run\nmain.main()"
     )
     ran = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, "spark-jetstream: no Java anywhere\n")
