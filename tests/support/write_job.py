@@ -95,7 +95,7 @@ class Death:
             self.at(f"after {what}")
             if received:
                 # The server answers the ping when it has got all that was sent before.
-                instance._connection.check(5.0)
+                instance._link.check()
                 self.at(f"received {what}")
             return result
 
