@@ -285,7 +285,11 @@ def test_streams_with_several_values_are_accepted_back(
 def test_consumers_with_several_values_are_accepted_back(
     base: dict[str, Any], fields: dict[str, Any], admin: JetStreamAdmin, api: Api, stream: str
 ) -> None:
-    assume(accepted_consumers(admin, api, stream, {**base, **fields}))
+    config = {**base, **fields}
+    backoff = config.get("backoff")
+    # The server replaces ack_wait by the first value of backoff without a word, and the models refuse to hide that.
+    assume(not backoff or config.get("ack_wait") in (None, 0, backoff[0]))
+    assume(accepted_consumers(admin, api, stream, config))
 
 
 def test_every_field_was_tried() -> None:
