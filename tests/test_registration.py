@@ -71,6 +71,7 @@ def check_reading(result: dict[str, Any], s: Stream) -> None:
     assert "there is no option startingofsets; did you mean startingOffsets" in result["refused"]
 
 
+@pytest.mark.full
 def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
     s = filled(stream)
     result = run_session("connect", s, tmp_path)

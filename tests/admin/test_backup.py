@@ -726,6 +726,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.full
 def test_these_permissions_are_enough_and_each_is_needed(
     nats_server_factory: Callable[..., NatsServer], tmp_path: Path
 ) -> None:

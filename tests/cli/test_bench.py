@@ -120,6 +120,7 @@ def test_an_error_in_the_middle_leaves_nothing(nats_server: NatsServer, publishe
     assert names(publisher) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing(
     nats_server: NatsServer, publisher: Publisher, number: signal.Signals, tmp_path: Path

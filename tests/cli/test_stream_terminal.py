@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
 from tests.support.client import stored
@@ -12,6 +14,7 @@ from tests.support.publish import Message, Publisher
 from tests.support.terminal import on_terminal
 
 
+@pytest.mark.full
 def test_it_asks_and_shows_how_far_it_is(
     do: Command, publisher: Publisher, nats_server: NatsServer, name: str, tmp_path: Path
 ) -> None:

@@ -262,8 +262,8 @@ STATE: dict[str, Lie] = {
 
 def rows() -> Iterator[Any]:
     def row(id_: str, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]) -> Any:
-        # Each drip lasts as long as a time-out: one of them will do in the quick tier.
-        marks = [pytest.mark.full] if id_ == "drip" and name != "publish" else []
+        # Each of these lasts as long as a time-out: one of them is enough for the quick tier.
+        marks = [pytest.mark.full] if id_ in ("drip", "silence") and name != "publish" else []
         return pytest.param(name, stage, lie, errors, id=f"{name}: {stage}: {id_}", marks=marks)
 
     for id_, lie in HELLO.items():

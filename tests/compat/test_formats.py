@@ -29,6 +29,7 @@ def server() -> Iterator[NatsServer]:
         yield running
 
 
+@pytest.mark.full
 def test_a_query_goes_on_from_a_stored_checkpoint(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     """The streams come from stored backups, with the messages' times; a restored stream is created now, however."""
     stored, checkpoint = FORMATS / "checkpoint", tmp_path / "checkpoint"
@@ -85,6 +86,7 @@ def test_names_on_the_server(spark: SparkSession, server: NatsServer) -> None:
         assert found[what] == names, what
 
 
+@pytest.mark.full
 def test_output_of_commands(server: NatsServer) -> None:
     found, stored = formats.outputs(server.url), read_json("outputs.json")
     assert list(found) == list(stored)

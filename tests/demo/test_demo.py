@@ -134,6 +134,7 @@ def test_the_queries_agree_with_pandas(loaded: Loaded, spark: SparkSession, tmp_
     assert differences(result.delays, delays_by_pandas(FLIGHTS)) == []
 
 
+@pytest.mark.full
 def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     loaded: Loaded, spark: SparkSession, tmp_path: Path
 ) -> None:

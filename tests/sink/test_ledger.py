@@ -302,6 +302,7 @@ class TestTakingOver:
         wait_until(lambda: consumers(server.url, "S") == [], "no consumer is left")
         assert entry(admin)["streams"]["S"]["next"] == 6
 
+    @pytest.mark.full
     def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: Callable[..., Stream]) -> None:
         streams = [make(name) for name in ("S", "T", "U")]
         sink = exactly(server.url)

@@ -503,6 +503,7 @@ class TestRefusals:
             Sink(proxy.url, maxRetries=2).write([rows(f"{target.subject}.a", 0, 100)])
         assert raised.value.err_code == 10023
 
+    @pytest.mark.full
     @pytest.mark.parametrize("reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")])
     def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
         self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
@@ -648,6 +649,7 @@ class TestDeadLetters:
         assert sink.write(batches).dead_letters == 4000
         assert len(stored(dead.url, dead.name)) == (8000 if delivery == "at-least-once" else 4000)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_that_nobody_takes_any_more(
         self, nats_server: NatsServer, stream: Callable[..., Stream], delivery: str

@@ -81,6 +81,7 @@ def fails(query: Query, **options: object) -> tuple[str, str]:
 # Rows, positions, lag
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("retention", "by_spark"), [("limits", False), ("interest", True), ("workqueue", False)])
 def test_rows_and_lag(
     request: pytest.FixtureRequest, kept: MakeStream, tmp_path: Path, retention: str, by_spark: bool

@@ -231,6 +231,7 @@ def test_a_running_feed(spark: SparkSession, stream: Make, tmp_path: Path) -> No
     assert entries(run.rows) == [("b", b"2", "PUT"), ("a", None, "DELETE")]
 
 
+@pytest.mark.full
 def test_what_expires_leaves_a_marker(stream: Make) -> None:
     # The server keeps what has a shorter life than a marker for as long as one.
     bucket = make_bucket(stream, allow_msg_ttl=True, subject_delete_marker_ttl=15 * SECOND)
@@ -316,6 +317,7 @@ def test_a_bucket_that_lost_what_it_held(stream: Make, happened: Callable[[Strea
 # The guide
 
 
+@pytest.mark.full
 def test_the_examples_of_the_guide(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
     bucket = make_bucket(stream, "prices")
     put(bucket, "fruit.apple", b"1")

@@ -112,6 +112,7 @@ def test_a_stream(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     assert run(minPartitions=2, pathGlobFilter="n*") == [(f"n{at}", b"%d" % at) for at in range(10)]
 
 
+@pytest.mark.full
 def test_a_stream_whose_beginning_was_replaced(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     """What gave way to a newer version is no loss, wherever the query stands."""
 
@@ -134,6 +135,7 @@ def test_a_new_stream_of_a_bucket_with_a_gap_in_front(spark: SparkSession, bucke
     assert sorted(row["name"] for row in available_now(frame, tmp_path).rows) == sorted(CONTENTS)
 
 
+@pytest.mark.full
 def test_the_guide(
     spark: SparkSession,
     nats_server: NatsServer,

@@ -199,6 +199,7 @@ def unstall_after_another_connection(proxy: WireProxy) -> threading.Thread:
     return thread
 
 
+@pytest.mark.full
 def test_a_wire_that_is_silent(server: NatsServer, proxy: WireProxy) -> None:
     read = pulls(proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
@@ -208,6 +209,7 @@ def test_a_wire_that_is_silent(server: NatsServer, proxy: WireProxy) -> None:
     assert found == ALL
 
 
+@pytest.mark.full
 def test_a_connection_that_died_while_idle(server: NatsServer, proxy: WireProxy) -> None:
     part = part_of(server.url, "S")
     assert sequences(pulls(proxy.url, part)) == ALL

@@ -208,6 +208,9 @@ class WireProxy:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+            # A connection that was accepted just before is one of `_links` only when its task has begun.
+            for _ in range(3):
+                await asyncio.sleep(0)
 
     async def _cut(self, flush: bool = False) -> None:
         links = list(self._links)

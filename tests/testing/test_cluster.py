@@ -28,6 +28,7 @@ class TestCluster:
         assert all("connect_urls" in server_info(url) for url in cluster.urls)
         assert repr(cluster).count(" up>") == 3
 
+    @pytest.mark.full
     def test_a_stream_of_three_replicas_survives_its_leader(self, cluster: NatsCluster) -> None:
         publish(cluster.url, 20, stream="R3", replicas=3)
         crashed = cluster.leader_of("R3")
