@@ -14,7 +14,6 @@ that have no addressee:
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
 from spark_jetstream.errors import JetStreamError, NoResponders, OptionError, PermissionDenied, RequestTimeout
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.values import did_you_mean
 from spark_jetstream.permissions import Permission, merged, needed
 
 _ADMINISTER = ("admin-account", "admin-look", "admin-streams", "admin-consumers", "admin-messages")
@@ -111,8 +111,8 @@ class Job:
         known = _table(stream, bucket, object_bucket)
         for name in wanted:
             if name not in PURPOSES:
-                closest = difflib.get_close_matches(name, PURPOSES, n=1, cutoff=0.0)[0]
-                raise OptionError(f"--for {name} is none of {', '.join(PURPOSES)}; did you mean {closest}")
+                hint = did_you_mean(name, PURPOSES, 0.0)
+                raise OptionError(f"--for {name} is none of {', '.join(PURPOSES)}{hint}")
             if name not in known:
                 what = "a bucket" if given else "nothing: name a stream with --stream"
                 raise OptionError(f"--for {name} has no meaning for {what}")

@@ -24,6 +24,7 @@ from spark_jetstream.buckets.kv import (
     last_revision,
 )
 from spark_jetstream.errors import SchemaError
+from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, reason
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.sink.rows import (
@@ -36,7 +37,6 @@ from spark_jetstream.sink.rows import (
     decimal,
     note,
     piece,
-    repeated,
     shown_bytes,
     with_header,
     without,

@@ -6,7 +6,6 @@ frame), and gives the reason, before the publisher sends anything of them.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
+from spark_jetstream.options.values import did_you_mean
+from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
 
 IntArray = npt.NDArray[np.int64]
@@ -99,8 +100,7 @@ def check_columns(
     names: list[str] = []
     for name, kind in fields:
         if name not in known:
-            closest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-            hint = f'; did you mean "{closest[0]}"' if closest else ""
+            hint = did_you_mean(name, known, quoted=True)
             raise SchemaError(
                 f'the sink knows no column "{name}"{hint} (columns: {", ".join(accepted)}): drop it, or make it '
                 f"{instead}"
@@ -349,9 +349,3 @@ def piece(value: bytes) -> pa.Scalar:
 def as_bytes(array: pa.Array) -> pa.BinaryArray:
     """Return a text or binary array as a binary array."""
     return array if array.type == pa.binary() else array.cast(pa.binary())
-
-
-def repeated(value: bytes, count: int) -> pa.BinaryArray:
-    """Return an array of `count` equal values."""
-    offsets = np.arange(0, (count + 1) * len(value), len(value), dtype=np.int32) if value else np.zeros(count + 1, "i4")
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(value * count)])
