@@ -11,7 +11,6 @@ import base64
 import logging
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -566,11 +565,12 @@ def test_a_short_duplicate_window_is_warned_of(make: Make, caplog: pytest.LogCap
 def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    s = make(duplicate_window=100_000_000)
+    window_ns = 100_000_000
+    s = make(duplicate_window=window_ns)
     frame = rows(s)
     for batch in range(3):
         store(writer_of("s", settings(s, {}), frame.schema), [frame], batch)
-        time.sleep(0.15)
+        wait_until(lambda: s.last_age() > window_ns, "the duplicate window has passed")
     window = (
         rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
     )

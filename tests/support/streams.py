@@ -86,6 +86,11 @@ class Stream:
         state: dict[str, Any] = self.publisher.api(f"STREAM.INFO.{self.name}")["state"]
         return state
 
+    def last_age(self) -> int:
+        """The nanoseconds since the server stored the last message, by its clock."""
+        info = self.publisher.api(f"STREAM.INFO.{self.name}")
+        return nanoseconds(info["ts"]) - nanoseconds(info["state"]["last_ts"])
+
     def stored_time(self, sequence: int) -> int:
         """When the server stored a message, in nanoseconds since the epoch, by STREAM.MSG.GET."""
         found = self.publisher.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})
