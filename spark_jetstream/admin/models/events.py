@@ -517,3 +517,34 @@ EVENT_TYPES: Mapping[str, type[Event]] = {
     )
 }
 """The id of each type that a server sends -> its model."""
+
+__all__ = [
+    "EVENT_TYPES",
+    "ApiAudit",
+    "ApiLimitReached",
+    "ClusterEvent",
+    "ConsumerAck",
+    "ConsumerAction",
+    "ConsumerLeaderElected",
+    "ConsumerPause",
+    "ConsumerPinned",
+    "ConsumerQuorumLost",
+    "ConsumerUnpinned",
+    "DeliveryEvent",
+    "DomainLeaderElected",
+    "GroupEvent",
+    "MaxDeliver",
+    "MetaRescue",
+    "Nak",
+    "RestoreComplete",
+    "RestoreCreate",
+    "ServerOutOfSpace",
+    "ServerRemoved",
+    "SnapshotComplete",
+    "SnapshotCreate",
+    "StreamAction",
+    "StreamBatchAbandoned",
+    "StreamLeaderElected",
+    "StreamQuorumLost",
+    "Terminated",
+]
