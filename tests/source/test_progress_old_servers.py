@@ -16,20 +16,24 @@ from spark_jetstream.source import durable
 from spark_jetstream.testing import NatsServer
 from tests.support.progress import (
     Crash,
-    Wire,
-    both,
+    Run,
     consumer,
+    consumers,
+    delete_consumer,
     kept,
+    level_of,
     make_consumer,
+    pending,
     position,
     publishing,
-    run_of,
     state_of,
     wait_for_more,
 )
 from tests.support.publish import Message
-from tests.support.reading import api, consumers, create, wait_until
+from tests.support.reading import create, wait_until
 from tests.support.streams import Stream
+
+Make = Callable[[str], Stream]
 
 STAND_IN = "query-spark-moving"
 #: What a move asks for, behind the look at the consumer.
@@ -51,9 +55,13 @@ def server() -> Iterator[NatsServer]:
     ]}"""
     with NatsServer(config=users) as running:
         # As in conftest.py: the last stream of an account takes the folder of all streams with it, in the background.
-        create(running.url.replace("//", "//admin:admin@"), "KEPT", storage="file")
+        create(admin_of(running), "KEPT", storage="file")
         yield running
     close_all()
+
+
+def admin_of(server: NatsServer) -> str:
+    return server.url.replace("//", "//admin:admin@")
 
 
 @pytest.fixture(autouse=True)
@@ -62,18 +70,12 @@ def _old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def url(server: NatsServer) -> str:
-    """For the query."""
-    return server.url.replace("//", "//spark:spark@")
-
-
-@pytest.fixture
-def make(url: str) -> Iterator[Callable[[str], Stream]]:
-    """A function that makes the stream S with a retention."""
+def make(server: NatsServer) -> Iterator[Make]:
+    """A function that makes the stream S with a retention, as the user who may not move a consumer."""
     made: list[Stream] = []
 
     def one(retention: str) -> Stream:
-        made.append(Stream(url, "S", retention=retention))
+        made.append(Stream(server.url.replace("//", "//spark:spark@"), "S", retention=retention))
         return made[-1]
 
     yield one
@@ -82,101 +84,73 @@ def make(url: str) -> Iterator[Callable[[str], Stream]]:
         each.publisher.close()
 
 
+@pytest.fixture
+def run(make: Make) -> Run:
+    """A run on an interest stream with ten messages."""
+    run = Run(make("interest")).open()
+    run.stream.fill(10)
+    return run
+
+
 @pytest.mark.parametrize("filters", [(), ("s.a",), ("s.a", "s.b")])
 @pytest.mark.parametrize("retention", ["limits", "interest"])
-def test_commits(url: str, make: Callable[[str], Stream], retention: str, filters: tuple[str, ...]) -> None:
+def test_commits(make: Make, retention: str, filters: tuple[str, ...]) -> None:
     made = make(retention)
-    run = run_of(url, *filters)
-    run.open(state_of(url, "S"), fresh=True)
-    run.commit(state_of(url, "S"), 1)
+    run = Run(made, *filters).open()
+    run.commit(1)
     made.fill(10)
     for committed in (1, 4, 4, 9, 11):
-        run.check(state_of(url, "S"))
-        run.commit(state_of(url, "S"), committed)
-        assert consumer(url, "S")["num_pending"] == 11 - committed
+        run.move(committed)
+        assert pending(made) == 11 - committed
         assert made.state()["messages"] == (10 if retention == "limits" else 11 - committed)
-        assert consumers(url, "S") == ["query"]
+        assert consumers(made) == ["query"]
     made.fill(2)
-    assert consumer(url, "S")["num_pending"] == 2
+    assert pending(made) == 2
     # The next run goes on with a consumer that begins where the last commit was.
-    again = run_of(url, *filters)
-    again.open(state_of(url, "S"), fresh=False)
-    again.commit(state_of(url, "S"), 11)
-    again.check(state_of(url, "S"))
-    again.commit(state_of(url, "S"), 12)
-    assert consumer(url, "S")["num_pending"] == 1
-
-
-def test_a_commit_that_goes_back(url: str, make: Callable[[str], Stream]) -> None:
-    made = make("limits")
-    made.fill(10)
-    run = run_of(url)
-    run.open(state_of(url, "S"), fresh=True)
-    for committed in (8, 3, 1, 5):
-        run.commit(state_of(url, "S"), committed)
-        assert position(url, "S") == committed
-        run.check(state_of(url, "S"))
-
-
-def test_a_work_queue_needs_nothing_of_it(url: str, make: Callable[[str], Stream]) -> None:
-    made = make("workqueue")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(10)
-    asked = wire.asked(lambda: run.commit(state_of(url, "S"), 7))
-    assert asked == ["CONSUMER.INFO", "STREAM.PURGE"]
-    assert kept(made) == (7, 10, 4)
+    again = Run(made, *filters).open(fresh=False)
+    again.commit(11)
+    again.move(12)
+    assert pending(made) == 1
+    if retention == "limits":
+        back = Run(made, *filters).open()
+        for committed in (8, 3, 1, 5):
+            back.commit(committed)
+            assert position(made) == committed
+            back.check()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_crash_at_any_step(url: str, make: Callable[[str], Stream], step: str, when: str) -> None:
-    made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(10)
-    run.commit(state_of(url, "S"), 3)
+def test_a_crash_at_any_step(run: Run, step: str, when: str) -> None:
+    made = run.stream
+    run.commit(3)
     looked: list[str] = []
 
     def crash(subject: str) -> None:
-        held()
+        assert run.held(6, 11)
         looked.append(subject)
         if subject == step and (len(looked) > 1 or not step.startswith("CONSUMER.INFO")):
             raise Crash
 
-    def held() -> None:
-        first, last, messages = kept(made)
-        assert first <= 6
-        assert messages == last + 1 - first
-
-    setattr(wire, when, crash)
+    setattr(run.wire, when, crash)
     with pytest.raises(Crash):
-        run.commit(state_of(url, "S"), 6)
+        run.commit(6)
     made.fill(2)
-    held()
-    assert consumers(url, "S")
+    assert run.held(6, 13)
+    assert consumers(made)
     # Spark asks for the last commit of the crashed run again.
-    again = run_of(url)
-    again.open(state_of(url, "S"), fresh=False)
-    held()
-    again.check(state_of(url, "S"))
-    again.commit(state_of(url, "S"), 6)
+    again = Run(made).open(fresh=False)
+    assert run.held(6, 13)
+    again.move(6)
     assert kept(made) == (6, 12, 7)
-    assert consumers(url, "S") == ["query"]
-    again.commit(state_of(url, "S"), 13)
+    assert consumers(made) == ["query"]
+    again.commit(13)
     assert kept(made) == (13, 12, 0)
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_request_that_gets_no_reply(url: str, make: Callable[[str], Stream], step: str, when: str) -> None:
-    made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(10)
+def test_a_request_that_gets_no_reply(run: Run, step: str, when: str) -> None:
     failed: list[str] = []
 
     def fail(subject: str) -> None:
@@ -184,42 +158,36 @@ def test_a_request_that_gets_no_reply(url: str, make: Callable[[str], Stream], s
             failed.append(subject)
             raise RequestTimeout("no reply")
 
-    setattr(wire, when, fail)
-    run.commit(state_of(url, "S"), 6)
+    setattr(run.wire, when, fail)
+    run.commit(6)
     assert failed == [step]
-    assert kept(made) == (6, 10, 5)
-    assert consumers(url, "S") == ["query"]
+    assert kept(run.stream) == (6, 10, 5)
+    assert consumers(run.stream) == ["query"]
 
 
 @pytest.mark.parametrize("committed", [4, 8])
-def test_a_commit_that_failed_is_followed_by_another(url: str, make: Callable[[str], Stream], committed: int) -> None:
+def test_a_commit_that_failed_is_followed_by_another(make: Make, committed: int) -> None:
     """What the failed one has left of its stand-in begins elsewhere."""
     made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire, patience=0.0)
-    run.open(state_of(url, "S"), fresh=True)
+    run = Run(made, patience=0.0).open()
     made.fill(10)
 
     def fail(subject: str) -> None:
         if subject == STEPS[0]:
             raise RequestTimeout("no reply")
 
-    wire.after = fail
+    run.wire.after = fail
     with pytest.raises(RequestTimeout):
-        run.commit(state_of(url, "S"), 6)
-    assert sorted(consumers(url, "S")) == ["query", STAND_IN]
-    wire.after = lambda _: None
-    run.commit(state_of(url, "S"), committed)
+        run.commit(6)
+    assert sorted(consumers(made)) == ["query", STAND_IN]
+    run.wire.after = lambda _: None
+    run.commit(committed)
     assert kept(made) == (committed, 10, 11 - committed)
-    assert consumers(url, "S") == ["query"]
+    assert consumers(made) == ["query"]
 
 
-def test_publishers_go_on_meanwhile(url: str, make: Callable[[str], Stream]) -> None:
-    made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    aim = 1
+def test_publishers_go_on_meanwhile(run: Run) -> None:
+    made, aim = run.stream, 1
     looks: list[int] = []
 
     def look(subject: str) -> None:
@@ -229,130 +197,99 @@ def test_publishers_go_on_meanwhile(url: str, make: Callable[[str], Stream]) -> 
         assert first <= aim
         assert messages == last + 1 - first
 
-    wire.before = wire.after = look
+    run.wire.before = run.wire.after = look
     with publishing(made, "abc"):
-        for _ in range(10):
+        for _ in range(4):
             wait_for_more(made, aim)
-            state = state_of(url, "S")
-            run.check(state)
-            aim = state.last_seq - 3
-            run.commit(state, aim)
-    assert len(set(looks)) == 11
+            run.check()
+            aim = made.state()["last_seq"] - 3
+            run.commit(aim)
+    assert len(set(looks)) == 5
     aim = kept(made)[1] + 1
-    run.commit(state_of(url, "S"), aim)
+    run.commit(aim)
     assert kept(made) == (aim, aim - 1, 0)
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
-def test_another_run_begins_in_the_middle(url: str, make: Callable[[str], Stream], step: str) -> None:
+def test_another_run_begins_in_the_middle(run: Run, step: str) -> None:
     """Nothing is lost, and the older run notices, whatever the moment is; now or when it looks again."""
-    made = make("interest")
-    wire = Wire(url)
-    run, second = run_of(wire), run_of(url)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(10)
+    made = run.stream
+    second = Run(made)
     begun: list[str] = []
 
     def begin(subject: str) -> None:
-        if subject == step and wire.subjects.count(STEPS[0]) and not begun:
+        if subject == step and run.wire.subjects.count(STEPS[0]) and not begun:
             begun.append(subject)
-            second.open(state_of(url, "S"), fresh=False)
+            second.open(fresh=False)
 
-    wire.before = begin
+    run.wire.before = begin
     outcomes: list[str] = []
-    for work in both(run, state_of(url, "S"), 6)[::-1]:
+    for work in run.both(6)[::-1]:
         try:
             work()
         except JetStreamError as error:
             outcomes.append(str(error))
-    assert all("another run has taken over" in said for said in outcomes)
+    assert all("another run has taken over" in text for text in outcomes)
     assert begun == [step]
-    first, last, messages = kept(made)
-    assert first <= 6
-    assert (last, messages) == (10, 11 - first)
+    assert run.held(6, 11)
     if not outcomes:
         # The older run was between two looks, and has made the consumer its own again: now the other one notices.
         with pytest.raises(JetStreamError, match="another run has taken over"):
-            second.check(state_of(url, "S"))
+            second.check()
     else:
-        second.check(state_of(url, "S"))
-        second.commit(state_of(url, "S"), 6)
+        second.move(6)
         assert kept(made) == (6, 10, 5)
-        assert consumers(url, "S") == ["query"]
+        assert consumers(made) == ["query"]
 
 
 def test_what_is_left_of_a_crash_is_removed_by_a_newer_server(
-    server: NatsServer, url: str, make: Callable[[str], Stream], monkeypatch: pytest.MonkeyPatch
+    server: NatsServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(10)
+    made = run.stream
 
     def crash(subject: str) -> None:
         if subject == "CONSUMER.DELETE.S.query":
             raise Crash
 
-    wire.after = crash
+    run.wire.after = crash
     with pytest.raises(Crash):
-        run.commit(state_of(url, "S"), 6)
-    assert consumers(url, "S") == [STAND_IN]
+        run.commit(6)
+    assert consumers(made) == [STAND_IN]
     monkeypatch.setattr(durable, "RESET_LEVEL", 4)
-    admin = server.url.replace("//", "//admin:admin@")
-    level = api(admin, "INFO")["api"].get("level", 0)
-    again = run_of(admin)
-    again.open(state_of(url, "S"), fresh=False)
-    assert position(url, "S") == 6
-    again.commit(state_of(url, "S"), 6)
-    assert consumers(url, "S") == ["query"]
-    assert consumer(url, "S")["config"]["deliver_policy"] == "by_start_sequence"
-    watched = Wire(admin)
-    newer = run_of(watched)
-    newer.open(state_of(url, "S"), fresh=True)
-    asked = watched.asked(lambda: newer.commit(state_of(url, "S"), 8))
-    assert (asked == ["CONSUMER.INFO", "CONSUMER.RESET"]) == (level >= 4)
+    again = Run(made, url=admin_of(server)).open(fresh=False)
+    assert position(made) == 6
+    again.commit(6)
+    assert consumers(made) == ["query"]
+    assert consumer(made)["config"]["deliver_policy"] == "by_start_sequence"
+    newer = Run(made, url=admin_of(server)).open()
+    asked = newer.wire.asked(lambda: newer.commit(8))
+    assert (asked == ["CONSUMER.INFO", "CONSUMER.RESET"]) == (level_of(made) >= 4)
     assert kept(made) == (8, 10, 3)
 
 
-def test_back_behind_where_the_consumer_begins(
-    server: NatsServer, url: str, make: Callable[[str], Stream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_back_behind_where_the_consumer_begins(server: NatsServer, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("limits")
     made.fill(10)
-    run = run_of(url)
-    run.open(state_of(url, "S"), fresh=True)
-    run.commit(state_of(url, "S"), 6)
+    Run(made).open().commit(6)
     monkeypatch.setattr(durable, "RESET_LEVEL", 4)
-    newer = run_of(server.url.replace("//", "//admin:admin@"))
-    newer.open(state_of(url, "S"), fresh=True)
+    newer = Run(made, url=admin_of(server)).open()
     for committed in (8, 3, 5):
-        newer.commit(state_of(url, "S"), committed)
-        assert position(url, "S") == committed
-        newer.check(state_of(url, "S"))
-    assert consumers(url, "S") == ["query"]
+        newer.commit(committed)
+        assert position(made) == committed
+        newer.check()
+    assert consumers(made) == ["query"]
 
 
-def test_a_server_that_can_and_may_not(
-    url: str, make: Callable[[str], Stream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_can_and_may_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is denied is an error that says so; the way of older servers needs other permissions."""
-    made = make("interest")
     monkeypatch.setattr(durable, "RESET_LEVEL", 0)
-    run = run_of(url)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(3)
     with pytest.raises(PermissionDenied, match="option durable") as raised:
-        run.commit(state_of(url, "S"), 2)
+        run.commit(2)
     assert raised.value.subject == "$JS.API.CONSUMER.RESET.S.query"
 
 
-def test_the_server_crashes_in_the_middle(url: str, server: NatsServer, make: Callable[[str], Stream]) -> None:
-    made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(10)
+def test_the_server_crashes_in_the_middle(server: NatsServer, run: Run) -> None:
+    made = run.stream
     starting: list[threading.Timer] = []
 
     def kill(subject: str) -> None:
@@ -361,50 +298,44 @@ def test_the_server_crashes_in_the_middle(url: str, server: NatsServer, make: Ca
             starting.append(threading.Timer(0.3, server.start))
             starting[0].start()
 
-    wire.before = kill
-    run.commit(state_of(url, "S"), 6)
+    state = state_of(made)
+    run.wire.before = kill
+    run.progress.commit(state, 6)
     starting[0].join()
     made.publisher.close()
     made.reconnect()
     assert kept(made) == (6, 10, 5)
-    assert consumers(url, "S") == ["query"]
-    run.check(state_of(url, "S"))
+    assert consumers(made) == ["query"]
+    run.check()
 
 
-def test_a_long_backlog(url: str, make: Callable[[str], Stream], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_backlog(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """A server does not look at once, or at all, for what a deleted consumer held among 100,000 sequences."""
     made = make("interest")
-    run = run_of(url)
-    run.open(state_of(url, "S"), fresh=True)
-    make_consumer(url, "S", "other", filter_subject="s.b")
+    run = Run(made).open()
+    make_consumer(made, "other", filter_subject="s.b")
     for _ in range(24):  # servers before 2.12 queue 10,000 messages
         made.publisher.pour(Message("s.a", b"x").frame(), 4_999, Message("s.b", b"x"))
-    run.commit(state_of(url, "S"), 119_001)
-    assert consumer(url, "S", "other")["num_pending"] == 24  # what others need stays
-    assert consumer(url, "S")["num_pending"] == 1000
-    api(url, "CONSUMER.DELETE.S.other")
-    run.check(state_of(url, "S"))
-    run.commit(state_of(url, "S"), 119_501)
+    run.commit(119_001)
+    assert pending(made, "other") == 24  # what others need stays
+    assert pending(made) == 1000
+    delete_consumer(made, "other")
+    run.move(119_501)
     wait_until(lambda: kept(made) == (119_501, 120_000, 500), "only what is not committed")
-    assert consumer(url, "S")["num_pending"] == 500
+    assert pending(made) == 500
     assert not caplog.records
 
 
 def test_a_long_backlog_that_may_not_be_removed(
-    url: str, make: Callable[[str], Stream], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable, "SWEPT", 2)
-    made = make("interest")
-    wire = Wire(url)
-    run = run_of(wire)
-    run.open(state_of(url, "S"), fresh=True)
-    made.fill(9)
 
     def deny(subject: str) -> None:
         if subject.startswith("CONSUMER.LIST"):
             raise PermissionDenied("not allowed", subject=subject)
 
-    wire.before = deny
-    run.commit(state_of(url, "S"), 3)
+    run.wire.before = deny
+    run.commit(3)
     assert "stream S keeps messages that no consumer needs any more: not allowed" in caplog.text
-    assert kept(made) == (3, 9, 7)
+    assert kept(run.stream) == (3, 10, 8)

@@ -16,10 +16,9 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.protocol.stream import StreamState, stream_state
 from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
-from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
-from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import api, options, wait_until
+from tests.support.publish import Message, Publisher
+from tests.support.reading import options, wait_until
 from tests.support.streams import Stream
 
 Maker = Callable[..., Stream]
@@ -67,25 +66,65 @@ class Wire:
         return [".".join(subject.split(".")[:2]) for subject in self.subjects[before:]]
 
 
-def run_of(
-    where: str | Wire, *filters: str, durable: str = "query", fail: bool = True, patience: float = 15.0
-) -> Progress:
-    """A run of a query."""
-    wire = Wire(where) if isinstance(where, str) else where
-    return Progress(Requests(wire, patience), durable, filters, fail_on_data_loss=fail)
+class Run:
+    """A run of a query on a stream: `Progress`, told each time what the stream is now. `wire` is its connection.
+
+    Other URLs than the stream's have another login, or lead elsewhere; `given` are connection options.
+    """
+
+    def __init__(
+        self, stream: Stream, *filters: str, url: str = "", fail: bool = True, patience: float = 15.0, **given: str
+    ) -> None:
+        self.stream = stream
+        self.wire = Wire(url or stream.url, **given)
+        self.progress = Progress(Requests(self.wire, patience), "query", filters, fail_on_data_loss=fail)
+
+    def open(self, *, fresh: bool = True) -> Run:
+        self.progress.open(state_of(self.stream), fresh=fresh)
+        return self
+
+    def check(self) -> None:
+        self.progress.check(state_of(self.stream))
+
+    def commit(self, sequence: int) -> None:
+        self.progress.commit(state_of(self.stream), sequence)
+
+    def move(self, sequence: int) -> None:
+        """A check and a commit, as for a micro-batch."""
+        self.check()
+        self.commit(sequence)
+
+    def both(self, sequence: int) -> list[Callable[[], None]]:
+        """A check, and a commit."""
+        return [self.check, lambda: self.commit(sequence)]
+
+    def held(self, committed: int, end: int) -> bool:
+        """Whether a stream that goes up to `end` has lost nothing from `committed` on, nor anything in between."""
+        first, last, messages = kept(self.stream)
+        return first <= committed and last == end - 1 and messages == end - first
 
 
-def state_of(url: str, name: str) -> StreamState:
-    return stream_state(api(url, f"STREAM.INFO.{name}"), "look")
+def state_of(stream: Stream) -> StreamState:
+    return stream_state(stream.publisher.api(f"STREAM.INFO.{stream.name}"), "look")
 
 
-def consumer(url: str, stream: str, name: str = "query") -> dict[str, Any]:
-    return api(url, f"CONSUMER.INFO.{stream}.{name}")
+def consumer(stream: Stream, name: str = "query") -> dict[str, Any]:
+    return stream.publisher.api(f"CONSUMER.INFO.{stream.name}.{name}")
 
 
-def position(url: str, stream: str, name: str = "query") -> int:
+def consumers(stream: Stream) -> list[str]:
+    """The names of the stream's consumers."""
+    return list(stream.publisher.api(f"CONSUMER.NAMES.{stream.name}").get("consumers") or [])
+
+
+def position(stream: Stream) -> int:
     """The first sequence that is not committed."""
-    return int(consumer(url, stream, name)["delivered"]["stream_seq"]) + 1
+    return int(consumer(stream)["delivered"]["stream_seq"]) + 1
+
+
+def pending(stream: Stream, name: str = "query") -> int:
+    """How many messages are not committed."""
+    return int(consumer(stream, name)["num_pending"])
 
 
 def kept(stream: Stream) -> tuple[int, int, int]:
@@ -94,36 +133,33 @@ def kept(stream: Stream) -> tuple[int, int, int]:
     return state["first_seq"], state["last_seq"], state["messages"]
 
 
-def make_consumer(url: str, stream: str, name: str = "query", **config: Any) -> dict[str, Any]:
+def make_consumer(stream: Stream, name: str = "query", **config: Any) -> dict[str, Any]:
     wanted = {"durable_name": name, "ack_policy": "explicit", **config}
-    return api(url, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
+    body = {"stream_name": stream.name, "config": wanted}
+    return stream.publisher.api(f"CONSUMER.CREATE.{stream.name}.{name}", body)
 
 
-def take(url: str, stream: str, name: str, count: int) -> None:
+def delete_consumer(stream: Stream, name: str = "query") -> None:
+    stream.publisher.api(f"CONSUMER.DELETE.{stream.name}.{name}")
+
+
+def take(stream: Stream, name: str, count: int) -> None:
     """Let an application pull messages and acknowledge them."""
 
     async def work(js: JetStreamContext) -> None:
-        subscription = await js.pull_subscribe_bind(consumer=name, stream=stream)
+        subscription = await js.pull_subscribe_bind(consumer=name, stream=stream.name)
         for message in await subscription.fetch(count, timeout=5):
             await message.ack_sync()
         await subscription.unsubscribe()
 
-    ask(url, work)
+    ask(stream.url, work)
 
 
-def stored(stream: Stream) -> list[int]:
-    """The sequences that are still there."""
-
-    def there(sequence: int) -> bool:
-        try:
-            stream.publisher.api(f"STREAM.MSG.GET.{stream.name}", {"seq": sequence})
-        except Refused as error:
-            if error.err_code != 10037:
-                raise
-            return False
-        return True
-
-    return [sequence for sequence in sorted(stream.messages) if there(sequence)]
+def left(stream: Stream) -> list[int]:
+    """The sequences that the stream still holds."""
+    state = stream.publisher.api(f"STREAM.INFO.{stream.name}", {"deleted_details": True})["state"]
+    gone = set(state.get("deleted") or ())
+    return [sequence for sequence in range(state["first_seq"], state["last_seq"] + 1) if sequence not in gone]
 
 
 def wait_for_more(stream: Stream, position: int) -> None:
@@ -142,7 +178,8 @@ def publishing(stream: Stream, suffixes: str) -> Iterator[None]:
                 if enough.is_set():
                     return
                 suffix = suffixes[number % len(suffixes)]
-                publisher.publish([Message(f"{stream.subject}.{suffix}", str(number).encode())])
+                message = Message(f"{stream.subject}.{suffix}", str(number).encode())
+                stream.messages[publisher.publish([message])[0]] = message
 
     threads = [threading.Thread(target=publish) for _ in range(2)]
     for thread in threads:
@@ -155,16 +192,11 @@ def publishing(stream: Stream, suffixes: str) -> Iterator[None]:
             thread.join()
 
 
-def level_of(server: NatsServer) -> int:
-    """The API level of the server; it says so itself since 2.11."""
-    return int(api(server.url, "INFO").get("api", {}).get("level", 0))
+def level_of(stream: Stream) -> int:
+    """The API level of the stream's server; it says so itself since 2.11."""
+    return int(stream.publisher.api("INFO").get("api", {}).get("level", 0))
 
 
-def can_move(server: NatsServer) -> bool:
+def can_move(stream: Stream) -> bool:
     """Whether the server can move consumers."""
-    return level_of(server) >= RESET_LEVEL
-
-
-def both(run: Progress, state: StreamState, sequence: int) -> list[Callable[[], None]]:
-    """A check, and a commit."""
-    return [lambda: run.check(state), lambda: run.commit(state, sequence)]
+    return level_of(stream) >= RESET_LEVEL
