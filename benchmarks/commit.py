@@ -34,14 +34,16 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
     connection = to_server()
     config = {"name": retention, "subjects": [f"{retention}.>"], "storage": "file", "retention": retention}
     connection.api(
-        jsapi.stream_create(connection.prefix, retention),
+        jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, retention),
         jsapi.stream_create_request(config),
         context="create a stream",
     )
     progress = Progress(Requests(lambda _: to_server(), 10.0), "query", (), fail_on_data_loss=True)
     taken: list[float] = []
     for number in range(commits + 1):
-        body = connection.api(jsapi.stream_info(connection.prefix, retention), b"", context="read a stream")
+        body = connection.api(
+            jsapi.subject(connection.prefix, jsapi.STREAM_INFO, retention), b"", context="read a stream"
+        )
         state = stream_state(body, "read a stream")
         if number == 0:
             progress.open(state, fresh=True)

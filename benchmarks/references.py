@@ -53,7 +53,7 @@ def _count_bytes(url: str, share: _Share) -> None:
         wire.sendall(b"PUB %s inbox.%s.0 %d\r\n%s\r\n" % (create, name.encode(), len(request), request))
         while b"num_pending" not in wire.recv(1 << 16):
             continue
-        subject = jsapi.consumer_next("$JS.API", stream, name).encode()
+        subject = jsapi.subject("$JS.API", jsapi.CONSUMER_NEXT, stream, name).encode()
         left = share.count
         under_way = 0
         tail = b""

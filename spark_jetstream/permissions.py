@@ -53,7 +53,7 @@ class Names:
     def api(self, api_subject: str, **names: str) -> str:
         """Return a subject of `protocol.jsapi` as a filter, with wildcards for what has no name."""
         known = {"stream": self.stream, "consumer": "*", "filter": ">", "subject": ">"}
-        return f"{self.prefix}.{api_subject.format(**{**known, **names})}"
+        return jsapi.subject(self.prefix, api_subject, **{**known, **names})
 
     def data(self, subject: str) -> str:
         """Return where to publish to a subject of a Key-Value bucket: below the prefix of a domain or account."""
@@ -304,13 +304,13 @@ def messages(names: Names) -> Lines:
 
 
 def backup(names: Names) -> Lines:
-    yield Permission(jsapi.stream_snapshot(names.prefix, names.stream), "begin")
+    yield Permission(names.api(jsapi.STREAM_SNAPSHOT), "begin")
     yield Permission(f"$JS.SNAPSHOT.ACK.{names.stream}.>", "each chunk came")
 
 
 def restore(names: Names) -> Lines:
     yield Permission(names.api(jsapi.STREAM_NAMES), "whether another stream has the subjects")
-    yield Permission(jsapi.stream_restore(names.prefix, names.stream), "begin")
+    yield Permission(names.api(jsapi.STREAM_RESTORE), "begin")
     yield Permission(f"$JS.SNAPSHOT.RESTORE.{names.stream}.*", "each chunk")
     broken = "a restore that fails"
     yield Permission(names.api(jsapi.STREAM_INFO), "what is left of it", broken)

@@ -17,6 +17,7 @@ from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Kind
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
 from spark_jetstream.protocol.units import Timestamp, shown
 
@@ -74,7 +75,7 @@ class Api:
             self.need(NEEDED[subject], context)
         sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         connection = self.connection
-        full = f"{connection.prefix}.{subject.format(**names)}"
+        full = jsapi.subject(connection.prefix, subject, **names)
         if subject not in LOOKING:
             return connection.api(full, sent, context=context)
         ask = connection.api if subject in GATHERED else connection.ask

@@ -105,9 +105,8 @@ def backup(
                 **{name: size for name, size in sizes.items() if size},
             }
             request = SnapshotConfig.parse(asked, context).body()
-            body = connection.api(
-                jsapi.stream_snapshot(connection.prefix, stream), jsapi.stream_create_request(request), context=context
-            )
+            subject = jsapi.subject(connection.prefix, jsapi.STREAM_SNAPSHOT, stream)
+            body = connection.api(subject, jsapi.stream_create_request(request), context=context)
             reply = SnapshotReply.from_server(body, context)
             chunks = _Chunks(connection, inbox, stream, silence)
             kind, count = _receive(chunks, draft, reply.state.bytes, progress)

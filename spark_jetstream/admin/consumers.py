@@ -90,7 +90,9 @@ def pull(
     messages: list[DeliveredMessage] = []
     deadline = Deadline(timeout + _SLACK)
     with connection.inbox() as inbox:
-        inbox.publish(jsapi.consumer_next(connection.prefix, stream, name), _request(count, timeout, group), 1)
+        inbox.publish(
+            jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name), _request(count, timeout, group), 1
+        )
         while len(messages) < count:
             event = inbox.get(deadline.left)
             if event is None:

@@ -324,7 +324,7 @@ class Bucket:
         limit = self.status().stream.ts.nanoseconds - age
         origin = self._place.origin
         connection = self._api.connection
-        purge = jsapi.stream_purge(origin.api_prefix or connection.prefix, origin.stream)
+        purge = jsapi.subject(origin.api_prefix or connection.prefix, jsapi.STREAM_PURGE, origin.stream)
         count = 0
         for messages in self._table((), headers_only=True):
             subjects = messages.subjects().to_pylist()
@@ -509,7 +509,7 @@ class Bucket:
 
 def _check_exists(connection: Connection, origin: Origin, context: str, seconds: float) -> None:
     """Raise `StreamNotFound` when the bucket does not exist. Any other outcome within so many seconds is ignored."""
-    subject = jsapi.stream_info(origin.api_prefix or connection.prefix, origin.stream)
+    subject = jsapi.subject(origin.api_prefix or connection.prefix, jsapi.STREAM_INFO, origin.stream)
     try:
         with KEY_VALUE.naming(origin.bucket, context):
             jsapi.reply(connection.request(subject, b"", context=context, timeout=seconds), context)

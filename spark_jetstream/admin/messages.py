@@ -191,7 +191,7 @@ class Messages:
 
     def _get_directly(self, stream: str, request: bytes, context: str, form: str, subject: str = "") -> StoredMessage:
         connection = self._api.connection
-        at = f"{connection.prefix}.{form.format(stream=stream_name(stream), subject=subject)}"
+        at = jsapi.subject(connection.prefix, form, stream_name(stream), subject=subject)
         with connection.inbox(whole=True) as inbox:
             inbox.publish(at, request, 1)
             messages, end = _receive(connection, inbox, context)
@@ -264,7 +264,7 @@ def _last_of_each(
 
     Raises `AnswerRejected` when a message of an answer was lost on the way.
     """
-    subject = jsapi.direct_get(connection.prefix, stream)
+    subject = jsapi.subject(connection.prefix, jsapi.DIRECT_GET, stream)
     messages: list[StoredMessage] = []
     with connection.inbox(whole=True) as inbox:
         while True:

@@ -215,7 +215,7 @@ class _Work:
 
     def _actual(self, stream: str, consumer: str) -> Config | None:
         prefix = self._connection.prefix
-        subject = jsapi.consumer_info(prefix, stream, consumer) if consumer else jsapi.stream_info(prefix, stream)
+        subject = jsapi.subject(prefix, jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO, stream, consumer)
         what = f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
         try:
             return self._ask(subject, b"", f"read {what}", bool(consumer))
@@ -245,8 +245,9 @@ class _Work:
             subject = jsapi.consumer_create(prefix, stream, step.consumer, filters)
             done = self._ask(subject, consumer_request(stream, body), context, True)
         else:
-            make = jsapi.stream_create if action == "create" else jsapi.stream_update
-            done = self._ask(make(prefix, stream), jsapi.stream_create_request(body), context, False)
+            template = jsapi.STREAM_CREATE if action == "create" else jsapi.STREAM_UPDATE
+            subject = jsapi.subject(prefix, template, stream)
+            done = self._ask(subject, jsapi.stream_create_request(body), context, False)
         ignored = differences(step.wanted, done, given_only=self._given_only)
         if ignored:
             raise JetStreamError(

@@ -144,8 +144,8 @@ def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None
 
 
 def _streams_with(connection: Connection, subject: str, context: str) -> list[str]:
-    body = jsapi.stream_names_request(subject)
-    return connection.api(jsapi.stream_names(connection.prefix), body, context=context).get("streams") or []
+    names = jsapi.subject(connection.prefix, jsapi.STREAM_NAMES)
+    return connection.api(names, jsapi.stream_names_request(subject), context=context).get("streams") or []
 
 
 def _pieces(saved: Saved, size: int) -> Iterator[bytes]:
@@ -183,7 +183,7 @@ class _Upload:
         # The metadata of the server is kept: it tells other servers what the stream needs.
         config = self._config.model_dump(mode="json", exclude_unset=True)
         body = json.dumps({"config": config, "state": state}).encode()
-        subject = jsapi.stream_restore(self._connection.prefix, self.name)
+        subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_RESTORE, self.name)
         reply = self._connection.api(subject, body, context=self.context)
         self._to = RestoreReply.from_server(reply, self.context).deliver_subject
 
@@ -246,7 +246,7 @@ class _Upload:
             # When the restore began there was no stream of this name. Another client may have created one since.
             if info is not None and not self._is_of_the_backup(info):
                 raise BackupError(f"stream {self.name} has other messages than the backup")
-            connection.api(jsapi.stream_delete(connection.prefix, self.name), b"", context=context)
+            connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_DELETE, self.name), b"", context=context)
         except StreamNotFound:
             return
         except JetStreamError as second:
@@ -264,7 +264,7 @@ class _Upload:
             log.info("%s", error)
 
     def _look(self, context: str) -> StreamInfo | None:
-        subject = jsapi.stream_info(self._connection.prefix, self.name)
+        subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self.name)
         try:
             return StreamInfo.from_server(self._connection.api(subject, b"", context=context), context)
         except StreamNotFound:

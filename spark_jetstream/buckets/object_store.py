@@ -208,7 +208,9 @@ class ObjectStream:
         body = jsapi.purge_subject_request(subject) if last is None else jsapi.purge_request(last + 1, subject)
 
         def ask(connection: Connection) -> int:
-            reply = connection.api(jsapi.stream_purge(connection.prefix, self.name), body, context=context)
+            reply = connection.api(
+                jsapi.subject(connection.prefix, jsapi.STREAM_PURGE, self.name), body, context=context
+            )
             return int(jsapi.field(reply, "purged", int, context))
 
         return self._call(ask)

@@ -40,19 +40,25 @@ class Requests:
         """
         return retrying(lambda: work(self._connect(self.retry_timeout)), self.retry_timeout)
 
-    def ask(self, subject: Callable[[str], str], *, context: str, body: bytes = b"") -> dict[str, Any]:
-        """Return the reply to a request of the JetStream API that changes nothing on the server.
+    def ask(self, template: str, stream: str = "", *, context: str, prefix: str | None = None) -> dict[str, Any]:
+        """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.
 
         Args:
-            subject: Makes the subject of the request from the prefix of the API, such as `jsapi.stream_names`.
+            template: The subject, such as `jsapi.STREAM_INFO`.
+            stream: The stream in the subject.
             context: What is asked, as an infinitive without "to"; errors repeat it.
-            body: The JSON of the request.
+            prefix: The prefix of the API, where it is not that of the connection.
 
         Raises:
             ApiError: The server answered with an error.
             JetStreamError: What `Connection.ask` raises, after `retry_timeout`.
         """
-        return self.call(lambda connection: connection.ask(subject(connection.prefix), body, context=context))
+
+        def request(connection: Connection) -> dict[str, Any]:
+            subject = jsapi.subject(prefix or connection.prefix, template, stream)
+            return connection.ask(subject, b"", context=context)
+
+        return self.call(request)
 
     def stream(self, name: str, context: str = "") -> StreamState:
         """Return the state of a stream (STREAM.INFO).
@@ -71,4 +77,6 @@ class Requests:
 def stream_info(connection: Connection, name: str, context: str = "") -> StreamState:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return stream_state(connection.ask(jsapi.stream_info(connection.prefix, name), b"", context=context), context)
+    return stream_state(
+        connection.ask(jsapi.subject(connection.prefix, jsapi.STREAM_INFO, name), b"", context=context), context
+    )

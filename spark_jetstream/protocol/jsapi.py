@@ -3,9 +3,8 @@
 Durations are int64 nanoseconds and times RFC 3339 text. Servers since 2.12 refuse unknown fields, so a body has only
 fields that the oldest supported server knows.
 
-Functions return the subjects of the source and the sink. The constants at the end are the subjects of the
-administration, without their prefix; `Api.ask` fills in ``{stream}`` and the like. A server does not reply on a subject
-that it does not know, so `NEEDED` says which subjects older servers lack.
+The subjects are templates without their prefix; `subject` fills in ``{stream}`` and the like. A server does not reply
+on a subject that it does not know, so `NEEDED` says which subjects older servers lack.
 """
 
 from __future__ import annotations
@@ -34,14 +33,66 @@ END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
 """Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
 
 
-def stream_info(prefix: str, stream: str) -> str:
-    """Subject that returns a stream's configuration and state."""
-    return f"{prefix}.STREAM.INFO.{stream}"
+ACCOUNT_INFO = "INFO"
+
+STREAM_NAMES = "STREAM.NAMES"
+STREAM_LIST = "STREAM.LIST"
+STREAM_INFO = "STREAM.INFO.{stream}"
+STREAM_CREATE = "STREAM.CREATE.{stream}"
+STREAM_UPDATE = "STREAM.UPDATE.{stream}"
+STREAM_DELETE = "STREAM.DELETE.{stream}"
+STREAM_SNAPSHOT = "STREAM.SNAPSHOT.{stream}"
+STREAM_RESTORE = "STREAM.RESTORE.{stream}"
+STREAM_PURGE = "STREAM.PURGE.{stream}"
+STREAM_STEP_DOWN = "STREAM.LEADER.STEPDOWN.{stream}"
+STREAM_PEER_REMOVE = "STREAM.PEER.REMOVE.{stream}"
+
+MESSAGE_GET = "STREAM.MSG.GET.{stream}"
+MESSAGE_DELETE = "STREAM.MSG.DELETE.{stream}"
+DIRECT_GET = "DIRECT.GET.{stream}"
+DIRECT_GET_LAST = "DIRECT.GET.{stream}.{subject}"
+
+CONSUMER_NAMES = "CONSUMER.NAMES.{stream}"
+CONSUMER_LIST = "CONSUMER.LIST.{stream}"
+CONSUMER_INFO = "CONSUMER.INFO.{stream}.{consumer}"
+CONSUMER_CREATE = "CONSUMER.CREATE.{stream}"
+CONSUMER_CREATE_NAMED = "CONSUMER.CREATE.{stream}.{consumer}"
+CONSUMER_CREATE_FILTERED = "CONSUMER.CREATE.{stream}.{consumer}.{filter}"
+CONSUMER_CREATE_DURABLE = "CONSUMER.DURABLE.CREATE.{stream}.{consumer}"
+CONSUMER_DELETE = "CONSUMER.DELETE.{stream}.{consumer}"
+CONSUMER_PAUSE = "CONSUMER.PAUSE.{stream}.{consumer}"
+CONSUMER_RESET = "CONSUMER.RESET.{stream}.{consumer}"
+CONSUMER_UNPIN = "CONSUMER.UNPIN.{stream}.{consumer}"
+CONSUMER_NEXT = "CONSUMER.MSG.NEXT.{stream}.{consumer}"
+CONSUMER_STEP_DOWN = "CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}"
+
+LOOKING = frozenset(
+    {
+        ACCOUNT_INFO,
+        STREAM_NAMES,
+        STREAM_LIST,
+        STREAM_INFO,
+        MESSAGE_GET,
+        CONSUMER_NAMES,
+        CONSUMER_LIST,
+        CONSUMER_INFO,
+    }
+)
+"""Subjects where a request changes nothing, and can be made again."""
+
+GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
+"""Subjects where a server waits for the others of its cluster, up to four seconds, before it answers."""
+
+NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4}
+"""Subjects that not every supported server knows -> the API level from which on one does."""
+
+LEVELS: Mapping[int, str] = {1: "2.11", 2: "2.12", 4: "2.14", 5: "2.15"}
+"""API level -> the first server that has it (ADR-44)."""
 
 
-def stream_names(prefix: str) -> str:
-    """Subject that lists the names of streams."""
-    return f"{prefix}.STREAM.NAMES"
+def subject(prefix: str, template: str, stream: str = "", consumer: str = "", **names: str) -> str:
+    """Return the subject of a request: one of the templates above, with its placeholders filled in."""
+    return f"{prefix}.{template.format(stream=stream, consumer=consumer, **names)}"
 
 
 def stream_names_request(subject: str) -> bytes:
@@ -49,39 +100,9 @@ def stream_names_request(subject: str) -> bytes:
     return json.dumps({"subject": subject}).encode()
 
 
-def stream_create(prefix: str, stream: str) -> str:
-    """Subject that creates a stream."""
-    return f"{prefix}.STREAM.CREATE.{stream}"
-
-
-def stream_update(prefix: str, stream: str) -> str:
-    """Subject that gives an existing stream a configuration; what is left out of it becomes the default."""
-    return f"{prefix}.STREAM.UPDATE.{stream}"
-
-
 def stream_create_request(config: Mapping[str, Any]) -> bytes:
     """Body that creates a stream, or updates one."""
     return json.dumps(config).encode()
-
-
-def stream_delete(prefix: str, stream: str) -> str:
-    """Subject that deletes a stream."""
-    return f"{prefix}.STREAM.DELETE.{stream}"
-
-
-def stream_snapshot(prefix: str, stream: str) -> str:
-    """Subject that lets the server send a backup of a stream."""
-    return f"{prefix}.STREAM.SNAPSHOT.{stream}"
-
-
-def stream_restore(prefix: str, stream: str) -> str:
-    """Subject that begins to restore a stream; it must not exist."""
-    return f"{prefix}.STREAM.RESTORE.{stream}"
-
-
-def message_get(prefix: str, stream: str) -> str:
-    """Subject that returns one message, from the stream's leader."""
-    return f"{prefix}.STREAM.MSG.GET.{stream}"
 
 
 def message_request(sequence: int) -> bytes:
@@ -104,11 +125,6 @@ def first_message_request(time: str, subject: str) -> bytes:
     return json.dumps({"start_time": time, "next_by_subj": subject}).encode()
 
 
-def direct_get(prefix: str, stream: str) -> str:
-    """Subject at which any replica, and any mirror, returns messages (ADR-31)."""
-    return f"{prefix}.DIRECT.GET.{stream}"
-
-
 def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes: int) -> bytes:
     """Body that asks for the messages on a subject (None for all) from a sequence on, as a batch (server 2.11)."""
     body: dict[str, Any] = {"seq": sequence, "batch": batch, "max_bytes": max_bytes}
@@ -123,28 +139,9 @@ def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str])
     ``filters`` holds one filter where the configuration has ``filter_subject``. The server refuses one of
     ``filter_subjects`` in the subject (error 10137), also when that list has one element.
     """
-    base = f"{prefix}.CONSUMER.CREATE.{stream}.{name}"
-    return f"{base}.{filters[0]}" if len(filters) == 1 else base
-
-
-def consumer_info(prefix: str, stream: str, name: str) -> str:
-    """Subject that returns a consumer's configuration and state."""
-    return f"{prefix}.CONSUMER.INFO.{stream}.{name}"
-
-
-def consumer_delete(prefix: str, stream: str, name: str) -> str:
-    """Subject that deletes a consumer."""
-    return f"{prefix}.CONSUMER.DELETE.{stream}.{name}"
-
-
-def consumer_next(prefix: str, stream: str, name: str) -> str:
-    """Subject that asks a pull consumer for messages."""
-    return f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
-
-
-def consumer_list(prefix: str, stream: str) -> str:
-    """Subject that lists a stream's consumers, a page at a time."""
-    return f"{prefix}.CONSUMER.LIST.{stream}"
+    if len(filters) == 1:
+        return subject(prefix, CONSUMER_CREATE_FILTERED, stream, name, filter=filters[0])
+    return subject(prefix, CONSUMER_CREATE_NAMED, stream, name)
 
 
 def consumer_list_request(offset: int) -> bytes:
@@ -152,19 +149,9 @@ def consumer_list_request(offset: int) -> bytes:
     return json.dumps({"offset": offset}).encode()
 
 
-def consumer_reset(prefix: str, stream: str, name: str) -> str:
-    """Subject that moves a consumer (server 2.14). No server replies for a missing consumer."""
-    return f"{prefix}.CONSUMER.RESET.{stream}.{name}"
-
-
 def reset_request(sequence: int) -> bytes:
     """Body that makes this stream sequence, or the first one behind it, the next that a consumer delivers."""
     return json.dumps({"seq": sequence}).encode()
-
-
-def stream_purge(prefix: str, stream: str) -> str:
-    """Subject that removes messages of a stream."""
-    return f"{prefix}.STREAM.PURGE.{stream}"
 
 
 def purge_request(end: int, filter_subject: str | None) -> bytes:
@@ -377,58 +364,3 @@ def pull_status(status: Status, stream: str) -> PullEnd:
 def no_reply(context: str, seconds: float) -> RequestTimeout:
     """Return the error of a request that got no reply."""
     return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s (option requestTimeout)")
-
-
-ACCOUNT_INFO = "INFO"
-
-STREAM_NAMES = "STREAM.NAMES"
-STREAM_LIST = "STREAM.LIST"
-STREAM_INFO = "STREAM.INFO.{stream}"
-STREAM_CREATE = "STREAM.CREATE.{stream}"
-STREAM_UPDATE = "STREAM.UPDATE.{stream}"
-STREAM_DELETE = "STREAM.DELETE.{stream}"
-STREAM_PURGE = "STREAM.PURGE.{stream}"
-STREAM_STEP_DOWN = "STREAM.LEADER.STEPDOWN.{stream}"
-STREAM_PEER_REMOVE = "STREAM.PEER.REMOVE.{stream}"
-
-MESSAGE_GET = "STREAM.MSG.GET.{stream}"
-MESSAGE_DELETE = "STREAM.MSG.DELETE.{stream}"
-DIRECT_GET = "DIRECT.GET.{stream}"
-DIRECT_GET_LAST = "DIRECT.GET.{stream}.{subject}"
-
-CONSUMER_NAMES = "CONSUMER.NAMES.{stream}"
-CONSUMER_LIST = "CONSUMER.LIST.{stream}"
-CONSUMER_INFO = "CONSUMER.INFO.{stream}.{consumer}"
-CONSUMER_CREATE = "CONSUMER.CREATE.{stream}"
-CONSUMER_CREATE_NAMED = "CONSUMER.CREATE.{stream}.{consumer}"
-CONSUMER_CREATE_FILTERED = "CONSUMER.CREATE.{stream}.{consumer}.{filter}"
-CONSUMER_CREATE_DURABLE = "CONSUMER.DURABLE.CREATE.{stream}.{consumer}"
-CONSUMER_DELETE = "CONSUMER.DELETE.{stream}.{consumer}"
-CONSUMER_PAUSE = "CONSUMER.PAUSE.{stream}.{consumer}"
-CONSUMER_RESET = "CONSUMER.RESET.{stream}.{consumer}"
-CONSUMER_UNPIN = "CONSUMER.UNPIN.{stream}.{consumer}"
-CONSUMER_NEXT = "CONSUMER.MSG.NEXT.{stream}.{consumer}"
-CONSUMER_STEP_DOWN = "CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}"
-
-LOOKING = frozenset(
-    {
-        ACCOUNT_INFO,
-        STREAM_NAMES,
-        STREAM_LIST,
-        STREAM_INFO,
-        MESSAGE_GET,
-        CONSUMER_NAMES,
-        CONSUMER_LIST,
-        CONSUMER_INFO,
-    }
-)
-"""Subjects where a request changes nothing, and can be made again."""
-
-GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
-"""Subjects where a server waits for the others of its cluster, up to four seconds, before it answers."""
-
-NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4}
-"""Subjects that not every supported server knows -> the API level from which on one does."""
-
-LEVELS: Mapping[int, str] = {1: "2.11", 2: "2.12", 4: "2.14", 5: "2.15"}
-"""API level -> the first server that has it (ADR-44)."""

@@ -157,9 +157,7 @@ class _Check:
     def info(self, stream: str, option: str, what: str, prefix: str | None = None) -> dict[str, Any]:
         """Return the reply of STREAM.INFO. Errors call the stream `what`."""
         try:
-            return self.requests.ask(
-                lambda api: jsapi.stream_info(prefix or api, stream), context=f"read {what} (option {option})"
-            )
+            return self.requests.ask(jsapi.STREAM_INFO, stream, context=f"read {what} (option {option})", prefix=prefix)
         except StreamNotFound as error:
             raise StreamNotFound(
                 f"there is no {what} (option {option})",
@@ -196,7 +194,7 @@ class _Check:
         request = jsapi.stream_create_request(bucket_config(replicas))
 
         def create(connection: Connection) -> None:
-            connection.api(jsapi.stream_create(connection.prefix, STREAM), request, context=context)
+            connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)
 
         try:
             self.requests.stream(STREAM)

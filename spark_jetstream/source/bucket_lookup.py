@@ -43,7 +43,7 @@ def find_bucket(requests: Requests, options: SourceOptions) -> SourceBucket:
     name = options.named(stream)
     context = f"read {kind} {name} (option {option})"
     try:
-        body = requests.ask(lambda prefix: jsapi.stream_info(prefix, stream), context=context)
+        body = requests.ask(jsapi.STREAM_INFO, stream, context=context)
     except StreamNotFound:
         raise OptionError(f"there is no {kind} {name} (option {option}): no stream {stream}", option=option) from None
     state = stream_state(body, context)

@@ -109,7 +109,7 @@ class DirectProbe:
         with connection.inbox(whole=True) as inbox:
             filtered = subject if self._filters else None
             body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
-            inbox.publish(jsapi.direct_get(connection.prefix, self._stream), body, 1)
+            inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, 1)
             seconds = connection.options.request_timeout
             event = inbox.get(seconds)
             if not isinstance(event, Frames):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,9 @@ class DurableConsumers:
         context = f"look at consumer {name} of stream {stream} (option durable)"
         connection = self._connection()
         try:
-            body = connection.ask(jsapi.consumer_info(connection.prefix, stream, name), b"", context=context)
+            body = connection.ask(
+                jsapi.subject(connection.prefix, jsapi.CONSUMER_INFO, stream, name), b"", context=context
+            )
         except ConsumerNotFound:
             return None
         return consumer_state(body, context)
@@ -196,14 +198,7 @@ class DurableConsumers:
         elif self._filters:
             config["filter_subjects"] = list(self._filters)
         try:
-            body = self._api(
-                jsapi.consumer_create,
-                stream,
-                name,
-                self._filters,
-                body=jsapi.create_request(stream, config),
-                to=context,
-            )
+            return self._write(stream, name, self._filters, jsapi.create_request(stream, config), context)
         except ApiError as error:
             if error.err_code in jsapi.FILTER_TAKEN:
                 raise self._filter_taken(stream) from None
@@ -211,7 +206,6 @@ class DurableConsumers:
             if other is not None and other.run != self._run:
                 raise taken(name, stream, other) from None
             raise
-        return consumer_state(body, context)
 
     def take_over(self, stream: str, name: str, consumer: ConsumerState, since: str) -> ConsumerState:
         """Write into the consumer's metadata that this run has it now; nothing else about it changes."""
@@ -221,29 +215,28 @@ class DurableConsumers:
         config = {**consumer.config, "metadata": {**kept, RUN: self._run, SINCE: since}}
         # A filter that the configuration has in a list must not be part of the request's subject.
         in_subject = consumer.filters if config.get("filter_subject") else ()
-        body = jsapi.update_request(stream, config)
-        return consumer_state(
-            self._api(jsapi.consumer_create, stream, name, in_subject, body=body, to=context), context
-        )
+        return self._write(stream, name, in_subject, jsapi.update_request(stream, config), context)
 
     def reset(self, stream: str, name: str, sequence: int) -> ConsumerState:
         """Move the consumer. The server does not reply for a missing one (`RequestTimeout`)."""
         context = f"move consumer {name} of stream {stream} to sequence {sequence} (option durable)"
         body = jsapi.reset_request(sequence)
-        return consumer_state(self._api(jsapi.consumer_reset, stream, name, body=body, to=context), context)
+        return consumer_state(self._api(jsapi.CONSUMER_RESET, stream, name, body=body, to=context), context)
 
     def delete(self, stream: str, name: str) -> None:
         """Delete the consumer, if it exists."""
         with contextlib.suppress(ConsumerNotFound):
             self._api(
-                jsapi.consumer_delete, stream, name, to=f"delete consumer {name} of stream {stream} (option durable)"
+                jsapi.CONSUMER_DELETE, stream, name, to=f"delete consumer {name} of stream {stream} (option durable)"
             )
 
     def touch(self, stream: str, name: str) -> None:
         """Keep the server from deleting a consumer that has an `inactive_threshold`: only pulls count for that."""
         context = f"keep consumer {name} of stream {stream} (option durable)"
         connection = self._connection()
-        connection.request(jsapi.consumer_next(connection.prefix, stream, name), jsapi.touch_request(), context=context)
+        connection.request(
+            jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name), jsapi.touch_request(), context=context
+        )
 
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""
@@ -270,13 +263,18 @@ class DurableConsumers:
     def _connection(self) -> Connection:
         return self._requests.connect(self._requests.retry_timeout)
 
-    def _api(self, subject: Callable[..., str], *names: Any, body: bytes = b"", to: str) -> dict[str, Any]:
+    def _api(self, template: str, *names: str, body: bytes = b"", to: str) -> dict[str, Any]:
         connection = self._connection()
-        return connection.api(subject(connection.prefix, *names), body, context=to)
+        return connection.api(jsapi.subject(connection.prefix, template, *names), body, context=to)
+
+    def _write(self, stream: str, name: str, filters: Sequence[str], request: bytes, context: str) -> ConsumerState:
+        connection = self._connection()
+        subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
+        return consumer_state(connection.api(subject, request, context=context), context)
 
     def _purge(self, stream: str, request: bytes) -> None:
         context = f"remove what was committed from stream {stream} (option durable)"
-        self._api(jsapi.stream_purge, stream, body=request, to=context)
+        self._api(jsapi.STREAM_PURGE, stream, body=request, to=context)
 
     def _filter_taken(self, stream: str) -> OptionError:
         """Return the error of a work queue where another consumer has the filter."""
@@ -301,7 +299,7 @@ class DurableConsumers:
         total = 1
         while len(consumers) < total:
             request = jsapi.consumer_list_request(len(consumers))
-            body = self._api(jsapi.consumer_list, stream, body=request, to=context)
+            body = self._api(jsapi.CONSUMER_LIST, stream, body=request, to=context)
             page = jsapi.field(body, "consumers", list, context)
             consumers += page
             total = int(jsapi.field(body, "total", int, context))

@@ -313,7 +313,7 @@ class _ObjectReader:
 
     def _state(self, stream: str) -> StreamState:
         context = f"read stream {stream} (option objectBucket)"
-        body = self.requests.ask(lambda prefix: jsapi.stream_info(prefix, stream), context=context)
+        body = self.requests.ask(jsapi.STREAM_INFO, stream, context=context)
         self.replicas[stream] = int(jsapi.field(body, "config.num_replicas", int, context))
         return stream_state(body, context)
 

@@ -103,7 +103,7 @@ class StreamProbe:
     def _first_message(self, connection: Connection, name: str) -> tuple[int, int] | None:
         with connection.inbox() as inbox:
             body = jsapi.next_request(1, max_bytes=1 << 30, expires=_PEEK_SECONDS, heartbeat=_PEEK_SECONDS / 2)
-            inbox.publish(jsapi.consumer_next(connection.prefix, self._stream, name), body, 1)
+            inbox.publish(jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, self._stream, name), body, 1)
             while (event := inbox.get(2 * _PEEK_SECONDS)) is not None:
                 if isinstance(event, Frames):
                     acks = Acks(event)

@@ -62,7 +62,9 @@ def create_reader(
 
 def delete_reader(connection: Connection, stream: str, name: str) -> None:
     """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
-    connection.send(jsapi.consumer_delete(connection.prefix, stream, name), b"", f"delete consumer {name}")
+    connection.send(
+        jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name), b"", f"delete consumer {name}"
+    )
 
 
 def _no_room(error: ConsumerLimitReached, seconds: float) -> ConsumerLimitReached:

@@ -280,7 +280,7 @@ class _Reader:
         batch = min(self.whole.settings.batch, self.part.end - position + 1)
         self.number += 1
         body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
-        inbox.publish(jsapi.direct_get(connection.prefix, self.part.stream), body, self.number)
+        inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self.part.stream), body, self.number)
         return _Request(self.number, position)
 
     def _take(

@@ -83,7 +83,9 @@ def _message(
     connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
 ) -> StoredMessage | None:
     try:
-        body = connection.ask(jsapi.message_get(prefix or connection.prefix, stream), request, context=context)
+        body = connection.ask(
+            jsapi.subject(prefix or connection.prefix, jsapi.MESSAGE_GET, stream), request, context=context
+        )
     except MessageNotFound:
         return None
     sequence = jsapi.whole(body, "message.seq", context, least=1)
@@ -103,7 +105,7 @@ def streams_of(
     ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
     """
     context = f"find the stream that captures {subject}{hint}"
-    api = jsapi.stream_names(prefix or connection.prefix)
+    api = jsapi.subject(prefix or connection.prefix, jsapi.STREAM_NAMES)
     body = connection.ask(api, jsapi.stream_names_request(subject), context=context)
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
 

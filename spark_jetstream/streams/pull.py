@@ -235,7 +235,7 @@ class PullSession:
         self.owner = owner
         self.connection = connection
         self.inbox = inbox
-        self.subject = jsapi.consumer_next(connection.prefix, owner.part.stream, name)
+        self.subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, owner.part.stream, name)
         self.name = name
         self.pending = pending
         self.outstanding = 0

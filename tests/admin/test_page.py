@@ -24,14 +24,12 @@ URL, FOLDER = "nats://127.0.0.1:4222", "/tmp/spark-jetstream"
 TEXT = (DOCS / "admin.md").read_text("utf-8")
 BUCKETS = (DOCS / "admin-buckets.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `([A-Z.]+(?:[.<>a-z]*))` \| ([^|]*) \| ([^|]*) \|", TEXT, re.MULTILINE)
-#: Subjects that only functions of other modules use.
-SNAPSHOTS = {"STREAM.SNAPSHOT.<stream>", "STREAM.RESTORE.<stream>"}
 
 
 def subjects() -> set[str]:
     """The subjects that the package uses."""
     values = {value for name, value in vars(jsapi).items() if name.isupper() and isinstance(value, str)}
-    return {re.sub(r"\{(\w+)\}", r"<\1>", each) for each in values - {jsapi.DEFAULT_PREFIX}} | SNAPSHOTS
+    return {re.sub(r"\{(\w+)\}", r"<\1>", each) for each in values - {jsapi.DEFAULT_PREFIX}}
 
 
 def methods() -> set[str]:

@@ -57,4 +57,4 @@ def test_an_error_that_stays_is_raised_after_the_retry_timeout(requests: Request
 
 
 def test_any_question_of_the_api(requests: Requests) -> None:
-    assert requests.ask(jsapi.stream_names, context="list the streams")["type"].endswith("stream_names_response")
+    assert requests.ask(jsapi.STREAM_NAMES, context="list the streams")["type"].endswith("stream_names_response")

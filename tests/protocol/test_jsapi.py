@@ -188,10 +188,10 @@ def test_what_the_server_sends_is_what_the_table_knows(server_statuses: dict[str
 
 
 def test_subjects() -> None:
-    assert jsapi.stream_info("$JS.API", "S") == "$JS.API.STREAM.INFO.S"
-    assert jsapi.consumer_info("$JS.hub.API", "S", "c") == "$JS.hub.API.CONSUMER.INFO.S.c"
-    assert jsapi.consumer_delete("JSA.API", "S", "c") == "JSA.API.CONSUMER.DELETE.S.c"
-    assert jsapi.consumer_next("$JS.API", "S", "c") == "$JS.API.CONSUMER.MSG.NEXT.S.c"
+    assert jsapi.subject("$JS.API", jsapi.STREAM_INFO, "S") == "$JS.API.STREAM.INFO.S"
+    assert jsapi.subject("$JS.hub.API", jsapi.CONSUMER_INFO, "S", "c") == "$JS.hub.API.CONSUMER.INFO.S.c"
+    assert jsapi.subject("JSA.API", jsapi.CONSUMER_DELETE, "S", "c") == "JSA.API.CONSUMER.DELETE.S.c"
+    assert jsapi.subject("$JS.API", jsapi.CONSUMER_NEXT, "S", "c") == "$JS.API.CONSUMER.MSG.NEXT.S.c"
 
 
 def test_one_filter_is_part_of_the_subject_so_that_permissions_can_name_it() -> None:
