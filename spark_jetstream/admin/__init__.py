@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from spark_jetstream.admin.account import ServerInfo
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.consumers import DeliveredMessage
 from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
@@ -13,49 +12,55 @@ from spark_jetstream.admin.event_parsing import parse_event, stored_event
 from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.kv import Bucket, KeyValue
 from spark_jetstream.admin.lag import ConsumerLag, OriginLag
-from spark_jetstream.admin.models import (
+from spark_jetstream.admin.models.account import AccountInfo, AccountLimits, ApiStats, ServerInfo, Tier
+from spark_jetstream.admin.models.base import Model, Page, Reply, complaint, readable, rendered
+from spark_jetstream.admin.models.changes import (
     IMMUTABLE,
     LEFT_TO_SERVER,
-    NEVER,
     RISKS,
-    AccountInfo,
-    AccountLimits,
-    ApiErrorBody,
-    ApiStats,
-    Bytes,
-    ClusterInfo,
+    Difference,
+    differences,
+    merged,
+    update_body,
+)
+from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
     ConsumerInfo,
-    ConsumerLimits,
     ConsumerNamesPage,
     ConsumerPage,
-    DesiredCluster,
-    DesiredOrigin,
-    DesiredStatus,
-    Difference,
-    DoneReply,
-    External,
-    LostData,
-    MessageReply,
-    Model,
-    Nanoseconds,
-    Page,
     PauseReply,
-    PeerInfo,
-    Placement,
     PriorityGroup,
+    ResetReply,
+    SequenceInfo,
+)
+from spark_jetstream.admin.models.events import Event, Gap, UnknownEvent
+from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
+from spark_jetstream.admin.models.messages import (
+    DoneReply,
+    MessageReply,
     PubAck,
     PurgeReply,
     PurgeRequest,
-    Reply,
-    RePublish,
-    ResetReply,
-    RestoreReply,
-    SequenceInfo,
     SnapshotConfig,
+    StoredMessage,
+)
+from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
+from spark_jetstream.admin.models.streams import (
+    ApiErrorBody,
+    ClusterInfo,
+    ConsumerLimits,
+    DesiredCluster,
+    DesiredOrigin,
+    DesiredStatus,
+    External,
+    LostData,
+    PeerInfo,
+    Placement,
+    Replica,
+    RePublish,
+    RestoreReply,
     SnapshotReply,
     SourceConsumer,
-    StoredMessage,
     StreamAlternate,
     StreamConfig,
     StreamInfo,
@@ -65,21 +70,10 @@ from spark_jetstream.admin.models import (
     StreamSourceInfo,
     StreamState,
     SubjectTransform,
-    Tier,
-    Timestamp,
-    complaint,
-    differences,
-    merged,
-    readable,
-    rendered,
-    update_body,
 )
-from spark_jetstream.admin.models.events import Event, Gap, UnknownEvent
-from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
-from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
-from spark_jetstream.admin.models.streams import Replica
 from spark_jetstream.admin.objects import ObjectBucket
 from spark_jetstream.options.contexts import environment_options
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
 
 __all__ = [
     "DEFAULT_CONSUMER",

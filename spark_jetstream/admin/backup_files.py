@@ -32,8 +32,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models.base import Model, complaint
-from spark_jetstream.admin.models.fields import Boolean, Count, String, Time, Volume
+from spark_jetstream.admin.models.base import Boolean, Count, Model, String, Time, Volume, complaint
 from spark_jetstream.admin.models.streams import StreamConfig, StreamState
 from spark_jetstream.errors import BackupError, OptionError, ProtocolError
 

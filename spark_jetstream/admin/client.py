@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from spark_jetstream.admin.account import Account
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
@@ -16,6 +15,7 @@ from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.kv import KeyValue
 from spark_jetstream.admin.lag import ConsumerLag, OriginLag, lag_of, lags, origin_lags
 from spark_jetstream.admin.messages import Messages
+from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, Tier
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
@@ -26,6 +26,29 @@ from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, hidden
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
+
+
+class Account:
+    """The account of the connection; ``admin.account``. All methods raise what `Api` raises."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def info(self) -> AccountInfo:
+        """Return usage, limits and number of requests. Raises `JetStreamNotEnabled` where there is no JetStream."""
+        return self._api.account()
+
+    def tiers(self) -> dict[str, Tier]:
+        """Return usage and limits by tier (``R1``, ``R3``); of an account without tiers, those of ``""``."""
+        info = self.info()
+        return info.tiers or {"": info}
+
+    def server(self, info: AccountInfo | None = None) -> ServerInfo:
+        """Return the server and its API; ``info`` saves the request where the caller has it."""
+        info = info or self.info()
+        connection = self._api.connection
+        version = ".".join(map(str, connection.server_version))
+        return ServerInfo(version, info.api.level, info.domain, connection.max_payload)
 
 
 class JetStreamAdmin:

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.base import Model, rendered
 from spark_jetstream.admin.models.changes import own_configuration
 from spark_jetstream.admin.models.consumers import ConsumerConfig
 from spark_jetstream.admin.models.streams import StreamConfig
-from spark_jetstream.admin.models.text import rendered
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol.units import shown

@@ -13,8 +13,8 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from spark_jetstream.admin.models.base import hint
 from spark_jetstream.admin.models.events import EVENT_TYPES, Event, UnknownEvent
-from spark_jetstream.admin.models.fields import hint
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol.subjects import common_subjects, subject_fault

@@ -15,19 +15,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from spark_jetstream.admin.descriptions import Wanted
-from spark_jetstream.admin.models import (
-    ConsumerConfig,
-    ConsumerInfo,
-    Difference,
-    Model,
-    StreamConfig,
-    StreamInfo,
-    complaint,
-    differences,
-    merged,
-    readable,
-    update_body,
-)
+from spark_jetstream.admin.models.base import Model, complaint, readable
+from spark_jetstream.admin.models.changes import Difference, differences, merged, update_body
+from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
+from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamExists, StreamNotFound
 from spark_jetstream.protocol import jsapi

@@ -16,8 +16,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from spark_jetstream.admin.descriptions import json_document
-from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.fields import hint
+from spark_jetstream.admin.models.base import Model, hint
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Kind, Size, Span, When, Whole

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.text import readable
+from spark_jetstream.admin.models.base import Model, readable
 from spark_jetstream.errors import LAYOUT, printable
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from spark_jetstream.admin.descriptions import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template, yaml_text
+from spark_jetstream.admin.models.base import readable
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, replicas
-from spark_jetstream.admin.models.text import readable
 from spark_jetstream.admin.plan import Action, Plan
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from spark_jetstream.admin.models.base import readable
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import Replica
-from spark_jetstream.admin.models.text import readable
 from spark_jetstream.cli.app import Run
 from spark_jetstream.errors import LAYOUT, printable
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models import (
+from spark_jetstream.admin import (
     Bytes,
     ConsumerConfig,
     Model,

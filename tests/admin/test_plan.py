@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
 from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in
-from spark_jetstream.admin.models import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
 from spark_jetstream.admin.plan import Plan, PlanOutdated, carry_out, make_plan
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect

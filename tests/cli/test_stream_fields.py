@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spark_jetstream.admin.models import StreamConfig, differences, rendered
+from spark_jetstream.admin import StreamConfig, differences, rendered
 from spark_jetstream.cli.fields import flag
 from spark_jetstream.cli.main import app
 from spark_jetstream.testing import NatsServer

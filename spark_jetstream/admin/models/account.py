@@ -1,14 +1,15 @@
-"""The account: what it uses of JetStream, and what it may. Pure."""
+"""The account: what it uses of JetStream, and what it may; and the server that answers. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import Model, Reply
-from spark_jetstream.admin.models.fields import Boolean, Count, String, Volume
+from spark_jetstream.admin.models.base import Boolean, Count, Model, Reply, String, Volume
 from spark_jetstream.options.values import Size, Whole
+from spark_jetstream.protocol.jsapi import LEVELS
 from spark_jetstream.protocol.units import Bytes
 
 _UNLIMITED = Bytes(-1)
@@ -78,3 +79,22 @@ class AccountInfo(Tier, Reply):
     """How the API is used."""
     tiers: dict[str, Tier] = Field(default_factory=dict)
     """What is used and allowed by the number of replicas: ``R1``, ``R3``."""
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """The server of the connection, and the JetStream that answers, which is another server's behind a leaf node.
+
+    ``version`` and ``max_payload`` (bytes) are those of the server, ``api_level`` and ``domain`` of the JetStream.
+    """
+
+    version: str
+    api_level: int
+    domain: str
+    max_payload: int
+
+    @property
+    def api_since(self) -> str:
+        """The first version of the server with this API; ``before 2.11`` for level 0."""
+        known = [level for level in LEVELS if level <= self.api_level]
+        return LEVELS[max(known)] if known else "before 2.11"

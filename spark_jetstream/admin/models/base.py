@@ -14,15 +14,39 @@ For a type checker a duration is `Nanoseconds` and a list is a tuple. Other form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, get_origin
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
-from spark_jetstream.admin.models.fields import Count, String, hint
 from spark_jetstream.errors import OptionError, ProtocolError
-from spark_jetstream.options.values import TRUST, field_error, trusted
-from spark_jetstream.protocol.units import shown
+from spark_jetstream.options.names import Subject
+from spark_jetstream.options.values import (
+    TRUST,
+    UINT64_MAX,
+    Flag,
+    Octets,
+    Size,
+    Span,
+    Text,
+    When,
+    Whole,
+    closest,
+    field_error,
+    trusted,
+)
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
+
+Boolean = Annotated[bool, Flag()]
+String = Annotated[str, Text()]
+Count = Annotated[int, Whole()]
+Sequence64 = Annotated[int, Whole(0, UINT64_MAX)]
+Time = Annotated[Timestamp, When()]
+Duration = Annotated[Nanoseconds, Span()]
+Content = Annotated[bytes, Octets()]
+Volume = Annotated[Bytes, Size()]
+OptionalSubject = Annotated[str, Subject(optional=True)]
 
 M = TypeVar("M", bound="Model")
 
@@ -202,3 +226,41 @@ def _own(body: dict[str, Any]) -> dict[str, Any]:
     metadata = without_server_metadata(body.get("metadata", {}))
     rest = {name: value for name, value in body.items() if name != "metadata"}
     return {**rest, "metadata": metadata} if metadata else rest
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean ...?)`` when a name looks like a mistyped one of these, else ""."""
+    match = closest(name, known)
+    return f" (did you mean {match}?)" if match else ""
+
+
+def readable(value: Any) -> str:
+    """A value for people: durations such as ``1h30m``, sizes such as ``1GiB``, JSON for what has parts."""
+    if value is None or value in ((), {}, ""):
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Model):
+        return json.dumps(rendered(value), ensure_ascii=False)
+    if isinstance(value, (tuple, dict)):
+        return json.dumps(_rendered(value), ensure_ascii=False)
+    return str(value)
+
+
+def rendered(model: Model) -> dict[str, Any]:
+    """The fields that are set, for people: durations and sizes as text that `Model.parse` reads again."""
+    return {name: _rendered(getattr(model, name)) for name in model.field_names if name in model.model_fields_set}
+
+
+def _rendered(value: Any) -> Any:
+    if isinstance(value, Model):
+        return rendered(value)
+    if isinstance(value, (tuple, list)):
+        return [_rendered(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _rendered(each) for name, each in value.items()}
+    if isinstance(value, bool) or value is None or type(value) in (int, str):
+        return value
+    if isinstance(value, int) and value < 0:
+        return int(value)  # there is no text for a negative duration
+    return str(value)

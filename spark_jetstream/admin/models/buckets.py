@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.fields import Boolean
+from spark_jetstream.admin.models.base import Boolean, Model
 from spark_jetstream.admin.models.streams import NO_LIMIT, ZERO, Description, Metadata, Placement, Replicas, StreamInfo
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models.base import Model, complaint
+from spark_jetstream.admin.models.base import Model, complaint, readable
 from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.streams import RePublish, StreamConfig, StreamInfo
-from spark_jetstream.admin.models.text import readable
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 

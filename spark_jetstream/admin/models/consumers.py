@@ -10,8 +10,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import Check, Model, Page, Reply, without_server_metadata
-from spark_jetstream.admin.models.fields import Boolean, Count, Duration, OptionalSubject, Sequence64, String, Time
+from spark_jetstream.admin.models.base import (
+    Boolean,
+    Check,
+    Count,
+    Duration,
+    Model,
+    OptionalSubject,
+    Page,
+    Reply,
+    Sequence64,
+    String,
+    Time,
+    without_server_metadata,
+)
 from spark_jetstream.admin.models.streams import (
     ZERO,
     AnySubject,

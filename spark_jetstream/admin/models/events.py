@@ -12,8 +12,7 @@ from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.fields import Boolean, Content, Count, Duration, Sequence64, String, Time, Volume
+from spark_jetstream.admin.models.base import Boolean, Content, Count, Duration, Model, Sequence64, String, Time, Volume
 from spark_jetstream.admin.models.streams import PeerInfo, StreamState
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
@@ -488,63 +487,8 @@ class MetaRescue(ClusterEvent):
 
 
 EVENT_TYPES: Mapping[str, type[Event]] = {
-    cls.TYPE: cls
-    for cls in (
-        ApiAudit,
-        ApiLimitReached,
-        ConsumerAck,
-        ConsumerAction,
-        ConsumerLeaderElected,
-        ConsumerPause,
-        ConsumerPinned,
-        ConsumerQuorumLost,
-        ConsumerUnpinned,
-        DomainLeaderElected,
-        MaxDeliver,
-        MetaRescue,
-        Nak,
-        RestoreComplete,
-        RestoreCreate,
-        ServerOutOfSpace,
-        ServerRemoved,
-        SnapshotComplete,
-        SnapshotCreate,
-        StreamAction,
-        StreamBatchAbandoned,
-        StreamLeaderElected,
-        StreamQuorumLost,
-        Terminated,
-    )
+    model.TYPE: model
+    for model in list(vars().values())
+    if isinstance(model, type) and issubclass(model, Event) and model.SUBJECTS
 }
 """The id of each type that a server sends -> its model."""
-
-__all__ = [
-    "EVENT_TYPES",
-    "ApiAudit",
-    "ApiLimitReached",
-    "ClusterEvent",
-    "ConsumerAck",
-    "ConsumerAction",
-    "ConsumerLeaderElected",
-    "ConsumerPause",
-    "ConsumerPinned",
-    "ConsumerQuorumLost",
-    "ConsumerUnpinned",
-    "DeliveryEvent",
-    "DomainLeaderElected",
-    "GroupEvent",
-    "MaxDeliver",
-    "MetaRescue",
-    "Nak",
-    "RestoreComplete",
-    "RestoreCreate",
-    "ServerOutOfSpace",
-    "ServerRemoved",
-    "SnapshotComplete",
-    "SnapshotCreate",
-    "StreamAction",
-    "StreamBatchAbandoned",
-    "StreamLeaderElected",
-    "StreamQuorumLost",
-    "Terminated",
-]

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spark_jetstream.admin.models.base import Check, Model, Reply
-from spark_jetstream.admin.models.fields import (
+from spark_jetstream.admin.models.base import (
     Boolean,
+    Check,
     Content,
     Count,
+    Model,
     OptionalSubject,
+    Reply,
     Sequence64,
     String,
     Time,

@@ -13,16 +13,20 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import Check, Model, Page, Reply, without_server_metadata
-from spark_jetstream.admin.models.fields import (
+from spark_jetstream.admin.models.base import (
     Boolean,
+    Check,
     Count,
     Duration,
+    Model,
     OptionalSubject,
+    Page,
+    Reply,
     Sequence64,
     String,
     Time,
     Volume,
+    without_server_metadata,
 )
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply
 from spark_jetstream.errors import JetStreamError
