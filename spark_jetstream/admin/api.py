@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from spark_jetstream.admin.models.account import AccountInfo
-from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.base import Model, Page
 from spark_jetstream.admin.models.changes import needed
+from spark_jetstream.admin.models.consumers import ConsumerPage
+from spark_jetstream.admin.models.messages import DoneReply, PurgeReply
+from spark_jetstream.admin.models.streams import StreamPage
 from spark_jetstream.client import pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, ServerBusy
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
 from spark_jetstream.protocol.units import Timestamp, shown
+
+Body = Mapping[str, Any] | bytes | None
+M = TypeVar("M", bound=Model)
+P = TypeVar("P", bound=Page)
+D = TypeVar("D", DoneReply, PurgeReply)
+L = TypeVar("L", StreamPage, ConsumerPage)
 
 
 class Api:
@@ -56,7 +65,7 @@ class Api:
         """Refuse further requests. The connection stays open for others with the same options."""
         self._closed = True
 
-    def ask(self, subject: str, body: Mapping[str, Any] | bytes | None = None, *, context: str, **names: str) -> Any:
+    def ask(self, subject: str, body: Body = None, *, context: str, **names: str) -> Any:
         """Return the reply (a JSON object) to a request.
 
         During an election a cluster answers that it is busy, or does not answer. A request that changes nothing is
@@ -69,8 +78,12 @@ class Api:
             **names: Values of the placeholders in ``subject``.
 
         Raises:
+            OptionError: A name is not that of a stream or consumer.
             JetStreamError: The server is too old to answer at this subject.
         """
+        for kind in ("stream", "consumer"):
+            if f"{{{kind}}}" in subject:
+                _checked(Name(kind), kind, names[kind])
         if subject in NEEDED:
             self.need(NEEDED[subject], context)
         sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
@@ -88,10 +101,69 @@ class Api:
                 if deadline.expired:
                     raise
 
+    def reply(self, model: type[M], subject: str, body: Body = None, *, context: str, **names: str) -> M:
+        """Return the reply to a request, as `ask` does, as a model."""
+        return model.from_server(self.ask(subject, body, context=context, **names), context)
+
+    def do(self, model: type[D], subject: str, body: Body = None, *, context: str, **names: str) -> D:
+        """Return the reply as `reply` does. Raises `JetStreamError` when it does not say that the request was done."""
+        reply = self.reply(model, subject, body, context=context, **names)
+        if not reply.success:
+            raise JetStreamError(f"cannot {context}: the server does not say that it was done")
+        return reply
+
+    def delete(self, subject: str, missing: type[ApiError], missing_ok: bool, *, context: str, **names: str) -> bool:
+        """Delete something; return whether it was there. Raises ``missing`` when it was not, unless ``missing_ok``."""
+        try:
+            self.do(DoneReply, subject, None, context=context, **names)
+        except missing:
+            if missing_ok:
+                return False
+            raise
+        return True
+
+    def step_down(self, subject: str, preferred: str | None, *, context: str, **names: str) -> None:
+        """Let a leader step down, in favour of a server if one is given. Raises what `do` raises."""
+        request = None
+        if preferred is not None:
+            self.need(1, f"{context} in favour of {preferred}")
+            request = {"placement": {"preferred": preferred}}
+        self.do(DoneReply, subject, request, context=context, **names)
+
+    def pages(
+        self, model: type[P], subject: str, request: Mapping[str, Any], *, context: str, **names: str
+    ) -> Iterator[P]:
+        """Return the pages of a list, each requested when it is needed.
+
+        What is created or deleted between two requests may be missing, or appear twice.
+        """
+        offset = 0
+        while True:
+            body = {**request, **({"offset": offset} if offset else {})}
+            page = self.reply(model, subject, body, context=context, **names)
+            yield page
+            # Not the number of entries: in a cluster the entries of a server that did not answer are missing.
+            following = page.offset + page.limit
+            if following >= page.total or following <= offset:
+                return
+            offset = following
+
+    def whole_pages(
+        self, model: type[L], subject: str, request: Mapping[str, Any], *, context: str, **names: str
+    ) -> Iterator[L]:
+        """Return the pages as `pages` does. Raises `ServerBusy` at the end when the server named missing entries."""
+        missing: list[str] = []
+        for page in self.pages(model, subject, request, context=context, **names):
+            yield page
+            missing += [f"no server answered for {name}" for name in page.missing]
+            missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
+        if missing:
+            text = f"cannot {context} as a whole: {'; '.join(missing)}"
+            raise ServerBusy(text, code=0, err_code=0, description="")
+
     def account(self) -> AccountInfo:
         """Return usage and limits of the account. Raises `JetStreamNotEnabled` where there is no JetStream."""
-        context = "look at the account"
-        return AccountInfo.from_server(self.ask(ACCOUNT_INFO, context=context), context)
+        return self.reply(AccountInfo, ACCOUNT_INFO, context="look at the account")
 
     def level(self) -> int | None:
         """Return the level of the JetStream API; 0 before server 2.11, None when the account may not ask for it."""

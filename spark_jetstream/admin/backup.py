@@ -152,16 +152,15 @@ class _Chunks:
     def __iter__(self) -> Iterator[bytes]:
         while True:
             frames = self._next()
-            for index in range(len(frames)):
-                start, head, size = (int(of[index]) for of in (frames.line_end, frames.head, frames.size))
-                if size == head:
-                    self._check_end(frames.data[start : start + head])
+            for index, (head, data) in enumerate(frames.parts()):
+                if not data:
+                    self._check_end(head)
                     return
                 if self._acknowledged < self.count:
                     raise BackupError(f"the backup of stream {self.stream} continues after its last chunk")
                 self.count += 1
-                self._acknowledge(_reply_subject(frames, index), size - head)
-                yield frames.data[start + head : start + size]
+                self._acknowledge(frames.reply_subject(index), len(data))
+                yield data
 
     def _next(self) -> Frames:
         while True:
@@ -208,13 +207,3 @@ class _Chunks:
             return
         reason = " ".join(status) or "an end without a status"
         raise BackupError(f"the backup of stream {self.stream} is broken off by the server: {reason}")
-
-
-def _reply_subject(frames: Frames, index: int) -> str:
-    """Return the reply subject of a message, or an empty text."""
-    dots = int(frames.reply_dots[index])
-    if dots < 0:
-        return ""
-    before = int(frames.reply[index])
-    start, end = (int(frames.separators[at]) for at in (before, before + dots + 1))
-    return bytes(frames.lines[start + 1 : end]).decode("utf-8", "surrogateescape")

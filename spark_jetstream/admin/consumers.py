@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
@@ -9,18 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
-from spark_jetstream.admin.api import Api, consumer_name, moment, positive, stream_name
+from spark_jetstream.admin.api import Api, consumer_name, moment, positive
 from spark_jetstream.admin.models.changes import (
     Difference,
+    already_exists,
     asked_for,
     changed,
     confirm,
-    differences,
     existing_instead,
+    load_or_create,
     named,
-    refuse_difference,
+    planned,
     refuse_impossible,
-    target,
     update_body,
 )
 from spark_jetstream.admin.models.consumers import (
@@ -31,9 +32,8 @@ from spark_jetstream.admin.models.consumers import (
     PauseReply,
     ResetReply,
 )
-from spark_jetstream.admin.models.messages import DoneReply, StoredMessage
-from spark_jetstream.admin.models.streams import Replica, StreamInfo, confirm_done, replicas
-from spark_jetstream.admin.streams import pages, placement, whole_pages
+from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.errors import (
@@ -121,35 +121,24 @@ def _request(count: int, timeout: float, group: str | None) -> bytes:
 
 def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredMessage]:
     """Return the messages that a consumer delivered."""
-    lines = frames.lines.tobytes()
-    sequences, times = acks.sequences(), acks.timestamps()
-    for at in range(len(frames)):
-        start = int(frames.line_end[at])
-        head, size = int(frames.head[at]), int(frames.size[at])
+    lines, sequences, times = frames.lines.tobytes(), acks.sequences(), acks.timestamps()
+    for at, (head, data) in enumerate(frames.parts()):
         yield StoredMessage.from_server(
             {
                 "subject": lines[frames.subject_start[at] : frames.subject_end[at]].decode("utf-8", "replace"),
                 "seq": int(sequences[at]),
                 "time": Timestamp.of(int(times[at])),
-                "data": frames.data[start + head : start + size],
-                "hdrs": frames.data[start : start + head],
+                "data": data,
+                "hdrs": head,
                 "stream": stream,
             }
         )
 
 
 def _read(frames: Frames, info: ConsumerInfo) -> Iterator[DeliveredMessage]:
-    lines = frames.lines.tobytes()
-    for at, message in enumerate(stored_messages(frames, Acks(frames), info.stream_name)):
-        space = int(frames.reply[at])
-        first, last = frames.separators[space] + 1, frames.separators[space + int(frames.reply_dots[at]) + 1]
-        reply = lines[first:last].decode("utf-8", "replace")
-        tokens = reply.split(".")
-        # One of the two forms begins with a domain and an account (ADR-15 "JetStream Subject Mapping"); `Acks` has
-        # checked the form.
-        shift = 0 if len(tokens) == 9 else 2
-        deliveries, consumer_seq, pending = (int(tokens[shift + number]) for number in (4, 6, 8))
-        yield DeliveredMessage(message, info.name, deliveries, consumer_seq, pending, reply)
+    acks = Acks(frames)
+    for at, message in enumerate(stored_messages(frames, acks, info.stream_name)):
+        yield DeliveredMessage(message, info.name, *acks.delivery(at), frames.reply_subject(at))
 
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
@@ -171,8 +160,7 @@ class Consumers:
     def names(self, stream: str) -> Iterator[str]:
         """Return the names of a stream's consumers, sorted, page by page."""
         context = f"list the consumers of stream {stream}"
-        ask = partial(self._api.ask, jsapi.CONSUMER_NAMES, context=context, stream=stream_name(stream))
-        for page in pages(ConsumerNamesPage, ask, {}, context):
+        for page in self._api.pages(ConsumerNamesPage, jsapi.CONSUMER_NAMES, {}, context=context, stream=stream):
             yield from page.consumers
 
     def infos(self, stream: str) -> Iterator[ConsumerInfo]:
@@ -182,14 +170,13 @@ class Consumers:
             ServerBusy: At the end, when servers of a cluster did not answer for some consumers, which it names.
         """
         context = f"list the consumers of stream {stream}"
-        ask = partial(self._api.ask, jsapi.CONSUMER_LIST, context=context, stream=stream_name(stream))
-        for page in whole_pages(ConsumerPage, ask, {}, context):
+        for page in self._api.whole_pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=stream):
             yield from page.consumers
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
         """Return configuration and state of a consumer."""
         context = f"look at {_what(stream, name)}"
-        return ConsumerInfo.from_server(self._ask(jsapi.CONSUMER_INFO, None, context, stream, name), context)
+        return self._api.reply(ConsumerInfo, jsapi.CONSUMER_INFO, context=context, stream=stream, consumer=name)
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
         """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster."""
@@ -252,19 +239,19 @@ class Consumers:
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
         try:
-            body = self._api.ask(
+            info = self._api.reply(
+                ConsumerInfo,
                 form,
                 jsapi.create_request(stream, wanted.body()),
                 context=context,
-                stream=stream_name(stream),
+                stream=stream,
                 consumer=own,
                 filter=wanted.filter_subject,
             )
         except ApiError as error:
-            if error.err_code != jsapi.CONSUMER_EXISTS:
+            if not already_exists(error):
                 raise
             return existing_instead(error, wanted, lambda: self.load(stream, own))
-        info = ConsumerInfo.from_server(body, context)
         # Some versions of the server put the name that they chose into the configuration.
         complete = wanted if own else wanted.changed(name=info.config.name)
         confirm(complete, info.config, f"{_what(stream, info.name)} was created")
@@ -299,22 +286,17 @@ class Consumers:
         name = wanted.durable_name or wanted.name
         if not name:
             raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
-        try:
-            info = self.load(stream, name)
-        except ConsumerNotFound:
-            try:
-                return self.create(stream, wanted, any_filter=any_filter)
-            except ApiError as error:
-                if error.err_code != jsapi.CONSUMER_EXISTS:
-                    raise
-                # Another client was faster.
-                info = self.load(stream, name)
-        refuse_difference(wanted, info.config, _what(stream, name), given_only=given_only)
-        return info
+        return load_or_create(
+            wanted,
+            _what(stream, name),
+            lambda: self.load(stream, name),
+            lambda: self.create(stream, wanted, any_filter=any_filter),
+            given_only=given_only,
+        )
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change."""
-        return self._planned(stream, name, changes, fields)[2]
+        return planned(self.load(stream, name).config, changes, fields, _what(stream, name))[1]
 
     def update(
         self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
@@ -324,8 +306,9 @@ class Consumers:
         To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
         checked as `create` does, unless ``any_filter``.
         """
-        wanted, actual, changed_fields = self._planned(stream, name, changes, fields)
         what = _what(stream, name)
+        actual = self.load(stream, name).config
+        wanted, changed_fields = planned(actual, changes, fields, what)
         refuse_impossible(changed_fields, what)
         if changed_fields:
             context = f"update {what}"
@@ -333,8 +316,9 @@ class Consumers:
             if not any_filter and any(change.field == "filter_subjects" for change in changed_fields):
                 self._check_filters(stream, "", wanted, context)
             request = jsapi.update_request(stream, update_body(wanted, actual))
-            body = self._ask(_form(wanted), request, context, stream, name, filter=wanted.filter_subject)
-            confirm(wanted, ConsumerInfo.from_server(body, context).config, f"{what} was updated")
+            names = {"stream": stream, "consumer": name, "filter": wanted.filter_subject}
+            info = self._api.reply(ConsumerInfo, _form(wanted), request, context=context, **names)
+            confirm(wanted, info.config, f"{what} was updated")
         return changed_fields
 
     def copy(
@@ -369,14 +353,9 @@ class Consumers:
             ConsumerNotFound: There is no such consumer, and ``missing_ok`` is False.
         """
         context = f"delete {_what(stream, name)}"
-        try:
-            body = self._ask(jsapi.CONSUMER_DELETE, None, context, stream, name)
-        except ConsumerNotFound:
-            if missing_ok:
-                return False
-            raise
-        confirm_done(DoneReply.from_server(body, context), context)
-        return True
+        return self._api.delete(
+            jsapi.CONSUMER_DELETE, ConsumerNotFound, missing_ok, context=context, stream=stream, consumer=name
+        )
 
     # Using
 
@@ -394,15 +373,15 @@ class Consumers:
                 nothing was changed. Or the server is too old.
         """
         context = f"pause {_what(stream, name)}"
-        span = _while(until)
-        time = None if span is not None else _time(until)
+        end = _duration_or_time(until)
         now = self.load(stream, name).ts.nanoseconds
-        time = time or moment("until", now + (span or 0))
+        time = end if isinstance(end, Timestamp) else moment("until", now + end)
         past = f"cannot {context} until {time}: that is past by the server's clock"
         if time.nanoseconds <= now:
             raise JetStreamError(f"{past}; nothing was changed")
-        body = self._ask(jsapi.CONSUMER_PAUSE, {"pause_until": time}, context, stream, name)
-        reply = PauseReply.from_server(body, context)
+        reply = self._api.reply(
+            PauseReply, jsapi.CONSUMER_PAUSE, {"pause_until": time}, context=context, stream=stream, consumer=name
+        )
         if not reply.paused:  # the time went by while the request was under way
             raise JetStreamError(f"{past}, and the consumer delivers")
         return reply
@@ -410,7 +389,7 @@ class Consumers:
     def resume(self, stream: str, name: str) -> PauseReply:
         """Let a paused consumer deliver again. Raises `JetStreamError` before server 2.11."""
         context = f"resume {_what(stream, name)}"
-        return PauseReply.from_server(self._ask(jsapi.CONSUMER_PAUSE, None, context, stream, name), context)
+        return self._api.reply(PauseReply, jsapi.CONSUMER_PAUSE, context=context, stream=stream, consumer=name)
 
     def reset(self, stream: str, name: str, sequence: int | None = None) -> ResetReply:
         """Let a consumer continue at a sequence of the stream, by default after the acknowledged ones (server 2.14).
@@ -425,7 +404,7 @@ class Consumers:
         request = {"seq": positive(sequence)} if sequence is not None else None
         # The server does not reply for a consumer that does not exist.
         self.load(stream, name)
-        return ResetReply.from_server(self._ask(jsapi.CONSUMER_RESET, request, context, stream, name), context)
+        return self._api.reply(ResetReply, jsapi.CONSUMER_RESET, request, context=context, stream=stream, consumer=name)
 
     def unpin(self, stream: str, name: str, group: str) -> None:
         """Unpin the pinned client of a priority group; the next client that pulls is pinned (server 2.11).
@@ -435,14 +414,12 @@ class Consumers:
             JetStreamError: The server is too old.
         """
         context = f"unpin group {group} of {_what(stream, name)}"
-        self._ask(jsapi.CONSUMER_UNPIN, {"group": group}, context, stream, name)
+        self._api.ask(jsapi.CONSUMER_UNPIN, {"group": group}, context=context, stream=stream, consumer=name)
 
     def step_down(self, stream: str, name: str, *, preferred: str | None = None) -> None:
         """Let the leader of a consumer step down. Arguments and errors are those of `Streams.step_down`."""
         context = f"let the leader of {_what(stream, name)} step down"
-        request = placement(self._api, preferred, context)
-        body = self._ask(jsapi.CONSUMER_STEP_DOWN, request, context, stream, name)
-        confirm_done(DoneReply.from_server(body, context), context)
+        self._api.step_down(jsapi.CONSUMER_STEP_DOWN, preferred, context=context, stream=stream, consumer=name)
 
     def next(
         self,
@@ -494,10 +471,6 @@ class Consumers:
                 connection.request(message.reply, ACKS[ack], context=context)
         return messages
 
-    def _ask(self, subject: str, body: Any, context: str, stream: str, name: str, **names: str) -> Any:
-        stream, name = stream_name(stream), consumer_name(name)
-        return self._api.ask(subject, body, context=context, stream=stream, consumer=name, **names)
-
     def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
         given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")
         return asked_for(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
@@ -509,19 +482,21 @@ class Consumers:
         """
         if not wanted.filters:
             return
-        ask = partial(self._api.ask, jsapi.STREAM_INFO, context=context, stream=stream_name(stream))
+        look = partial(self._api.reply, StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
         try:
-            config = StreamInfo.from_server(ask(), context).config
+            config = look().config
             if config.mirror or config.sources or config.subject_transform:
                 return
             stored = config.subjects
             for filter_ in wanted.filters:
                 if any(subjects_overlap(filter_, subject) for subject in stored):
                     continue
-                if StreamInfo.from_server(ask({"subjects_filter": filter_}), context).state.subjects:
+                if look({"subjects_filter": filter_}).state.subjects:
                     continue  # messages from when the stream had other subjects
-                if name and self._exists(stream, name):
-                    return
+                if name:
+                    with contextlib.suppress(ConsumerNotFound):
+                        self.load(stream, name)
+                        return
                 raise OptionError(
                     f"cannot {context}: {shown(filter_)} matches nothing that the stream stores "
                     f"({', '.join(stored)}), so nothing would ever be delivered for it; "
@@ -530,37 +505,17 @@ class Consumers:
         except (PermissionDenied, NoResponders):
             return
 
-    def _exists(self, stream: str, name: str) -> bool:
-        try:
-            self.load(stream, name)
-        except ConsumerNotFound:
-            return False
-        return True
-
-    def _planned(
-        self, stream: str, name: str, changes: Config | None, fields: Mapping[str, Any]
-    ) -> tuple[ConsumerConfig, ConsumerConfig, list[Difference]]:
-        actual = self.load(stream, name).config
-        wanted = target(actual, changes, fields, _what(stream, name))
-        return wanted, actual, differences(wanted, actual)
-
 
 def _form(config: ConsumerConfig) -> str:
     """Return the subject of the request that creates or updates a consumer with a name."""
     return jsapi.CONSUMER_CREATE_FILTERED if config.filter_subject else jsapi.CONSUMER_CREATE_NAMED
 
 
-def _while(until: Any) -> Nanoseconds | None:
-    """Return a duration; None for a time."""
-    if not isinstance(until, (str, dt.timedelta)):
-        return None
-    try:
-        return Nanoseconds.of(until)
-    except ValueError:
-        return None
-
-
-def _time(until: Any) -> Timestamp:
+def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:
+    """Return the end of a pause as it was given. Raises `OptionError`."""
+    if isinstance(until, (str, dt.timedelta)):
+        with contextlib.suppress(ValueError):
+            return Nanoseconds.of(until)
     try:
         return moment("until", until)
     except OptionError:

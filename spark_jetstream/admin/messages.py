@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_jetstream.admin.api import Api, moment, positive, stream_name, subject_filter
 from spark_jetstream.admin.models.messages import DoneReply, MessageReply, StoredMessage
-from spark_jetstream.admin.models.streams import StreamInfo, confirm_done
+from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
@@ -186,8 +186,7 @@ class Messages:
         context = f"{what} stream {stream}"
         if direct:
             return self._get_directly(stream, request, context, jsapi.DIRECT_GET)
-        body = self._api.ask(jsapi.MESSAGE_GET, request, context=context, stream=stream_name(stream))
-        return MessageReply.from_server(body, context).message
+        return self._api.reply(MessageReply, jsapi.MESSAGE_GET, request, context=context, stream=stream).message
 
     def _get_directly(self, stream: str, request: bytes, context: str, form: str, subject: str = "") -> StoredMessage:
         connection = self._api.connection
@@ -202,7 +201,7 @@ class Messages:
     def _delete(self, stream: str, sequence: int, request: dict[str, Any], what: str) -> None:
         context = f"{what} message {sequence} of stream {stream}"
         try:
-            body = self._api.ask(jsapi.MESSAGE_DELETE, request, context=context, stream=stream_name(stream))
+            self._api.do(DoneReply, jsapi.MESSAGE_DELETE, request, context=context, stream=stream)
         except ApiError as error:
             # The server uses these codes for other reasons too.
             if error.err_code in _GONE and self._is_gone(stream, sequence):
@@ -213,7 +212,6 @@ class Messages:
                     description=error.description,
                 ) from error
             raise
-        confirm_done(DoneReply.from_server(body, context), context)
 
     def _is_gone(self, stream: str, sequence: int) -> bool:
         try:

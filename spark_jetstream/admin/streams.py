@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.backup import Backup, Progress, backup
-from spark_jetstream.admin.models.base import Page
 from spark_jetstream.admin.models.changes import (
     Difference,
     asked_for,
@@ -17,13 +16,12 @@ from spark_jetstream.admin.models.changes import (
     confirm,
     differences,
     existing_instead,
+    load_or_create,
     named,
-    refuse_difference,
+    planned,
     refuse_impossible,
-    target,
     update_body,
 )
-from spark_jetstream.admin.models.consumers import ConsumerPage
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
 from spark_jetstream.admin.models.streams import (
     Replica,
@@ -32,7 +30,6 @@ from spark_jetstream.admin.models.streams import (
     StreamNamesPage,
     StreamPage,
     StreamSourceInfo,
-    confirm_done,
     replicas,
 )
 from spark_jetstream.admin.restore import Restored, restore
@@ -40,45 +37,10 @@ from spark_jetstream.errors import (
     InsufficientResources,
     OptionError,
     PermissionDenied,
-    ServerBusy,
     StreamExists,
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
-
-P = TypeVar("P", bound=Page)
-L = TypeVar("L", StreamPage, ConsumerPage)
-
-Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
-def pages(model: type[P], ask: Ask, request: Mapping[str, Any], context: str) -> Iterator[P]:
-    """Return the pages of a list, each requested when it is needed; ``ask(body)`` returns a reply.
-
-    What is created or deleted between two requests may be missing, or appear twice.
-    """
-    offset = 0
-    while True:
-        page = model.from_server(ask({**request, **({"offset": offset} if offset else {})}), context)
-        yield page
-        # Not the number of entries: in a cluster the entries of a server that did not answer are missing.
-        following = page.offset + page.limit
-        if following >= page.total or following <= offset:
-            return
-        offset = following
-
-
-def whole_pages(model: type[L], ask: Ask, request: Mapping[str, Any], context: str) -> Iterator[L]:
-    """Return the pages as `pages` does. Raises `ServerBusy` at the end when the server named missing entries."""
-    missing: list[str] = []
-    for page in pages(model, ask, request, context):
-        yield page
-        missing += [f"no server answered for {name}" for name in page.missing]
-        missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
-    if missing:
-        text = f"cannot {context} as a whole: {'; '.join(missing)}"
-        raise ServerBusy(text, code=0, err_code=0, description="")
-
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
@@ -101,8 +63,7 @@ class Streams:
     def names(self, subject: str | None = None) -> Iterator[str]:
         """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
         request, context = _listed(subject)
-        ask = partial(self._api.ask, jsapi.STREAM_NAMES, context=context)
-        for page in pages(StreamNamesPage, ask, request, context):
+        for page in self._api.pages(StreamNamesPage, jsapi.STREAM_NAMES, request, context=context):
             yield from page.streams
 
     def infos(self, subject: str | None = None) -> Iterator[StreamInfo]:
@@ -112,23 +73,19 @@ class Streams:
             ServerBusy: At the end, when servers of a cluster did not answer for some streams, which it names.
         """
         request, context = _listed(subject)
-        ask = partial(self._api.ask, jsapi.STREAM_LIST, context=context)
-        for page in whole_pages(StreamPage, ask, request, context):
+        for page in self._api.whole_pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
             yield from page.streams
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
         """Return configuration and state of a stream; with ``deleted`` the missing sequences too."""
-        context = f"look at stream {name}"
         request = {"deleted_details": True} if deleted else None
-        body = self._api.ask(jsapi.STREAM_INFO, request, context=context, stream=stream_name(name))
-        return StreamInfo.from_server(body, context)
+        return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=f"look at stream {name}", stream=name)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
         """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request."""
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
-        ask = partial(self._api.ask, jsapi.STREAM_INFO, context=context, stream=stream_name(name))
-        for page in pages(StreamInfo, ask, request, context):
+        for page in self._api.pages(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name):
             yield from sorted(page.state.subjects.items())
 
     def replicas(self, name: str) -> tuple[Replica, ...]:
@@ -159,16 +116,16 @@ class Streams:
         self._api.need_for(wanted, context)
         self._check_origin(wanted)
         try:
-            body = self._api.ask(jsapi.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
+            info = self._api.reply(StreamInfo, jsapi.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
-            existing = self._existing(wanted)
-            if existing is None:
-                raise
-            return existing
+            with contextlib.suppress(StreamNotFound, PermissionDenied):
+                existing = self.load(wanted.name)
+                if not differences(wanted, existing.config):
+                    return existing
+            raise
         except StreamExists as error:
             return existing_instead(error, wanted, lambda: self.load(wanted.name))
-        info = StreamInfo.from_server(body, context)
         confirm(wanted, info.config, f"stream {wanted.name} was created")
         return info
 
@@ -183,14 +140,6 @@ class Streams:
             return
         if not allowed:
             raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
-
-    def _existing(self, wanted: StreamConfig) -> StreamInfo | None:
-        """Return the stream if it exists with this configuration."""
-        try:
-            info = self.load(wanted.name)
-        except (StreamNotFound, PermissionDenied):
-            return None
-        return None if differences(wanted, info.config) else info
 
     def load_or_create(
         self,
@@ -214,23 +163,17 @@ class Streams:
                 `create` raises.
         """
         wanted = self._wanted(name, config, fields)
-        try:
-            info = self.load(wanted.name)
-        except StreamNotFound:
-            try:
-                return self.create(wanted)
-            except StreamExists:
-                # Another client was faster.
-                info = self.load(wanted.name)
-        refuse_difference(wanted, info.config, f"stream {wanted.name}", given_only=given_only)
-        return info
+        what = f"stream {wanted.name}"
+        return load_or_create(
+            wanted, what, lambda: self.load(wanted.name), lambda: self.create(wanted), given_only=given_only
+        )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change.
 
         Each difference says why the server would refuse it (``refused``), and what else it would cause (``risk``).
         """
-        return self._planned(name, changes, fields)[2]
+        return planned(self.load(name).config, changes, fields, f"stream {name}")[1]
 
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Change a stream; return what was changed. Changes of another client at the same time may be undone.
@@ -245,15 +188,15 @@ class Streams:
             JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
                 the server is too old for a field, or ignored one.
         """
-        wanted, actual, changed_fields = self._planned(name, changes, fields)
+        actual = self.load(name).config
+        wanted, changed_fields = planned(actual, changes, fields, f"stream {name}")
         refuse_impossible(changed_fields, f"stream {name}")
         if changed_fields:
             context = f"update stream {name}"
             self._api.need_for(wanted, context)
-            body = self._api.ask(
-                jsapi.STREAM_UPDATE, update_body(wanted, actual), context=context, stream=stream_name(name)
-            )
-            confirm(wanted, StreamInfo.from_server(body, context).config, f"stream {name} was updated")
+            body = update_body(wanted, actual)
+            info = self._api.reply(StreamInfo, jsapi.STREAM_UPDATE, body, context=context, stream=name)
+            confirm(wanted, info.config, f"stream {name} was updated")
         return changed_fields
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
@@ -315,14 +258,7 @@ class Streams:
             StreamNotFound: There is no such stream, and ``missing_ok`` is False.
         """
         context = f"delete stream {name}"
-        try:
-            body = self._api.ask(jsapi.STREAM_DELETE, context=context, stream=stream_name(name))
-        except StreamNotFound:
-            if missing_ok:
-                return False
-            raise
-        confirm_done(DoneReply.from_server(body, context), context)
-        return True
+        return self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, missing_ok, context=context, stream=name)
 
     def purge(
         self, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
@@ -347,10 +283,7 @@ class Streams:
             if end < 2:
                 return 0  # the server would take sequence 0 for none, and remove everything
             request = request.changed(seq=end)
-        body = self._api.ask(jsapi.STREAM_PURGE, request.body(), context=context, stream=stream_name(name))
-        reply = PurgeReply.from_server(body, context)
-        confirm_done(reply, context)
-        return reply.purged
+        return self._api.do(PurgeReply, jsapi.STREAM_PURGE, request.body(), context=context, stream=name).purged
 
     # Where it is
 
@@ -364,13 +297,7 @@ class Streams:
             JetStreamError: A server older than 2.11 knows no preference.
         """
         context = f"let the leader of stream {name} step down"
-        body = self._api.ask(
-            jsapi.STREAM_STEP_DOWN,
-            placement(self._api, preferred, context),
-            context=context,
-            stream=stream_name(name),
-        )
-        confirm_done(DoneReply.from_server(body, context), context)
+        self._api.step_down(jsapi.STREAM_STEP_DOWN, preferred, context=context, stream=name)
 
     def remove_peer(self, name: str, server: str) -> None:
         """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
@@ -381,27 +308,11 @@ class Streams:
         context = f"remove server {server} from stream {name}"
         if not server:
             raise OptionError(f"cannot {context}: the server must be named")
-        body = self._api.ask(jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=stream_name(name))
-        confirm_done(DoneReply.from_server(body, context), context)
+        self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")
         return asked_for(StreamConfig, given, own, _what(given, own), self._api.newer)
-
-    def _planned(
-        self, name: str, changes: Config | None, fields: Mapping[str, Any]
-    ) -> tuple[StreamConfig, StreamConfig, list[Difference]]:
-        actual = self.load(name).config
-        wanted = target(actual, changes, fields, f"stream {name}")
-        return wanted, actual, differences(wanted, actual)
-
-
-def placement(api: Api, preferred: str | None, context: str) -> dict[str, Any] | None:
-    """Return the body of a request that lets a leader step down. Raises `JetStreamError` before server 2.11."""
-    if preferred is None:
-        return None
-    api.need(1, f"{context} in favour of {preferred}")
-    return {"placement": {"preferred": preferred}}
 
 
 def _listed(subject: str | None) -> tuple[dict[str, Any], str]:

@@ -22,7 +22,7 @@ from spark_jetstream.schema import arrow_schema
 
 _ACK_PREFIX = np.uint64(int.from_bytes(b"$JS.ACK.", "little"))
 _V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
-_STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 5, 6, 7, 8
+_DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 6, 7, 8
 
 
 class Acks:
@@ -62,6 +62,12 @@ class Acks:
         first = self._token(_CONSUMER_SEQUENCE, slice(0, 1))
         last = self._token(_CONSUMER_SEQUENCE, slice(-1, None))
         return int(first[0]), int(last[0])
+
+    def delivery(self, index: int) -> tuple[int, int, int]:
+        """Of one message: how often it was delivered, its consumer sequence, and how many messages follow it."""
+        row = slice(index, index + 1)
+        deliveries, sequence, pending = (self._token(of, row) for of in (_DELIVERIES, _CONSUMER_SEQUENCE, _PENDING))
+        return int(deliveries[0]), int(sequence[0]), int(pending[0])
 
     def pending(self) -> int:
         """How many messages the consumer still had to deliver after the last of these."""

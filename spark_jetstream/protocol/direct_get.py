@@ -127,9 +127,7 @@ class DirectBatch:
 
     def raw(self) -> Iterator[tuple[bytes, bytes]]:
         """The header block, with the lines that the server added, and the payload of each message, as they came."""
-        frames = self._frames
-        for start, head, size in zip(frames.line_end, frames.head, frames.size, strict=True):
-            yield frames.data[start : start + head], frames.data[start + head : start + size]
+        return self._frames.parts()
 
     def _value(self, line: int) -> pa.BinaryArray:
         start = self._line_ends[line - 1] + 1 + len(_NAMES[line])

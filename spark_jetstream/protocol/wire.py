@@ -99,6 +99,19 @@ class Frames:
         """The messages of a slice with step 1; shares the buffers."""
         return replace(self, **{name: getattr(self, name)[part] for name in _PER_MESSAGE})
 
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """The header block and the payload of each message, as they came."""
+        for start, head, size in zip(self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True):
+            yield self.data[start : start + head], self.data[start + head : start + size]
+
+    def reply_subject(self, index: int) -> str:
+        """The reply subject of one message, or an empty text. Bytes that are not UTF-8 become U+FFFD."""
+        space, dots = int(self.reply[index]), int(self.reply_dots[index])
+        if dots < 0:
+            return ""
+        first, last = self.separators[space] + 1, self.separators[space + dots + 1]
+        return self.lines[first:last].tobytes().decode("utf-8", "replace")
+
 
 _PER_MESSAGE = ("begin", "line_end", "head", "size", "subject_start", "subject_end", "reply", "reply_dots")
 

@@ -20,7 +20,16 @@ from pydantic import ValidationError
 from spark_jetstream.admin.models.base import Model, complaint, readable
 from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.streams import RePublish, StreamConfig, StreamInfo
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    StreamExists,
+    StreamNotFound,
+)
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 
 Case = Callable[[str, Any, Any], bool]
@@ -424,12 +433,17 @@ def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
     raise OptionError(f"{what}: {said}")
 
 
-def target(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> M:
-    """What an update leads to: a model is all that is wanted, a mapping and ``fields`` are what is to change."""
+def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> tuple[M, list[Difference]]:
+    """What an update leads to, and what it changes.
+
+    A model in ``changes`` is all that is wanted; a mapping and ``fields`` are what is to change.
+    """
     wanted = _configuration(type(actual), changes, what)
     if isinstance(wanted, Mapping):
-        return changed(actual, {**wanted, **fields}, what)
-    return asked_for(type(actual), wanted, fields, what)
+        target = changed(actual, {**wanted, **fields}, what)
+    else:
+        target = asked_for(type(actual), wanted, fields, what)
+    return target, differences(target, actual)
 
 
 def refuse_impossible(found: Sequence[Difference], what: str) -> None:
@@ -439,11 +453,34 @@ def refuse_impossible(found: Sequence[Difference], what: str) -> None:
         raise JetStreamError(f"cannot update {what}: {'; '.join(refused)}")
 
 
+def load_or_create(
+    wanted: Model, what: str, load: Callable[[], Info], create: Callable[[], Info], *, given_only: bool
+) -> Info:
+    """Return what exists, else what ``create`` makes. Raises `JetStreamError` when what exists differs."""
+    try:
+        info = load()
+    except (StreamNotFound, ConsumerNotFound):
+        try:
+            return create()
+        except ApiError as error:
+            if not already_exists(error):
+                raise
+            # Another client was faster.
+            info = load()
+    refuse_difference(wanted, info.config, what, given_only=given_only)
+    return info
+
+
 def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bool) -> None:
     """Raise `JetStreamError` with all in which what is there is not as wanted."""
-    found = differences(wanted, actual, given_only=given_only)
-    if found:
-        raise JetStreamError(f"{what} exists with another configuration (there -> asked for): {_listed(found)}")
+    differing = differences(wanted, actual, given_only=given_only)
+    if differing:
+        raise JetStreamError(f"{what} exists with another configuration (there -> asked for): {_listed(differing)}")
+
+
+def already_exists(error: ApiError) -> bool:
+    """Whether the server refused to create a stream or consumer because one of that name exists."""
+    return isinstance(error, StreamExists) or error.err_code == jsapi.CONSUMER_EXISTS
 
 
 def existing_instead(error: ApiError, wanted: Model, load: Callable[[], Info]) -> Info:

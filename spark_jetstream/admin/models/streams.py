@@ -28,8 +28,6 @@ from spark_jetstream.admin.models.base import (
     Volume,
     without_server_metadata,
 )
-from spark_jetstream.admin.models.messages import DoneReply, PurgeReply
-from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Size, Span, Text, Whole
 from spark_jetstream.protocol.subjects import subjects_overlap
@@ -541,9 +539,3 @@ def replicas(cluster: ClusterInfo | None) -> tuple[Replica, ...]:
         for peer in sorted(cluster.replicas, key=lambda peer: peer.name)
     )
     return (*leader, *others)
-
-
-def confirm_done(reply: DoneReply | PurgeReply, context: str) -> None:
-    """Raise `JetStreamError` when a reply does not say that it was done."""
-    if not reply.success:
-        raise JetStreamError(f"cannot {context}: the server does not say that it was done")
