@@ -172,8 +172,8 @@ class Bucket:
             KeyNotFound: The bucket has no revision of the key.
         """
         subject = f"{self._place.subjects}.{_key(key)}"
-        messages = watch(self._api, self._stream, [subject])
-        revisions = [entry_of(self.name, message) for message in iter(lambda: next(messages), None)]
+        messages = watch(self._api, self._stream, [subject], follow=False)
+        revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
             raise KeyNotFound(
                 f"cannot get the history of key {key} of bucket {self.name}: there is no such key",

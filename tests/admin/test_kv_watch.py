@@ -343,5 +343,7 @@ def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest
         monkeypatch.setattr(pull, "create_reader", behind)
         assert [each.revision for each in bucket.history("a")] == put
         assert next(asked) >= 1
+        asked = itertools.count()
+        assert revisions(bucket.watch(), 3) == [2, 3]
         admin.kv.delete("behind")
     close_all()
