@@ -71,7 +71,7 @@ class DirectProbe:
         return min(_positions(messages), default=None)
 
     def last(self) -> tuple[int, int] | None:
-        """See `Probe.last`."""
+        """See `StreamQuestions.last`."""
         messages = self._for_each(lambda connection, subject: last_message(connection, self._stream, subject))
         return max(_positions(messages), default=None)
 

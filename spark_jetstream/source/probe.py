@@ -26,15 +26,18 @@ class Probe(Protocol):
     def peek(self, first: int) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the first message with a sequence >= ``first``, or None."""
 
-    def last(self) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the last message, or None."""
-
 
 class StreamQuestions(Probe, Protocol):
     """A `Probe` that also knows the state of its stream, and finds messages by time."""
 
     def state(self) -> StreamState:
         """Return what STREAM.INFO says now."""
+
+    def last(self) -> tuple[int, int] | None:
+        """Return sequence and timestamp (ns) of the last message that matches, or None.
+
+        Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
+        """
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
@@ -44,35 +47,24 @@ class StreamQuestions(Probe, Protocol):
 
 
 class CachedProbe:
-    """Asks the probe ``uncached`` each question once, and counts these ``calls``. For one plan: answers grow old."""
+    """Asks the probe ``uncached`` each question once. For one plan: answers grow old."""
 
     def __init__(self, probe: Probe) -> None:
-        self.calls = 0
         self.uncached = probe
         self._pending: dict[int, int] = {}
         self._peek: dict[int, tuple[int, int] | None] = {}
-        self._last: list[tuple[int, int] | None] = []
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`."""
         if first not in self._pending:
-            self.calls += 1
             self._pending[first] = self.uncached.pending(first)
         return self._pending[first]
 
     def peek(self, first: int) -> tuple[int, int] | None:
         """See `Probe.peek`."""
         if first not in self._peek:
-            self.calls += 1
             self._peek[first] = self.uncached.peek(first)
         return self._peek[first]
-
-    def last(self) -> tuple[int, int] | None:
-        """See `Probe.last`."""
-        if not self._last:
-            self.calls += 1
-            self._last.append(self.uncached.last())
-        return self._last[0]
 
 
 class Point(NamedTuple):

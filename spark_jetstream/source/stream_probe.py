@@ -58,7 +58,7 @@ class StreamProbe:
         return self._ask({"start_sequence": first}, look=True).message
 
     def last(self) -> tuple[int, int] | None:
-        """See `Probe.last`."""
+        """See `StreamQuestions.last`."""
         return self._ask({"last": True}, look=True).message
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:

@@ -272,13 +272,5 @@ def test_questions_are_asked_once() -> None:
     for _ in range(3):
         assert [probe.pending(4), probe.pending(6), probe.pending(10)] == [2, 1, 0]
         assert [probe.peek(4), probe.peek(10)] == [(5, timestamp(5)), None]
-        assert probe.last() == (9, timestamp(9))
-    assert probe.calls == stream.calls == 6
+    assert stream.calls == 5
     assert probe.uncached is stream
-
-
-def test_that_there_is_no_message_is_remembered_too() -> None:
-    stream = FakeStream([])
-    probe = CachedProbe(stream)
-    assert [probe.last(), probe.last(), probe.peek(1), probe.peek(1)] == [None] * 4
-    assert stream.calls == 2

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -344,6 +342,18 @@ def test_a_server_that_does_not_come_back(server: NatsServer) -> None:
 # What the stream lost
 
 
+@pytest.mark.parametrize("read_with", ["consumer", "direct"])
+def test_a_filter_that_matches_everything(server: NatsServer, read_with: str) -> None:
+    """A server finds no last message for the filter `>` if the message at the last sequence was deleted."""
+    create(server.url, "S", allow_direct=True)
+    fill(server.url, "S", 20)
+    planner = driver(server.url, subjects=">", readWith=read_with)
+    [(_, end)] = run(planner)
+    fill(server.url, "S", 20)
+    api(server.url, "STREAM.MSG.DELETE.S", {"seq": 40})
+    assert planner_after(planner, end) == list(range(21, 40))
+
+
 def test_a_stream_that_was_created_again(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     create(server.url, "S")
     fill(server.url, "S", 100)
@@ -363,40 +373,6 @@ def test_a_stream_that_was_created_again(server: NatsServer, caplog: pytest.LogC
     assert "failOnDataLoss is false" in caplog.text
 
 
-@pytest.mark.parametrize("reused", [False, True], ids=["shorter", "reused"])
-def test_a_stream_that_lost_its_tail(tmp_path: Path, reused: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A power failure before the flush: the store as it was earlier, and perhaps other messages behind it."""
-    store, kept = tmp_path / "store", tmp_path / "kept"
-    with NatsServer(store_dir=store) as server:
-        create(server.url, "S", storage="file")
-        fill(server.url, "S", 60)
-        server.stop()
-        shutil.copytree(store, kept)
-        server.start()
-        fill(server.url, "S", 40)
-        running = driver(server.url)
-        [(_, end)] = run(running)
-        server.stop()
-        shutil.rmtree(store)
-        shutil.copytree(kept, store)
-        server.start()
-        if reused:
-            fill(server.url, "S", 70)
-        said = "gave its sequences to other messages" if reused else "read up to sequence 100, and now ends at 60"
-        # Both the driver that saw it and one that starts anew notice.
-        for planner in (running, driver(server.url)):
-            with pytest.raises(DataLossError, match=f"stream S lost its tail.*{said}"):
-                planner.latest(end, limited=True)
-        going_on = driver(server.url, failOnDataLoss="false")
-        [batch] = run(going_on, end, batches=1)
-        # The batch that notices it reads nothing of the stream, whoever plans it.
-        assert going_on.ranges(*batch) == driver(server.url, failOnDataLoss="false").ranges(*batch) == []
-        if not reused:
-            fill(server.url, "S", 70)
-        assert planner_after(going_on, batch[1]) == list(range(61, 131))
-        assert "lost its tail" in caplog.text
-
-
 def test_messages_that_make_way_for_newer_ones_are_not_lost(server: NatsServer) -> None:
     create(server.url, "S", max_msgs_per_subject=1)
     fill(server.url, "S", 100, lambda i: str(i % 10))
@@ -413,39 +389,6 @@ def test_the_warning_of_an_interest_stream_is_logged_once(server: NatsServer, ca
     planner.initial()
     planner.initial()
     assert caplog.text.count("stream HELD keeps messages only as long as its consumers are interested") == 1
-
-
-# Questions
-
-
-def test_questions_to_a_stream(server: NatsServer) -> None:
-    wanted = sparse(server.url, consumer_limits={"inactive_threshold": 1_000_000_000})
-
-    def view(*filters: str) -> StreamProbe:
-        given = driver(server.url).options.connection
-        return StreamProbe(Requests(lambda _: connect(given), 5.0), "S", filters)
-
-    every, rare, both, none = view(), view("S.rare"), view("S.rare", "S.often.1"), view("S.none")
-    assert [each.pending(1) for each in (every, rare, both, none)] == [3000, 60, len(matching(3000, ",S.often.1")), 0]
-    assert [each.pending(2000) for each in (every, rare)] == [1001, sum(sequence >= 2000 for sequence in wanted)]
-    assert [each.pending(3001) for each in (every, rare)] == [0, 0]
-    with Publisher(server.url) as publisher:
-        for asked, sequence in (
-            (every.peek(70), 70),
-            (rare.peek(59), 108),
-            (rare.last(), wanted[-1]),
-            (every.last(), 3000),
-        ):
-            assert asked is not None
-            assert asked[0] == sequence
-            stored = publisher.api("STREAM.MSG.GET.S", {"seq": sequence})["message"]["time"]
-            assert asked[1] == parse_time(stored)
-            assert every.first_after(asked[1]) == asked
-    last = both.last()
-    assert last is not None
-    assert last[0] == matching(3000, ",S.often.1")[-1]
-    assert (none.peek(1), none.last(), rare.peek(wanted[-1] + 1)) == (None, None, None)
-    assert every.first_after(last[1] + 10**12) is None
 
 
 def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit(server: NatsServer) -> None:

@@ -37,10 +37,6 @@ class FakeStream:
         at = bisect_left(self.matching, first)
         return (self.matching[at], timestamp(self.matching[at])) if at < len(self.matching) else None
 
-    def last(self) -> tuple[int, int] | None:
-        self.calls += 1
-        return (self.matching[-1], timestamp(self.matching[-1])) if self.matching else None
-
 
 class MovingStream(FakeStream):
     """Changes before each answer: messages are published behind it, and with ``removes`` some go anywhere."""
@@ -65,10 +61,6 @@ class MovingStream(FakeStream):
     def peek(self, first: int) -> tuple[int, int] | None:
         self._move()
         return super().peek(first)
-
-    def last(self) -> tuple[int, int] | None:
-        self._move()
-        return super().last()
 
 
 def evenly(width: int, step: int) -> list[int]:

@@ -16,12 +16,15 @@ from spark_jetstream.protocol.columns import Delivered, Messages
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
+from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
 from tests.support.publish import Message, Publisher
 
 #: Short times, so that a test that waits for one of them ends soon; long enough for a busy machine.
 QUICK = {"connectTimeout": "3s", "requestTimeout": "3s", "retryTimeout": "30s"}
 SETTINGS = PullSettings(batch=500, max_bytes=1 << 20, expires=1.0, retry_timeout=30.0, fail_on_data_loss=True)
+COUNT = 3000
+ALL = list(range(1, COUNT + 1))
 
 
 def options(url: str, **given: str) -> ConnectionOptions:
@@ -55,12 +58,26 @@ def consumers(url: str, stream: str) -> list[str]:
     return list(api(url, f"CONSUMER.NAMES.{stream}").get("consumers") or [])
 
 
+def delete_consumers(url: str, stream: str = "S") -> None:
+    """Delete all consumers of the stream."""
+    for name in consumers(url, stream):
+        api(url, f"CONSUMER.DELETE.{stream}.{name}")
+
+
 def part_of(url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any) -> SequenceRange:
     """A range of the stream as planning would make it now: without filters, to the end, and counted."""
     info = api(url, f"STREAM.INFO.{stream}")
     end = info["state"]["last_seq"] + 1 if end is None else end
     plain = {"stream": stream, "first": first, "end": end, "count": end - first, "created": info["created"]}
     return SequenceRange(**{**plain, **fields})
+
+
+def replicated(cluster: NatsCluster, stream: str) -> SequenceRange:
+    """A stream with three replicas and `COUNT` messages, all of it."""
+    create(cluster.url, stream, num_replicas=3, storage="file", allow_direct=True)
+    cluster.wait_ready()
+    fill(cluster.urls[cluster.leader_of(stream)], stream, COUNT)
+    return part_of(cluster.url, stream)
 
 
 def pulls(

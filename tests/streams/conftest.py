@@ -1,0 +1,49 @@
+"""One server for the tests of a module, with a stream that each of them finds whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.proxy import WireProxy
+from tests.support.reading import COUNT, api, create, fill
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[NatsServer]:
+    """A server without streams."""
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: NatsServer, no_connection_left: None) -> NatsServer:
+    """A server with nothing but the stream S of `COUNT` messages, on disk, that answers direct gets."""
+    if not running.running:
+        running.start()
+    streams = {info["config"]["name"]: info for info in api(running.url, "STREAM.LIST").get("streams") or []}
+    whole = {"messages": COUNT, "first_seq": 1, "last_seq": COUNT, "consumer_count": 0}
+    for name, info in streams.items():
+        if name != "S" or not info["config"].get("allow_direct") or not whole.items() <= info["state"].items():
+            api(running.url, f"STREAM.DELETE.{name}")
+            streams[name] = {}
+    if not streams.get("S"):
+        create(running.url, "S", storage="file", allow_direct=True)
+        fill(running.url, "S", COUNT)
+    return running
+
+
+@pytest.fixture
+def proxy(server: NatsServer) -> Iterator[WireProxy]:
+    """Between the reader and the server."""
+    with WireProxy(server.url) as between:
+        yield between
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NatsCluster]:
+    """Three servers."""
+    with NatsCluster() as running:
+        yield running

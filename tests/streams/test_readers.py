@@ -1,0 +1,504 @@
+"""`read_range` and `read_direct` against the real server, while the wire, the server and the stream are broken under
+them.
+
+Both have one contract: whatever happens, a range gives its messages in order and each once, or an error that says what
+is gone.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
+from spark_jetstream.errors import DataLossError, OutageError, PermissionDenied
+from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.direct_probe import DirectProbe
+from spark_jetstream.source.stream_probe import StreamProbe
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.proxy import WireProxy
+from tests.support.reading import (
+    ALL,
+    COUNT,
+    SETTINGS,
+    api,
+    collect,
+    consumers,
+    create,
+    delete_consumers,
+    direct,
+    fill,
+    options,
+    part_of,
+    pulls,
+    replicated,
+    sequences,
+    some,
+    wait_until,
+)
+
+Read = Callable[..., Iterator[Messages]]
+
+SMALL = replace(SETTINGS, batch=100)
+
+
+@pytest.fixture(params=[pulls, direct], ids=["consumer", "direct"])
+def read(request: pytest.FixtureRequest) -> Read:
+    """The reader."""
+    reader: Read = request.param
+    return reader
+
+
+# Nothing goes wrong
+
+
+def test_a_range_ends_where_it_ends(read: Read, server: NatsServer) -> None:
+    assert sequences(read(server.url, part_of(server.url, "S"))) == ALL
+    assert sequences(read(server.url, part_of(server.url, "S", 100, 1101))) == ALL[99:1100]
+    assert sequences(read(server.url, part_of(server.url, "S", 100, 101))) == [100]
+    assert sequences(read(server.url, part_of(server.url, "S", 100, 100))) == []
+    assert sequences(read(server.url, part_of(server.url, "S", 2999, 9999, count=2))) == [2999, 3000]
+
+
+def test_messages_published_behind_a_range_do_not_come(read: Read, server: NatsServer) -> None:
+    messages = read(server.url, part_of(server.url, "S"))
+    first = some(messages)
+    fill(server.url, "S", 500)
+    assert first + sequences(messages) == ALL
+
+
+@pytest.mark.parametrize("subjects", [("G.even",), ("G.even", "G.third"), ("*.even",), ("G.none",)], ids=str)
+def test_filters(read: Read, server: NatsServer, subjects: tuple[str, ...]) -> None:
+    create(server.url, "G", allow_direct=True)
+    fill(server.url, "G", 600, lambda i: ("even", "odd", "third")[i % 3])
+    residues = {"G.even": 0, "*.even": 0, "G.third": 2}
+    wanted = [i + 1 for i in range(600) if i % 3 in {residues.get(subject) for subject in subjects}]
+    whole = part_of(server.url, "G", subjects=subjects)
+    settings = replace(SETTINGS, batch=70)
+    # The last match of a piece may lie before its end, with or without messages behind it.
+    for first, end in ((1, 601), (1, 300), (300, 599), (599, 601)):
+        inside = [sequence for sequence in wanted if first <= sequence < end]
+        for count in (len(inside), None):
+            part = replace(whole, first=first, end=end, count=count)
+            assert sequences(read(server.url, part, settings)) == inside
+
+
+def test_a_count_that_is_too_low_hides_nothing(read: Read, server: NatsServer) -> None:
+    for count in (None, 0, 1, COUNT - 1):
+        assert sequences(read(server.url, part_of(server.url, "S", count=count))) == ALL
+
+
+def test_one_message_for_each_request(read: Read, server: NatsServer) -> None:
+    assert sequences(read(server.url, part_of(server.url, "S", 1, 101), replace(SETTINGS, batch=1))) == ALL[:100]
+
+
+def test_messages_larger_than_the_bytes_of_a_request(read: Read, server: NatsServer) -> None:
+    sizes = [10, 400_000, 10, 10, 900_000, *[300_000] * 4, 10]
+    create(server.url, "LARGE", allow_direct=True)
+    for size in sizes:
+        fill(server.url, "LARGE", 1, size=size)
+    part = part_of(server.url, "LARGE")
+    found = list(read(server.url, part, replace(SETTINGS, max_bytes=64 * 1024)))
+    assert sequences(found) == list(range(1, len(sizes) + 1))
+    assert [len(data) for messages in found for data in messages.payloads().to_pylist()] == sizes
+
+
+def test_requests_bounded_by_bytes(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    fill(server.url, "S", 1, size=500_000)
+    part = part_of(server.url, "S")
+    assert sequences(read(proxy.url, part, replace(SETTINGS, batch=10_000, max_bytes=5000))) == [*ALL, COUNT + 1]
+    if read is direct:
+        assert 5 < proxy.client_bytes.count(b"DIRECT.GET") < 100
+
+
+@pytest.mark.full
+def test_many_ranges_at_the_same_time(read: Read, server: NatsServer) -> None:
+    whole = part_of(server.url, "S")
+    parts = [replace(whole, first=first, end=first + 300, count=300) for first in range(1, COUNT, 300)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda part: sequences(read(server.url, part, replace(SETTINGS, batch=40))), parts))
+    assert list(chain(*found)) == ALL
+
+
+# The wire
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        0,
+        900,
+        60_001,
+        *(pytest.param(at, marks=pytest.mark.full) for at in (1, 150, 700, 2_000, 5_000, 200_000, 400_000)),
+    ],
+)
+def test_a_connection_cut_in_mid_read(read: Read, server: NatsServer, proxy: WireProxy, position: int) -> None:
+    part = part_of(server.url, "S")
+    assert sequences(read(proxy.url, replace(part, end=2, count=1))) == [1]  # the connection is there
+    cut = proxy.cut_after(position) if position else None
+    if cut is None:
+        proxy.cut()
+    assert sequences(read(proxy.url, part)) == ALL
+    assert cut is None or cut.is_set()
+    wait_until(lambda: not consumers(server.url, "S"), "the consumer's end")
+
+
+@pytest.mark.full
+def test_a_connection_cut_again_and_again(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    found: list[int] = []
+    cut, cuts = proxy.cut_after(30_000), 0
+    for messages in read(proxy.url, part_of(server.url, "S"), SMALL):
+        found += messages.sequences.tolist()
+        if cut.is_set():
+            cut, cuts = proxy.cut_after(70_000), cuts + 1
+    assert found == ALL
+    assert cuts >= 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("idle", [False, True], ids=["in mid-read", "idle"])
+def test_a_wire_that_is_silent(read: Read, server: NatsServer, proxy: WireProxy, idle: bool) -> None:
+    if idle:
+        assert sequences(read(proxy.url, part_of(server.url, "S"))) == ALL
+    messages = read(proxy.url, part_of(server.url, "S"), SMALL)
+    found = [] if idle else some(messages)
+    before = proxy.connections
+    proxy.stall()
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(sequences, messages)
+        proxy.wait(lambda: proxy.connections > before, 20)  # the client has given its connection up
+        proxy.unstall()
+        assert found + rest.result(60) == ALL
+
+
+@pytest.mark.full
+def test_a_wire_that_stays_silent(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    messages = read(proxy.url, part_of(server.url, "S"), replace(SMALL, retry_timeout=1.0))
+    found = some(messages)
+    proxy.stall()
+    began = time.monotonic()
+    with pytest.raises(OutageError, match="retryTimeout"):
+        collect(messages, found)
+    assert time.monotonic() - began < 15
+    assert found == ALL[: len(found)]
+
+
+@pytest.mark.full
+def test_retry_timeout_begins_anew_with_every_message(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    messages = read(proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=50, retry_timeout=3.0))
+    began = time.monotonic()
+    found = some(messages)
+    wait_until(lambda: time.monotonic() - began > 3.5, "the end of the patience there was at the beginning")
+    found += some(messages)
+    stalled = proxy.connections
+    proxy.stall()
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(sequences, messages)
+        proxy.wait(lambda: proxy.connections > stalled, 20)
+        proxy.unstall()
+        assert found + rest.result(60) == ALL
+
+
+@pytest.mark.parametrize("lost", [0, 1, 1500, COUNT - 1])
+def test_a_message_lost_on_the_wire(read: Read, server: NatsServer, proxy: WireProxy, lost: int) -> None:
+    proxy.drop_frames(b"\r\n%d." % lost)
+    assert sequences(read(proxy.url, part_of(server.url, "S"))) == ALL
+    assert proxy.dropped == 1
+    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == (0 if read is direct else 2)
+
+
+def test_a_message_that_comes_twice(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    left = [b"\r\n2222.", b"\r\n777."]
+
+    def twice(frame: bytes) -> bytes:
+        if not left or left[-1] not in frame:
+            return frame
+        left.pop()
+        return frame * 2
+
+    proxy.drop(twice)
+    assert sequences(read(proxy.url, part_of(server.url, "S"))) == ALL
+    assert not left
+
+
+def test_garbage_on_the_wire(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    garbage = [b"MSG S.a 99999 nonsense\r\n", b"\x00\xff garbage\r\n", b"MSG S.a 1 3\r\nabcd\r\n"]
+    reasons = (b"Slow Consumer", b"Stale Connection", b"Maximum Connections Exceeded")
+    left = garbage + [b"-ERR '%s'\r\n" % reason for reason in reasons]
+    expected = len(left) + 1
+
+    def spoil(frame: bytes) -> bytes:
+        # Once on each connection: no one reads what follows on a connection that is being closed.
+        spoiled = left and proxy.connections == expected - len(left) and b"00." in frame
+        return left.pop() + frame if spoiled else frame
+
+    proxy.drop(spoil)
+    assert sequences(read(proxy.url, part_of(server.url, "S"))) == ALL
+    assert not left
+    assert proxy.connections == expected
+
+
+# The server
+
+
+def away(server: NatsServer) -> None:
+    """Kill the server for a while."""
+    server.kill()
+    threading.Timer(1.0, server.start).start()
+
+
+def frozen(server: NatsServer) -> None:
+    """Freeze the server for a while."""
+    server.pause()
+    threading.Timer(2.5, server.resume).start()
+
+
+def killed(server: NatsServer) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize(
+    "how", [killed, *(pytest.param(how, marks=pytest.mark.full) for how in (NatsServer.restart, away, frozen))]
+)
+def test_a_server_that_comes_back(read: Read, server: NatsServer, how: Callable[[NatsServer], object]) -> None:
+    messages = read(server.url, part_of(server.url, "S"), SMALL)
+    found = some(messages)
+    how(server)
+    assert found + sequences(messages) == ALL
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_outage_longer_than_retry_timeout(read: Read, server: NatsServer, begun: bool) -> None:
+    where = options(server.url, connectTimeout="1s", requestTimeout="1s")
+    messages = read(where, part_of(server.url, "S"), replace(SMALL, retry_timeout=0.8))
+    found = some(messages) if begun else []
+    server.stop()
+    began = time.monotonic()
+    with pytest.raises(OutageError, match=r"for 0.8 s \(option retryTimeout\): .*127\.0\.0\.1") as caught:
+        collect(messages, found)
+    assert 0.7 < time.monotonic() - began < 5
+    assert f"stream S at sequence {len(found) + 1} " in str(caught.value)
+    assert found == ALL[: len(found)]
+
+
+def test_an_outage_without_any_patience(read: Read, server: NatsServer, proxy: WireProxy) -> None:
+    messages = read(proxy.url, part_of(server.url, "S"), replace(SMALL, retry_timeout=0))
+    some(messages)
+    proxy.cut()
+    with pytest.raises(OutageError, match="retryTimeout"):
+        sequences(messages)
+
+
+# Permissions
+
+NEEDED = {
+    pulls: ["STREAM.INFO.S", "CONSUMER.CREATE.S.>", "CONSUMER.MSG.NEXT.S.*", "CONSUMER.DELETE.S.*"],
+    direct: ["STREAM.INFO.S", "STREAM.MSG.GET.S", "DIRECT.GET.S"],
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[NatsServer]:
+    """A server with a user for each permission that a reader needs, who lacks that one, and one who lacks none."""
+    users = []
+    for read, needed in NEEDED.items():
+        for at in range(5):
+            allowed = ", ".join(f'"$JS.API.{subject}"' for subject in [*needed[:at], *needed[at + 1 :]])
+            permissions = f"permissions: {{ publish: [{allowed}], subscribe: [_INBOX_r.>] }}"
+            users.append(f"{{ user: {read.__name__}-{at}, password: p, {permissions} }}")
+    with NatsServer(
+        config=f"authorization {{ users: [{{ user: admin, password: p }}, {', '.join(users)}] }}"
+    ) as server:
+        admin = server.url.replace("//", "//admin:p@")
+        create(admin, "S", allow_direct=True)
+        fill(admin, "S", 700)
+        # The last message is gone, so only the leader can say that the range is complete.
+        api(admin, "STREAM.MSG.DELETE.S", {"seq": 700, "no_erase": True})
+        yield server
+
+
+@pytest.mark.parametrize("lacks", [0, 1, 2, None])
+def test_the_permissions_of_a_reader(read: Read, guarded: NatsServer, lacks: int | None) -> None:
+    admin = guarded.url.replace("//", "//admin:p@")
+    name = f"{read.__name__}-{4 if lacks is None else lacks}"
+    reader = options(guarded.url.replace("//", f"//{name}:p@"), inboxPrefix="_INBOX_r")
+    messages = read(reader, part_of(admin, "S", count=699))
+    if lacks is None:
+        assert sequences(messages) == ALL[:699]
+        probe = (DirectProbe if read is direct else StreamProbe)(Requests(lambda _: connect(reader), 5.0), "S", ())
+        assert (probe.pending(1), probe.pending(700), probe.state().messages) == (699, 0, 699)
+        assert [message and message[0] for message in (probe.peek(9), probe.peek(700))] == [9, None]
+        wait_until(lambda: not consumers(admin, "S"), "the consumer's end")
+        return
+    subject = f"$JS.API.{NEEDED[read][lacks]}".rstrip("*>")
+    began = time.monotonic()
+    with pytest.raises(PermissionDenied, match=re.escape(subject)) as caught:
+        sequences(messages)
+    assert time.monotonic() - began < 2
+    assert str(caught.value.subject).startswith(subject)
+    if "STREAM.MSG.GET" in subject:
+        assert "readWith=direct" in str(caught.value)
+
+
+# The stream
+
+
+def lose(messages: Iterator[Messages]) -> tuple[list[int], str]:
+    """What came before the loss, and the text of the error."""
+    found: list[int] = []
+    with pytest.raises(DataLossError) as caught:
+        collect(messages, found)
+    text = str(caught.value)
+    assert re.search(r"\bstream S\b", text)
+    assert "failOnDataLoss" in text
+    return found, text
+
+
+def recreate(url: str) -> None:
+    """Delete the stream and make it again, with as many messages."""
+    delete(url)
+    create(url, "S", allow_direct=True)
+    fill(url, "S", COUNT)
+
+
+def delete(url: str) -> None:
+    """Delete the stream."""
+    api(url, "STREAM.DELETE.S")
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["in-mid-read", "before"])
+@pytest.mark.parametrize("change", [delete, recreate])
+def test_a_stream_that_is_gone(read: Read, server: NatsServer, change: Callable[[str], None], begun: bool) -> None:
+    messages = read(server.url, part_of(server.url, "S"), SMALL)
+    found = some(messages) if begun else []
+    change(server.url)
+    more, text = lose(messages)
+    found += more
+    assert found == ALL[: len(found)]
+    assert len(found) <= 300
+    assert ("created again" if change is recreate else "was deleted while") in text
+    assert f"sequences {1 if read is direct else len(found) + 1} to {COUNT}" in text
+
+
+@pytest.mark.parametrize("change", [delete, recreate])
+def test_a_stream_that_is_gone_and_may_be(
+    read: Read, server: NatsServer, change: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = read(server.url, part_of(server.url, "S"), replace(SMALL, fail_on_data_loss=False))
+    found = some(messages)
+    change(server.url)
+    found += sequences(messages)
+    # Nothing of the stream that took its place comes: its messages have the same sequences.
+    assert found == ALL[: len(found)]
+    assert len(found) <= 300
+    assert "stream S was deleted" in caplog.text
+
+
+#: What goes, as purges and as deletions.
+LOSSES: dict[str, tuple[dict[str, int] | None, tuple[int, ...]]] = {
+    "everything": ({"seq": COUNT + 6}, ()),
+    "the head": ({"seq": 1001}, ()),
+    "some": (None, (1500, 1501, 2000)),
+    "the last": (None, (COUNT,)),
+}
+
+
+@pytest.mark.parametrize("followed", [True, False], ids=["followed", "last"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_messages_removed_after_planning(
+    read: Read, server: NatsServer, loss: str, followed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = part_of(server.url, "S")
+    purge, deleted = LOSSES[loss]
+    if followed:
+        fill(server.url, "S", 10)
+    if purge is not None:
+        api(server.url, "STREAM.PURGE.S", purge)
+    for sequence in deleted:
+        api(server.url, "STREAM.MSG.DELETE.S", {"seq": sequence, "no_erase": True})
+    left = [sequence for sequence in ALL if sequence not in deleted and (purge is None or sequence >= purge["seq"])]
+    gone = f"{COUNT - len(left)} of {COUNT} messages of stream S"
+
+    found, text = lose(read(server.url, part))
+    assert found == left
+    assert text.startswith(f"{gone}, sequences 1 to {COUNT}, were removed")
+    # Not an outage, so no patience is needed; and no loss where no number was promised.
+    assert sequences(read(server.url, part, replace(SETTINGS, fail_on_data_loss=False, retry_timeout=0))) == left
+    assert gone in caplog.text
+    assert sequences(read(server.url, replace(part, count=None))) == left
+
+
+# A cluster
+
+
+@pytest.mark.full
+def test_a_leader_that_steps_down(read: Read, cluster: NatsCluster) -> None:
+    stream = f"STEP-{read.__name__}"
+    found: list[int] = []
+    for number, messages in enumerate(read(cluster.url, replicated(cluster, stream), SMALL)):
+        found += messages.sequences.tolist()
+        if number in {1, 5}:
+            cluster.leader_of(stream)  # without a leader nobody answers
+            api(cluster.url, f"STREAM.LEADER.STEPDOWN.{stream}")
+    assert found == ALL
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("whose", ["the stream's leader", "the consumer's server"])
+def test_a_server_of_a_cluster_that_dies(read: Read, cluster: NatsCluster, whose: str) -> None:
+    stream = f"DIES-{read.__name__}-{whose[4]}"
+    messages = read(cluster.url, replicated(cluster, stream), SMALL)
+    found = some(messages)
+    victim = cluster.leader_of(stream)
+    for consumer in consumers(cluster.url, stream) if "consumer" in whose else []:
+        serving = api(cluster.url, f"CONSUMER.INFO.{stream}.{consumer}")["cluster"]["leader"]
+        [victim] = [at for at, each in enumerate(cluster.servers) if each.name == serving]
+    cluster.kill(victim)
+    try:
+        found += sequences(messages)
+    finally:
+        cluster.restart(victim)
+    assert found == ALL
+
+
+# All at once
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 6))])
+def test_any_sequence_of_faults(read: Read, server: NatsServer, proxy: WireProxy, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def spoil(frame: bytes) -> bytes:
+        if not (b"$JS.ACK" in frame or b"Nats-Last-Sequence" in frame) or chance.random() > 0.002:
+            return frame
+        return chance.choice([b"", frame * 2, b"junk\r\n" + frame])
+
+    proxy.drop(spoil)
+    faults: list[Callable[[], object]] = [
+        proxy.cut,
+        lambda: proxy.cut_after(chance.randrange(1, 20_000)),
+        lambda: delete_consumers(server.url),
+        server.restart,
+        lambda: fill(server.url, "S", 3),
+    ]
+    first = chance.randrange(1, 500)
+    subjects: tuple[str, ...] = chance.choice([(), ("S.*",), ("S.a", "S.b")])
+    part: SequenceRange = part_of(server.url, "S", first, subjects=subjects)
+    settings = replace(SETTINGS, batch=chance.choice([50, 200, 1000]), max_bytes=chance.choice([8192, 1 << 20]))
+    found: list[int] = []
+    for messages in read(proxy.url, part, settings):
+        found += messages.sequences.tolist()
+        if chance.random() < 0.15:
+            chance.choice(faults)()
+    assert found == ALL[first - 1 :]
