@@ -47,7 +47,7 @@ class _SharedOption:
     @property
     def parameter(self) -> inspect.Parameter:
         """The option as a parameter of a function."""
-        how = typer.Option(*self.flags, help=self.help, rich_help_panel=_PANEL, show_default=False)
+        how = typer.Option(*self.flags, help=self.help, rich_help_panel=_PANEL)
         annotation = Annotated[bool | None, how] if self.kind is bool else Annotated[str | None, how]
         return inspect.Parameter(self.option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -76,11 +76,7 @@ _MORE = inspect.Parameter(
     annotation=Annotated[
         list[str] | None,
         typer.Option(
-            "--option",
-            "-o",
-            help="Any connection option of docs/options.md, as name=value.",
-            rich_help_panel=_PANEL,
-            show_default=False,
+            "--option", "-o", help="Any connection option of docs/options.md, as name=value.", rich_help_panel=_PANEL
         ),
     ],
 )
@@ -88,7 +84,7 @@ _AS_JSON = inspect.Parameter(
     "as_json",
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)],
+    annotation=Annotated[bool, typer.Option("--json", help="Print JSON.")],
 )
 _CONTEXT = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 SHARED = (_AS_JSON, *(option.parameter for option in CONNECTING), _MORE)

@@ -68,17 +68,12 @@ DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}
 
 Preferred = Annotated[str | None, typer.Option(help="The server that should lead (server 2.11).")]
 
-Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.", show_default=False)
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.")]
 
 ConfigFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Fields from a JSON or YAML file; options win over it.", show_default=False
-    ),
+    str | None, typer.Option("--config", metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")
 ]
 
 

@@ -38,9 +38,7 @@ def measure(
     delivery: Annotated[
         Literal["deduplicated", "at-least-once"], typer.Option(help="Option delivery of the sink.")
     ] = "deduplicated",
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Option fetchBatch of the source.", show_default=False)
-    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Option fetchBatch of the source.")] = None,
     direct: Annotated[bool, typer.Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
     single: Annotated[int, typer.Option(min=0, help="How many messages are published one at a time.")] = 1000,
     stream: Annotated[

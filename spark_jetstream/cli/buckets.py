@@ -22,9 +22,9 @@ from spark_jetstream.protocol.units import Bytes, Nanoseconds
 T = TypeVar("T")
 
 NewBucket = Annotated[str, typer.Argument(help="Name of the bucket.")]
-UpdatesOnly = Annotated[bool, typer.Option("--updates-only", help="Begin with the next change.", show_default=False)]
+UpdatesOnly = Annotated[bool, typer.Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, typer.Option("--deletes/--no-deletes", help="Show deletions, too.")]
-Count = Annotated[int | None, typer.Option(min=1, help="End after so many.", show_default=False)]
+Count = Annotated[int | None, typer.Option(min=1, help="End after so many.")]
 Wait = Annotated[
     Nanoseconds | None,
     typer.Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),

@@ -176,10 +176,7 @@ def _pinned(info: ConsumerInfo) -> list[str]:
 _NO_OPTIONS = ("name", "durable_name", "direct", "sourcing")
 _FILTERS = ("filter_subject", "filter_subjects")
 
-AnyFilter = Annotated[
-    bool,
-    typer.Option("--any-filter", help="Allow filters that match no subject of the stream.", show_default=False),
-]
+AnyFilter = Annotated[bool, typer.Option("--any-filter", help="Allow filters that match no subject of the stream.")]
 
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
@@ -189,16 +186,9 @@ def add(
     stream: StreamName,
     name: Annotated[str | None, typer.Argument(help="Its name; the server chooses one, if none is given.")] = None,
     config: ConfigFile = None,
-    ephemeral: Annotated[
-        bool, typer.Option("--ephemeral", help="Gone when nobody uses it for a while.", show_default=False)
-    ] = False,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone when nobody uses it for a while.")] = False,
     durable_form: Annotated[
-        bool,
-        typer.Option(
-            "--durable-form",
-            help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.",
-            show_default=False,
-        ),
+        bool, typer.Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
     ] = False,
     any_filter: AnyFilter = False,
     *,
@@ -352,10 +342,10 @@ def show_next(
             autocompletion=lambda: list(ACKS),
         ),
     ] = "ack",
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="The same as --ack none.", show_default=False)] = False,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="The same as --ack none.")] = False,
     wait: Annotated[Nanoseconds, typer.Option(**DURATION, help="How long to wait for the first message.")] = _WAIT,
     group: Annotated[str | None, typer.Option(help="The priority group, where the consumer has one.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.", show_default=False)] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.")] = False,
 ) -> None:
     """Messages of a pull consumer: what there is, or what comes while this waits.
 

@@ -47,15 +47,13 @@ def examine(
         list[str] | None, typer.Option("--filter", help="Option subjects of the read, more than once.")
     ] = None,
     durable: Annotated[
-        str | None,
-        typer.Option(help="Option durable; implies --for durable.", autocompletion=complete_consumer),
+        str | None, typer.Option(help="Option durable; implies --for durable.", autocompletion=complete_consumer)
     ] = None,
     spark: Annotated[
         bool | None,
         typer.Option(
             "--spark/--no-spark",
             help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all.",
-            show_default=False,
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings, and what is unknown, count as failed.")] = False,

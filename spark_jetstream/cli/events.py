@@ -27,7 +27,7 @@ def _complete_kind(incomplete: str) -> list[str]:
 @command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")
 def watch(
     run: Run,
-    advisories: Annotated[bool, typer.Option("--advisories", help="What happens.", show_default=False)] = False,
+    advisories: Annotated[bool, typer.Option("--advisories", help="What happens.")] = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="How long acknowledgements take.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Both, as without any of the three.")] = False,
     stream: Annotated[
@@ -44,9 +44,7 @@ def watch(
     duration: Annotated[
         Nanoseconds | None, typer.Option("--for", help="End after this time, such as 30s.", **DURATION)
     ] = None,
-    cloudevents: Annotated[
-        bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.", show_default=False)
-    ] = False,
+    cloudevents: Annotated[bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
     prefix: Annotated[
         str | None,
         typer.Option(help=f"What the subjects of events begin with, where they are imported; else {PREFIX}."),

@@ -103,7 +103,6 @@ class _Field:
             help=_help(self.info, names),
             metavar=None if type_ is bool else _metavar(self.info.annotation, self.info.metadata),
             rich_help_panel=PANEL,
-            show_default=False,
             autocompletion=_completion(kinds[0].words) if kinds else None,
         )
         annotation: Any = Annotated[str | None, how]
@@ -128,7 +127,6 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
         metavar="FIELD",
         help="Take a field back to its default.",
         rich_help_panel=PANEL,
-        show_default=False,
         autocompletion=_completion(tuple(flag(name).removeprefix("--") for name in names)),
     )
     return _parameter("unset", Annotated[list[str] | None, how])

@@ -132,10 +132,7 @@ Filters = Annotated[
 Value = Annotated[
     str, typer.Argument(help="The value; - for what standard input holds. Behind --, if it begins with a dash.")
 ]
-OnlyAfter = Annotated[
-    int | None,
-    typer.Option("--revision", min=1, help="Only if this is the key's latest revision.", show_default=False),
-]
+OnlyAfter = Annotated[int | None, typer.Option("--revision", min=1, help="Only if this is the key's latest revision.")]
 
 
 def value_bytes(value: str) -> bytes:
@@ -162,7 +159,7 @@ def show_all(
         str | None, typer.Argument(help="A bucket, to list its keys.", autocompletion=complete_bucket)
     ] = None,
     filters: Filters = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the values, too.", show_default=False)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the values, too.")] = False,
 ) -> None:
     """The buckets; or the keys of one that have a value, in the order in which they were written."""
     if bucket is None:
@@ -217,10 +214,9 @@ def get(
     bucket: BucketName,
     key: Key,
     revision: Annotated[int | None, typer.Option(min=1, help="Its value at this revision.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the value and nothing else.", show_default=False)] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the value and nothing else.")] = False,
     direct: Annotated[
-        bool,
-        typer.Option("--direct", help="Let any server answer that has a copy; it may be behind.", show_default=False),
+        bool, typer.Option("--direct", help="Let any server answer that has a copy; it may be behind.")
     ] = False,
 ) -> None:
     """The value of a key. One that was deleted, or never was, ends with 1."""
@@ -243,9 +239,7 @@ def watch(
     run: Run,
     bucket: BucketName,
     filters: Filters = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Begin with all revisions that are kept.", show_default=False)
-    ] = False,
+    history: Annotated[bool, typer.Option("--history", help="Begin with all revisions that are kept.")] = False,
     updates_only: UpdatesOnly = False,
     deletes: Deletes = True,
     count: Count = None,

@@ -125,16 +125,12 @@ _complete_name = completion(_names)
 BucketName = Annotated[str, typer.Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
 ObjectName = Annotated[str, typer.Argument(help="Name of the object.", autocompletion=_complete_name)]
 MaybeName = Annotated[str | None, typer.Argument(help="Name of an object.", autocompletion=_complete_name)]
-Deleted = Annotated[bool, typer.Option("--deleted", help="Also what is left of deleted objects.", show_default=False)]
+Deleted = Annotated[bool, typer.Option("--deleted", help="Also what is left of deleted objects.")]
 Headers = Annotated[
-    list[str] | None,
-    typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object.", show_default=False),
+    list[str] | None, typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object.")
 ]
-Metadata = Annotated[
-    list[str] | None,
-    typer.Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object.", show_default=False),
-]
-Description = Annotated[str | None, typer.Option(help="For people.", show_default=False)]
+Metadata = Annotated[list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object.")]
+Description = Annotated[str | None, typer.Option(help="For people.")]
 
 
 def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
@@ -264,7 +260,6 @@ def get(
             "-O",
             metavar="FILE",
             help="Where to write it; - for standard output. Without it, a file named like what is behind the last /.",
-            show_default=False,
         ),
     ] = None,
     force: Force = False,
@@ -343,7 +338,7 @@ def describe(
     run: Run,
     bucket: BucketName,
     name: ObjectName,
-    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Its new name.", show_default=False)] = None,
+    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Its new name.")] = None,
     description: Description = None,
     headers: Headers = None,
     metadata: Metadata = None,

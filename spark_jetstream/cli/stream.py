@@ -36,8 +36,7 @@ streams = group("stream", "Streams: list, create, change, look into, apply descr
 # Looking
 
 OfSubject = Annotated[
-    str | None,
-    typer.Option("--subject", help="Only streams that store this subject, or a part of it.", show_default=False),
+    str | None, typer.Option("--subject", help="Only streams that store this subject, or a part of it.")
 ]
 
 
@@ -178,7 +177,6 @@ def add(
             "--template",
             metavar="stream|work-queue|FILE",
             help="What to begin with: stream, unless there is a --config; a work queue; or a file of your own.",
-            show_default=False,
             autocompletion=lambda incomplete: [each for each in _TEMPLATES if each.startswith(incomplete)],
         ),
     ] = None,
@@ -268,15 +266,11 @@ _STYLES: dict[Action, str | None] = {"create": "green", "update": "yellow", "unc
 def apply(
     run: Run,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; end with 1 where something differs.", show_default=False)
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; end with 1 where something differs.")] = False,
     given_only: Annotated[
         bool,
         typer.Option(
-            "--given-only",
-            help="Leave fields alone that the files do not set; else they get their defaults.",
-            show_default=False,
+            "--given-only", help="Leave fields alone that the files do not set; else they get their defaults."
         ),
     ] = False,
     force: Force = False,
@@ -310,7 +304,7 @@ def apply(
 def export(
     run: Run,
     stream: StreamName,
-    yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON.", show_default=False)] = False,
+    yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON.")] = False,
 ) -> None:
     """Describe a stream and its durable consumers in the form that "stream apply" reads.
 
@@ -355,10 +349,8 @@ def get(
     ] = None,
     subject: Annotated[str | None, typer.Option(help="Only messages on this subject.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
-    direct: Annotated[
-        bool, typer.Option("--direct", help="Whichever replica or mirror answers first.", show_default=False)
-    ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.", show_default=False)] = False,
+    direct: Annotated[bool, typer.Option("--direct", help="Whichever replica or mirror answers first.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.")] = False,
 ) -> None:
     """Print a message, or several.
 
@@ -402,9 +394,7 @@ def delete(
     run: Run,
     stream: StreamName,
     sequence: Annotated[int, typer.Argument(help="The message with this sequence.")],
-    no_erase: Annotated[
-        bool, typer.Option("--no-erase", help="Quicker: what is on the disk stays a while.", show_default=False)
-    ] = False,
+    no_erase: Annotated[bool, typer.Option("--no-erase", help="Quicker: what is on the disk stays a while.")] = False,
     force: Force = False,
 ) -> None:
     """Delete a message, and overwrite what is on the disk."""
@@ -463,10 +453,7 @@ def backup(
         str, typer.Argument(help="Where to: a single file when it ends with .tar, else a directory that is made.")
     ],
     consumers: Annotated[bool, typer.Option("--consumers/--no-consumers", help="With its consumers.")] = True,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Let a server before 2.15 check all messages first.", show_default=False),
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Let a server before 2.15 check all messages first.")] = False,
 ) -> None:
     """Save a stream with its messages and consumers. The target is there when it is complete, and not before.
 
@@ -494,7 +481,7 @@ def restore(
     run: Run,
     source: Annotated[str, typer.Argument(help="The directory or the .tar file of the backup.")],
     fields: dict[str, Any],
-    name: Annotated[str | None, typer.Option(help="Another name for the stream.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="Another name for the stream.")] = None,
 ) -> None:
     """Make a stream again from a backup, with its messages and consumers.
 
