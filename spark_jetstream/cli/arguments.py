@@ -125,22 +125,22 @@ def created(run: Run, what: str, load: Callable[[], A], make: Callable[[], A]) -
 
 def change(
     run: Run,
-    what: str,
+    asset: Mapping[str, str],
     differences: Sequence[Difference],
     carry_out: Callable[[], Sequence[Difference]],
     *,
-    data: Mapping[str, Any],
     force: bool,
-    dry_run: bool = False,
+    dry_run: bool,
 ) -> None:
     """Show the differences, ask, and change an asset. A refused change ends the command with 1, and changes nothing.
 
-    ``what`` names the asset. JSON has ``data`` beside ``changed`` and ``differences``. ``carry_out`` returns what it
-    has changed.
+    ``asset`` has its name by its kind, and the stream of a consumer first. JSON has it beside ``changed`` and
+    ``differences``. ``carry_out`` returns what it has changed.
     """
+    what = " of ".join(f"{kind} {name}" for kind, name in reversed(asset.items()))
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
-        run.out.done(sentence, **data, changed=changed, differences=[difference_data(each) for each in shown])
+        run.out.done(sentence, **asset, changed=changed, differences=[difference_data(each) for each in shown])
 
     for difference in differences:
         style = "red" if difference.refused else "yellow" if difference.risk else None

@@ -72,15 +72,8 @@ def edit_bucket(
     """Show the changes of the bucket's stream, ask, and change the bucket."""
     if not fields:
         raise typer.BadParameter("say what to change: an option for each field, or --unset FIELD")
-    change(
-        run,
-        f"bucket {bucket}",
-        buckets.plan(bucket, **fields),
-        lambda: buckets.update(bucket, **fields),
-        data={"bucket": bucket},
-        force=force,
-        dry_run=dry_run,
-    )
+    differences = buckets.plan(bucket, **fields)
+    change(run, {"bucket": bucket}, differences, lambda: buckets.update(bucket, **fields), force=force, dry_run=dry_run)
 
 
 def remove_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -51,7 +51,22 @@ consumers = group("consumer", "Consumers: list, create, change, pause, reset, tr
 @command(consumers, "ls", example="consumer ls ORDERS")
 def show_all(run: Run, stream: StreamName) -> None:
     """The consumers of a stream: kind, filters, and how far they are."""
-    print_consumers(run, run.admin.consumers.infos(stream))
+    run.out.table(
+        run.admin.consumers.infos(stream),
+        {
+            "name": lambda info: info.name,
+            "kind": _kind,
+            "filters": lambda info: ", ".join(info.config.filters),
+            "ack": lambda info: info.config.ack_policy,
+            "pending": lambda info: info.num_pending,
+            "waiting for ack": lambda info: info.num_ack_pending,
+            "redelivered": lambda info: info.num_redelivered,
+            "created": lambda info: to_the_second(info.created),
+            "": _remarks,
+        },
+        data=as_data,
+        empty="there are no consumers",
+    )
 
 
 @command(consumers, "names", example="consumer names ORDERS")
@@ -80,30 +95,10 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
     run.out.done(f"consumer {name} of stream {stream} was deleted", stream=stream, consumer=name, deleted=True)
 
 
-def print_consumers(run: Run, infos: Iterable[ConsumerInfo]) -> None:
-    """Print a row for each consumer; as JSON, what the API returned."""
-    run.out.table(
-        infos,
-        {
-            "name": lambda info: info.name,
-            "kind": kind,
-            "filters": lambda info: ", ".join(info.config.filters),
-            "ack": lambda info: info.config.ack_policy,
-            "pending": lambda info: info.num_pending,
-            "waiting for ack": lambda info: info.num_ack_pending,
-            "redelivered": lambda info: info.num_redelivered,
-            "created": lambda info: to_the_second(info.created),
-            "": remarks_on,
-        },
-        data=as_data,
-        empty="there are no consumers",
-    )
-
-
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
     """Print the configuration and the state of a consumer; as JSON, what the API returned."""
     pairs = {
-        "kind": kind(info),
+        "kind": _kind(info),
         "created": info.created,
         **{
             name: listed(info.config.own_metadata if name == "metadata" else getattr(info.config, name))
@@ -123,19 +118,23 @@ def print_consumer(run: Run, info: ConsumerInfo) -> None:
         "pulls that wait": "" if info.config.push else f"{info.num_waiting:,}",
         "last delivered": _position(info.delivered, info),
         "all acknowledged up to": _position(info.ack_floor, info),
-        "priority groups": "; ".join(_pinned(info)),
+        "priority groups": "; ".join(
+            f"{group.group}: pinned to {group.pinned_client_id} since {group.pinned_ts}"
+            if group.pinned_client_id
+            else f"{group.group}: no client is pinned"
+            for group in info.priority_groups
+        ),
         "servers": ", ".join(map(server_text, replicas(info.cluster))),
-        "remarks": remarks_on(info),
+        "remarks": _remarks(info),
     }
     run.out.record(state, data=None, title="State")
 
 
-def kind(info: ConsumerInfo) -> str:
-    """Return push or pull, durable or ephemeral."""
+def _kind(info: ConsumerInfo) -> str:
     return f"{'push' if info.config.push else 'pull'}, {'durable' if info.config.durable_name else 'ephemeral'}"
 
 
-def remarks_on(info: ConsumerInfo) -> str:
+def _remarks(info: ConsumerInfo) -> str:
     """Return the push subject, priority groups, the Spark query and the pause of a consumer, if any."""
     config = info.config
     remarks = []
@@ -159,15 +158,6 @@ def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
     if at.last_active is not None and not at.last_active.never and not info.ts.never:
         when = f", {ago(Nanoseconds(max(0, info.ts.nanoseconds - at.last_active.nanoseconds)))}"
     return f"stream sequence {at.stream_seq:,}, delivery {at.consumer_seq:,}{when}"
-
-
-def _pinned(info: ConsumerInfo) -> list[str]:
-    return [
-        f"{each.group}: pinned to {each.pinned_client_id} since {each.pinned_ts}"
-        if each.pinned_client_id
-        else f"{each.group}: no client is pinned"
-        for each in info.priority_groups
-    ]
 
 
 # Creating and changing
@@ -235,10 +225,9 @@ def edit(
     changes = _over(dict.fromkeys(_FILTERS) if changes.keys() & {*_FILTERS} else {}, changes)
     change(
         run,
-        f"consumer {name} of stream {stream}",
+        {"stream": stream, "consumer": name},
         run.admin.consumers.plan(stream, name, changes),
         lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter),
-        data={"stream": stream, "consumer": name},
         force=force,
         dry_run=dry_run,
     )
@@ -369,7 +358,7 @@ def show_next(
         for each in delivered:
             run.out.raw(each.message.data)
     elif run.out.as_json:
-        run.out.record({}, data=[_as_data(each) for each in delivered])
+        run.out.record({}, data=[_delivered(message) for message in delivered])
     else:
         for each in delivered:
             times = f", delivered {each.deliveries:,} times" if each.deliveries > 1 else ""
@@ -396,12 +385,7 @@ def unpin(
 
 
 @command(consumers, "step-down", example="consumer step-down ORDERS billing --preferred n2")
-def step_down(
-    run: Run,
-    stream: StreamName,
-    consumer: ConsumerName,
-    preferred: Preferred = None,
-) -> None:
+def step_down(run: Run, stream: StreamName, consumer: ConsumerName, preferred: Preferred = None) -> None:
     """Let the leader of a consumer give way to another server of the cluster.
 
     Done when it has agreed: the servers elect another one within seconds.
@@ -418,6 +402,6 @@ def step_down(
     )
 
 
-def _as_data(each: DeliveredMessage) -> dict[str, object]:
-    delivery = {"deliveries": each.deliveries, "consumer_seq": each.consumer_seq, "pending": each.pending}
-    return {**message_data(each.message), "consumer": each.consumer, **delivery}
+def _delivered(message: DeliveredMessage) -> dict[str, object]:
+    delivery = {name: getattr(message, name) for name in ("consumer", "deliveries", "consumer_seq", "pending")}
+    return {**message_data(message.message), **delivery}

@@ -38,33 +38,12 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def bucket_data(info: BucketInfo) -> dict[str, Any]:
-    """Return a bucket for JSON: durations in nanoseconds, sizes in bytes; ``stream`` is the reply of the API."""
+def _bucket_data(info: BucketInfo) -> dict[str, Any]:
     counts = {"bucket": info.bucket, "values": info.values, "bytes": info.bytes, "created": info.created}
     return {**counts, **setting_data(info, _SETTINGS), "sealed": info.sealed, "stream": as_data(info.stream)}
 
 
-def print_buckets(run: Run, infos: Iterable[BucketInfo]) -> None:
-    """Print a row for each bucket; as JSON, `bucket_data`."""
-    run.out.table(
-        infos,
-        {
-            "bucket": lambda info: info.bucket,
-            "description": lambda info: info.description,
-            "values": lambda info: info.values,
-            "size": lambda info: info.bytes,
-            "history": lambda info: info.history,
-            "ttl": lambda info: info.ttl or "",
-            "created": lambda info: to_the_second(info.created),
-            "": _copies,
-        },
-        data=bucket_data,
-        empty="there are no Key-Value buckets",
-    )
-
-
-def print_bucket(run: Run, info: BucketInfo) -> None:
-    """Print the settings and the size of a bucket; as JSON, `bucket_data`."""
+def _print_bucket(run: Run, info: BucketInfo) -> None:
     more = {
         "max value size": limit(info.max_value_size),
         "limit marker ttl": info.limit_marker_ttl or "",
@@ -74,7 +53,7 @@ def print_bucket(run: Run, info: BucketInfo) -> None:
         "size": info.bytes,
     }
     pairs = setting_text(info, _SETTINGS, more)
-    run.out.record(pairs, data=bucket_data(info), title=f"Key-Value bucket {info.bucket}")
+    run.out.record(pairs, data=_bucket_data(info), title=f"Key-Value bucket {info.bucket}")
 
 
 def _copies(info: BucketInfo) -> str:
@@ -83,27 +62,18 @@ def _copies(info: BucketInfo) -> str:
     return f"{'mirror of' if info.mirror else 'from'} {names}" if names else ""
 
 
-def entry_data(entry: Entry) -> dict[str, Any]:
+def _entry_data(entry: Entry) -> dict[str, Any]:
     """Return a revision for JSON. ``encoding`` says whether ``value`` is text or base64; a deletion has neither."""
     content: dict[str, Any] = content_data("value", entry.value) if entry.live else {"value": None, "encoding": None}
-    return {
-        "bucket": entry.bucket,
-        "key": entry.key,
-        "revision": entry.revision,
-        "operation": entry.operation,
-        "created": entry.created,
-        **content,
-    }
+    return {name: getattr(entry, name) for name in ("bucket", "key", "revision", "operation", "created")} | content
 
 
-def entry_text(entry: Entry) -> str:
-    """Return a revision as one line."""
+def _entry_text(entry: Entry) -> str:
     line = f"{entry.created} {entry.operation} {entry.key} (revision {entry.revision})"
     return f"{line}: {content_text(entry.value)}" if entry.live else line
 
 
-def print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
-    """Print a row for each revision; as JSON, `entry_data`."""
+def _print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
     run.out.table(
         entries,
         {
@@ -113,7 +83,7 @@ def print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
             "created": lambda entry: to_the_second(entry.created),
             "value": lambda entry: content_text(entry.value) if entry.live else "",
         },
-        data=entry_data,
+        data=_entry_data,
         empty=empty,
     )
 
@@ -135,8 +105,7 @@ Value = Annotated[
 OnlyAfter = Annotated[int | None, typer.Option("--revision", min=1, help="Only if this is the key's latest revision.")]
 
 
-def value_bytes(value: str) -> bytes:
-    """Return the value of the command line, or all of standard input for ``-``."""
+def _value_bytes(value: str) -> bytes:
     return sys.stdin.buffer.read() if value == "-" else value.encode(errors="surrogateescape")
 
 
@@ -163,12 +132,26 @@ def show_all(
 ) -> None:
     """The buckets; or the keys of one that have a value, in the order in which they were written."""
     if bucket is None:
-        print_buckets(run, run.admin.kv.infos())
+        run.out.table(
+            run.admin.kv.infos(),
+            {
+                "bucket": lambda info: info.bucket,
+                "description": lambda info: info.description,
+                "values": lambda info: info.values,
+                "size": lambda info: info.bytes,
+                "history": lambda info: info.history,
+                "ttl": lambda info: info.ttl or "",
+                "created": lambda info: to_the_second(info.created),
+                "": _copies,
+            },
+            data=_bucket_data,
+            empty="there are no Key-Value buckets",
+        )
         return
     empty = f"bucket {bucket} has no such keys" if filters else f"bucket {bucket} has no keys"
     opened = run.admin.kv.bucket(bucket)
     if verbose:
-        print_entries(run, opened.entries(*filters or ()), empty)
+        _print_entries(run, opened.entries(*filters or ()), empty)
     else:
         print_names(run, opened.keys(*filters or ()), empty)
 
@@ -176,14 +159,14 @@ def show_all(
 @command(kv, "info", example="kv info settings")
 def info(run: Run, bucket: BucketName) -> None:
     """How a bucket is set up, and what it holds."""
-    print_bucket(run, run.admin.kv.load(bucket))
+    _print_bucket(run, run.admin.kv.load(bucket))
 
 
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
 @with_fields(BucketConfig)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
-    print_bucket(run, create_bucket(run, run.admin.kv, bucket, fields))
+    _print_bucket(run, create_bucket(run, run.admin.kv, bucket, fields))
 
 
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
@@ -225,13 +208,13 @@ def get(
         run.out.raw(entry.value)
         return
     run.out.text(f"{key} of bucket {bucket}, revision {entry.revision}, {entry.created}", style="bold")
-    run.out.done(content_text(entry.value), **entry_data(entry))
+    run.out.done(content_text(entry.value), **_entry_data(entry))
 
 
 @command(kv, "history", example="kv history settings eu.colour")
 def history(run: Run, bucket: BucketName, key: Key) -> None:
     """All revisions of a key that the bucket keeps, deletions included."""
-    print_entries(run, run.admin.kv.bucket(bucket).history(key), "")
+    _print_entries(run, run.admin.kv.bucket(bucket).history(key), "")
 
 
 @command(kv, "watch", example="kv watch settings 'eu.>' --updates-only")
@@ -253,20 +236,20 @@ def watch(
         include_deletes=deletes,
         timeout=None if timeout is None else timeout / 1e9,
     )
-    print_changes(run, entries, entry_text, data=entry_data, count=count, timeout=timeout)
+    print_changes(run, entries, _entry_text, data=_entry_data, count=count, timeout=timeout)
 
 
 @command(kv, "put", example="kv put settings eu.colour blue")
 def put(run: Run, bucket: BucketName, key: Key, value: Value = "-") -> None:
     """Give a key a value, whatever it had before."""
-    revision = run.admin.kv.bucket(bucket).put(key, value_bytes(value))
+    revision = run.admin.kv.bucket(bucket).put(key, _value_bytes(value))
     _stored(run, bucket, key, revision)
 
 
 @command(kv, "create", example="kv create settings eu.colour blue")
 def create(run: Run, bucket: BucketName, key: Key, value: Value = "-", ttl: Ttl = None) -> None:
     """Give a value to a key that has none; one that has ends with 1."""
-    revision = run.admin.kv.bucket(bucket).create(key, value_bytes(value), ttl=ttl)
+    revision = run.admin.kv.bucket(bucket).create(key, _value_bytes(value), ttl=ttl)
     _stored(run, bucket, key, revision)
 
 
@@ -280,7 +263,7 @@ def update(
     revision: Annotated[int, typer.Option(min=1, help="The key's latest revision; if it has another one, it stays.")],
 ) -> None:
     """Give a key a value unless another client was quicker, which ends with 1."""
-    _stored(run, bucket, key, run.admin.kv.bucket(bucket).update(key, value_bytes(value), revision))
+    _stored(run, bucket, key, run.admin.kv.bucket(bucket).update(key, _value_bytes(value), revision))
 
 
 @command(kv, "revert", example="kv revert settings eu.colour 7")

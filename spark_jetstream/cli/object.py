@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,54 +38,18 @@ from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol.units import Bytes
 
 
-def bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
-    """Return a bucket for JSON: durations in nanoseconds, sizes in bytes; ``stream`` is the reply of the API."""
+def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
     settings = setting_data(info, ObjectBucketConfig.model_fields)
     held = {"bucket": info.bucket, "size": info.size, "created": info.created, "sealed": info.sealed}
     return {**held, **settings, "stream": as_data(info.stream)}
 
 
-def print_buckets(run: Run, infos: Iterable[ObjectBucketInfo]) -> None:
-    """Print a row for each bucket; as JSON, `bucket_data`."""
-    run.out.table(
-        infos,
-        {
-            "bucket": lambda info: info.bucket,
-            "description": lambda info: info.description,
-            "size": lambda info: info.size,
-            "storage": lambda info: info.storage,
-            "ttl": lambda info: info.ttl or "",
-            "created": lambda info: to_the_second(info.created),
-            "": lambda info: "sealed" if info.sealed else "",
-        },
-        data=bucket_data,
-        empty="there are no Object Store buckets",
-    )
-
-
-def print_bucket(run: Run, info: ObjectBucketInfo) -> None:
-    """Print the settings and the size of a bucket; as JSON, `bucket_data`."""
+def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
     pairs = setting_text(info, ObjectBucketConfig.model_fields, {"size": info.size})
-    run.out.record(pairs, data=bucket_data(info), title=f"Object Store bucket {info.bucket}")
+    run.out.record(pairs, data=_bucket_data(info), title=f"Object Store bucket {info.bucket}")
 
 
-def print_objects(run: Run, infos: Iterable[ObjectInfo], empty: str) -> None:
-    """Print a row for each object; as JSON, `ObjectInfo.data`."""
-    run.out.table(
-        infos,
-        {
-            "name": lambda info: printable(info.name),
-            "size": lambda info: info.size,
-            "modified": lambda info: to_the_second(info.modified),
-            "": _kind,
-        },
-        data=ObjectInfo.data,
-        empty=empty,
-    )
-
-
-def print_object(run: Run, info: ObjectInfo) -> None:
-    """Print the properties of an object; as JSON, `ObjectInfo.data`."""
+def _print_object(run: Run, info: ObjectInfo) -> None:
     content = info.link is None and not info.deleted
     pairs = {
         "": _kind(info),
@@ -100,8 +64,7 @@ def print_object(run: Run, info: ObjectInfo) -> None:
     run.out.record(pairs, data=info.data(), title=f"{printable(info.name)} in bucket {info.bucket}")
 
 
-def object_text(info: ObjectInfo) -> str:
-    """Return an object as one line."""
+def _object_text(info: ObjectInfo) -> str:
     kind = _kind(info)
     return f"{info.modified} {printable(info.name)}: {kind or f'{int(info.size):,} bytes'}"
 
@@ -188,26 +151,48 @@ def show_all(
 ) -> None:
     """The buckets; or the objects and links of one, sorted by name."""
     if bucket is None:
-        print_buckets(run, run.admin.objects.infos())
+        run.out.table(
+            run.admin.objects.infos(),
+            {
+                "bucket": lambda info: info.bucket,
+                "description": lambda info: info.description,
+                "size": lambda info: info.size,
+                "storage": lambda info: info.storage,
+                "ttl": lambda info: info.ttl or "",
+                "created": lambda info: to_the_second(info.created),
+                "": lambda info: "sealed" if info.sealed else "",
+            },
+            data=_bucket_data,
+            empty="there are no Object Store buckets",
+        )
         return
-    infos = sorted(run.admin.objects.bucket(bucket).list(deleted=deleted), key=lambda info: info.name)
-    print_objects(run, infos, f"bucket {bucket} has no objects")
+    run.out.table(
+        sorted(run.admin.objects.bucket(bucket).list(deleted=deleted), key=lambda info: info.name),
+        {
+            "name": lambda info: printable(info.name),
+            "size": lambda info: info.size,
+            "modified": lambda info: to_the_second(info.modified),
+            "": _kind,
+        },
+        data=ObjectInfo.data,
+        empty=f"bucket {bucket} has no objects",
+    )
 
 
 @command(objects, "info", example="object info IMAGES cat.jpg")
 def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted = False) -> None:
     """How a bucket is set up, and its size; or all that is known of an object. A link is not followed."""
     if name is None:
-        print_bucket(run, run.admin.objects.load(bucket))
+        _print_bucket(run, run.admin.objects.load(bucket))
     else:
-        print_object(run, run.admin.objects.bucket(bucket).info(name, deleted=deleted))
+        _print_object(run, run.admin.objects.bucket(bucket).info(name, deleted=deleted))
 
 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
 @with_fields(ObjectBucketConfig)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
-    print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
+    _print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
@@ -352,7 +337,7 @@ def describe(
     changed = run.admin.objects.bucket(bucket).update_meta(
         name, rename, description=description, headers=headers_of(headers), metadata=metadata_of(metadata)
     )
-    print_object(run, changed)
+    _print_object(run, changed)
 
 
 @command(objects, "link", example="object link IMAGES best.jpg ARCHIVE 2026/cat.jpg")
@@ -366,7 +351,7 @@ def link(
     """Let a name stand for an object, or for a whole bucket. It may take the place of another link."""
     opened = run.admin.objects.bucket(bucket)
     info = opened.link_bucket(name, to_bucket) if to_name is None else opened.link(name, to_bucket, to_name)
-    print_object(run, info)
+    _print_object(run, info)
 
 
 @command(objects, "watch", example="object watch IMAGES --updates-only")
@@ -382,4 +367,4 @@ def watch(
     changes = run.admin.objects.bucket(bucket).watch(
         updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
     )
-    print_changes(run, changes, object_text, data=ObjectInfo.data, count=count, timeout=timeout)
+    print_changes(run, changes, _object_text, data=ObjectInfo.data, count=count, timeout=timeout)

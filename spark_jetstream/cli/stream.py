@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Any
 
@@ -11,7 +11,6 @@ import typer
 
 from spark_jetstream.admin.descriptions import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template, yaml_text
 from spark_jetstream.admin.models.base import readable
-from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, replicas
 from spark_jetstream.admin.plan import Action, Plan
 from spark_jetstream.cli.app import FAILED, Run, command, group
@@ -205,15 +204,8 @@ def edit(
     if not changes:
         raise typer.BadParameter("nothing to change was given: name a field, such as --max-age 30d")
     admin = run.admin.streams
-    change(
-        run,
-        f"stream {stream}",
-        admin.plan(stream, changes),
-        lambda: admin.update(stream, changes),
-        data={"stream": stream},
-        force=force,
-        dry_run=dry_run,
-    )
+    differences = admin.plan(stream, changes)
+    change(run, {"stream": stream}, differences, lambda: admin.update(stream, changes), force=force, dry_run=dry_run)
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
@@ -231,15 +223,8 @@ def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) ->
 def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = False) -> None:
     """Let nothing in and nothing out, for ever. Age limits end with it."""
     admin = run.admin.streams
-    change(
-        run,
-        f"stream {stream}",
-        admin.plan(stream, sealed=True),
-        lambda: admin.seal(stream),
-        data={"stream": stream},
-        force=force,
-        dry_run=dry_run,
-    )
+    differences = admin.plan(stream, sealed=True)
+    change(run, {"stream": stream}, differences, lambda: admin.seal(stream), force=force, dry_run=dry_run)
 
 
 def _template(begin_with: str | None, config: str | None) -> dict[str, Any]:
@@ -283,21 +268,25 @@ def apply(
     nothing is, and it ends with 1.
     """
     plan = run.admin.plan(*files, given_only=given_only)
+
+    def report(sentence: str, *, applied: bool = False) -> None:
+        run.out.done(sentence, **plan.to_json(), applied=applied)
+
     for step in plan.steps:
         for line in step.lines():
             run.out.text(line, style=_STYLES[step.action])
     if plan.refused:
-        _report(run, plan, "nothing was changed: not all of this is possible", applied=False)
+        report("nothing was changed: not all of this is possible")
         raise typer.Exit(FAILED)
     if not plan.changes:
-        _report(run, plan, "nothing to change", applied=False)
+        report("nothing to change")
     elif check:
-        _report(run, plan, f"{_counted(plan)} would be changed", applied=False)
+        report(f"{_counted(plan)} would be changed")
         raise typer.Exit(FAILED)
     else:
         run.out.confirm("Change this?", force=force)
         run.admin.apply(plan)
-        _report(run, plan, f"{_counted(plan)} changed", applied=True)
+        report(f"{_counted(plan)} changed", applied=True)
 
 
 @command(streams, "export", example="stream export ORDERS --yaml > orders.yaml")
@@ -316,10 +305,6 @@ def export(
     described = run.admin.describe(stream, readable=yaml)
     text = yaml_text(described) if yaml else json.dumps(described, indent=2, ensure_ascii=False) + "\n"
     run.out.raw(text.encode())
-
-
-def _report(run: Run, plan: Plan, sentence: str, *, applied: bool) -> None:
-    run.out.done(sentence, **plan.to_json(), applied=applied)
 
 
 def _counted(plan: Plan) -> str:
@@ -361,31 +346,47 @@ def get(
     """
     if raw and run.out.as_json:
         raise typer.BadParameter("--raw and --json contradict each other")
-    several = [
-        name for name, value in (("--since", since), ("--subject", subject), ("--count", count)) if value is not None
-    ]
-    single = [
-        name for name, value in (("SEQUENCE", sequence), ("--last", last), ("--next", following)) if value is not None
-    ]
-    if first is not None and following is None:
-        several.append("--from")
-    if not single and not several:
+    chosen = {
+        "SEQUENCE": sequence,
+        "--last": last,
+        "--next": following,
+        "--since": since,
+        "--subject": subject,
+        "--count": count,
+        "--from": first if following is None else None,
+    }
+    given = [name for name, value in chosen.items() if value is not None]
+    if not given:
         raise typer.BadParameter(
             "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"
         )
-    if len(single) > 1 or (single and several) or (since is not None and first is not None):
-        chosen = [*single, *several]
-        raise typer.BadParameter(f"{' and '.join(chosen)} contradict each other")
-    start = 1 if first is None else first
-    if single:
-        message = _load_message(run, stream, sequence, last, following, start, direct)
-        _print_messages(run, iter([message]), raw=raw, single=True)
-        return
-    messages = run.admin.messages.read(
-        stream, subject, sequence=start, since=since, count=count or _DEFAULT_COUNT + 1, direct=direct or None
-    )
-    more = _print_messages(run, messages, raw=raw, most=count or _DEFAULT_COUNT)
-    if more:
+    single = given[0] in ("SEQUENCE", "--last", "--next")
+    if (single and len(given) > 1) or {"--since", "--from"} <= {*given}:
+        raise typer.BadParameter(f"{' and '.join(given)} contradict each other")
+    admin, start = run.admin.messages, 1 if first is None else first
+    if sequence is not None:
+        messages = iter([admin.get(stream, sequence, direct=direct)])
+    elif last is not None:
+        messages = iter([admin.last(stream, last, direct=direct)])
+    elif following is not None:
+        messages = iter([admin.next(stream, following, start, direct=direct)])
+    else:
+        wanted = count or _DEFAULT_COUNT + 1
+        messages = admin.read(stream, subject, sequence=start, since=since, count=wanted, direct=direct or None)
+    shown = islice(messages, count or _DEFAULT_COUNT)
+    if run.out.as_json:
+        data = [message_data(message) for message in shown]
+        run.out.record({}, data=data[0] if single else data)
+    else:
+        printed = 0
+        for printed, message in enumerate(shown, start=1):  # noqa: B007
+            if raw:
+                run.out.raw(message.data)
+            else:
+                print_message(run, message)
+        if not printed:
+            run.out.note("there are no such messages")
+    if next(messages, None) is not None:
         run.out.note(f"these are the first {_DEFAULT_COUNT}: --count N for more")
 
 
@@ -404,42 +405,6 @@ def delete(
     run.out.done(
         f"message {sequence:,} of stream {stream} was {done}", stream=stream, seq=sequence, erased=not no_erase
     )
-
-
-def _load_message(
-    run: Run,
-    stream: str,
-    sequence: int | None,
-    last: str | None,
-    following: str | None,
-    start: int,
-    direct: bool,
-) -> StoredMessage:
-    if sequence is not None:
-        return run.admin.messages.get(stream, sequence, direct=direct)
-    if last is not None:
-        return run.admin.messages.last(stream, last, direct=direct)
-    assert following is not None  # one of the three is given
-    return run.admin.messages.next(stream, following, start, direct=direct)
-
-
-def _print_messages(
-    run: Run, messages: Iterator[StoredMessage], *, raw: bool, most: int = 1, single: bool = False
-) -> bool:
-    """Print up to ``most`` messages as they come, and return whether there are more."""
-    printed = 0
-    if run.out.as_json:
-        data = [message_data(message) for message in islice(messages, most)]
-        run.out.record({}, data=data[0] if single else data)
-        return next(messages, None) is not None
-    for printed, message in enumerate(islice(messages, most), start=1):  # noqa: B007
-        if raw:
-            run.out.raw(message.data)
-        else:
-            print_message(run, message)
-    if not printed:
-        run.out.note("there are no such messages")
-    return next(messages, None) is not None
 
 
 # Backups
@@ -547,11 +512,7 @@ def remove(run: Run, stream: StreamName, force: Force = False) -> None:
 
 
 @command(streams, "step-down", example="stream step-down ORDERS --preferred n2")
-def step_down(
-    run: Run,
-    stream: StreamName,
-    preferred: Preferred = None,
-) -> None:
+def step_down(run: Run, stream: StreamName, preferred: Preferred = None) -> None:
     """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
     leader = next((each.server for each in run.admin.streams.replicas(stream) if each.leader), None)
     run.admin.streams.step_down(stream, preferred=preferred)
