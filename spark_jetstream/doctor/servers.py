@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.admin.models.account import AccountInfo, Tier
+from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.client.auth import connect_arguments, mistrust
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
@@ -75,21 +75,15 @@ def probe_server(url: str, options: ConnectionOptions) -> ServerProbe:
     findings: list[Finding] = []
     info: dict[str, Any] | None = None
     try:
-        tls = _tls_context(options)
+        tls = connect_arguments(options).get("tls") or ssl.create_default_context()
         with _open(url, options.connect_timeout, findings) as wire:
             info = _read_greeting(url, options, wire, tls, findings)
+    except OptionError as error:
+        said = f"cannot be reached with option {error.option} as it is"
+        findings.append(unknown("tls", said, "see the options above"))
     except _ProbeError as error:
         findings.append(error.finding)
     return ServerProbe(url, tuple(findings), info)
-
-
-def _tls_context(options: ConnectionOptions) -> ssl.SSLContext:
-    try:
-        context = connect_arguments(options).get("tls")
-    except OptionError as error:
-        said = f"cannot be reached with option {error.option} as it is"
-        raise _ProbeError(unknown("tls", said, "see the options above")) from None
-    return context if context is not None else ssl.create_default_context()
 
 
 def _open(url: str, timeout: float, findings: list[Finding]) -> socket.socket:
@@ -118,10 +112,10 @@ def _read_greeting(
     url: str, options: ConnectionOptions, wire: socket.socket, tls: ssl.SSLContext, findings: list[Finding]
 ) -> dict[str, Any] | None:
     scheme = urlsplit(url).scheme
-    if scheme == "wss":
-        with _start_tls(url, options, wire, tls) as secured:
-            findings += _check_certificate(secured)
     if scheme in {"ws", "wss"}:
+        if scheme == "wss":
+            with _start_tls(url, options, wire, tls) as secured:
+                findings += _check_certificate(secured)
         findings.append(ok("server", "listens for WebSocket clients; what it is, logging in says"))
         return {}
     if options.tls_handshake_first:
@@ -148,15 +142,11 @@ def _read_greeting(
 
 def _plain(url: str, options: ConnectionOptions, info: dict[str, Any]) -> Finding:
     offered = "offered, and not used" if info.get("tls_available") else "not offered"
-    secret = {"password", "token"} & options.given()
-    if secret and not _is_here(str(urlsplit(url).hostname)):
+    secret, host = {"password", "token"} & options.given(), str(urlsplit(url).hostname)
+    if secret and not (host in ("localhost", "::1") or host.startswith("127.")):
         said = f"{offered}: option {min(secret)} crosses the network as it is"
         return warning("tls", said, "configure tls on the server, and use tls:// in option servers")
     return ok("tls", offered)
-
-
-def _is_here(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _read_info(wire: socket.socket) -> dict[str, Any]:
@@ -209,29 +199,23 @@ def _start_tls(url: str, options: ConnectionOptions, wire: socket.socket, tls: s
     try:
         return tls.wrap_socket(wire, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise _ProbeError(failed("tls", *_mistrust(error, host, options))) from None
+        said = f"the certificate is not trusted: {mistrust(error, options)}"
+        name = host if options.tls_hostname is None else "that name"
+        other_name = f"put {name} into the certificate, or the certificate's name into option tlsHostname"
+        advice = {
+            _EXPIRED: "renew the certificate of the server",
+            _NOT_YET: "set the clock of this machine, or wait",
+            _OTHER_NAME: other_name,
+            _OTHER_ADDRESS: other_name,
+        }.get(error.verify_code, "set option tlsCaFile (or tlsCaPem) to the authority that signed it")
     except TimeoutError:
         said = "nothing came back when TLS began"
         advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
-        raise _ProbeError(failed("tls", said, advice)) from None
     except OSError as error:
         why = getattr(error, "reason", None) or error.strerror or str(error)
         said = f"the handshake failed: {str(why).replace('_', ' ').lower()}"
         advice = "is TLS configured on the server, and TLS first on both sides or on none (option tlsHandshakeFirst)?"
-        raise _ProbeError(failed("tls", said, advice)) from None
-
-
-def _mistrust(error: ssl.SSLCertVerificationError, host: str, options: ConnectionOptions) -> tuple[str, str]:
-    """Return the problem of a certificate, and what to do."""
-    said = f"the certificate is not trusted: {mistrust(error, options)}"
-    if error.verify_code == _EXPIRED:
-        return said, "renew the certificate of the server"
-    if error.verify_code == _NOT_YET:
-        return said, "set the clock of this machine, or wait"
-    if error.verify_code in {_OTHER_NAME, _OTHER_ADDRESS}:
-        name = host if options.tls_hostname is None else "that name"
-        return said, f"put {name} into the certificate, or the certificate's name into option tlsHostname"
-    return said, "set option tlsCaFile (or tlsCaPem) to the authority that signed it"
+    raise _ProbeError(failed("tls", said, advice))
 
 
 def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
@@ -283,20 +267,18 @@ def check_login(options: ConnectionOptions) -> Iterator[Finding]:
 
 def check_connection(connection: Connection) -> Iterator[Finding]:
     """Check round trips, replies, the account's name, and the clocks."""
-    took = [_round_trip(connection) for _ in range(_ROUNDS)]
-    median = statistics.median(took)
+    seconds = []
+    for _ in range(_ROUNDS):
+        began = time.monotonic()
+        connection.check(connection.options.request_timeout)
+        seconds.append(time.monotonic() - began)
+    median = statistics.median(seconds)
     said = f"{median * 1000:.1f} ms (median of {_ROUNDS})"
     if median > _SLOW:
         yield warning("round trip", said, "run Spark nearer to the servers, or raise fetchBatch and maxInFlight")
     else:
         yield ok("round trip", said)
     yield from _check_user(connection)
-
-
-def _round_trip(connection: Connection) -> float:
-    began = time.monotonic()
-    connection.check(connection.options.request_timeout)
-    return time.monotonic() - began
 
 
 def _check_user(connection: Connection) -> Iterator[Finding]:
@@ -361,24 +343,20 @@ def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
 
 
 def _limits(info: AccountInfo) -> Iterator[Finding]:
-    full = [line for name, tier in (info.tiers or {"": info}).items() for line in _nearly_full(name, tier)]
-    for said in full:
-        yield warning("limits", said, "remove what is not needed, or raise the limits of the account")
+    full = False
+    for name, tier in (info.tiers or {"": info}).items():
+        used = {
+            "bytes of memory": (max(tier.memory, tier.reserved_memory), tier.limits.max_memory),
+            "bytes of storage": (max(tier.storage, tier.reserved_storage), tier.limits.max_storage),
+            "streams": (tier.streams, tier.limits.max_streams),
+        }
+        for what, (amount, most) in used.items():
+            if most > 0 and amount > most * _FULL:
+                full = True
+                said = f"{amount:,} of {most:,} {what}{f' of {name}' if name else ''} are used or reserved"
+                yield warning("limits", said, "remove what is not needed, or raise the limits of the account")
     if not full:
         yield ok("limits", "less than 90 % of each is used")
-
-
-def _nearly_full(name: str, tier: Tier) -> Iterator[str]:
-    limits = tier.limits
-    used = {
-        "memory": (max(tier.memory, tier.reserved_memory), limits.max_memory),
-        "storage": (max(tier.storage, tier.reserved_storage), limits.max_storage),
-        "streams": (tier.streams, limits.max_streams),
-    }
-    for what, (amount, most) in used.items():
-        if most > 0 and amount > most * _FULL:
-            of = f" of {name}" if name else ""
-            yield f"{amount:,} of {most:,} {'' if what == 'streams' else 'bytes of '}{what}{of} are used or reserved"
 
 
 def _level(info: AccountInfo) -> Finding:

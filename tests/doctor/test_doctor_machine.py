@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_jetstream.doctor.java import check_java
 from spark_jetstream.doctor.report import Finding
 from spark_jetstream.doctor.spark import (
     Python,
     check_driver,
     check_extras,
+    check_java,
     check_spark,
     check_workers,
     this_python,

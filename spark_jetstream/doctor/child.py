@@ -1,0 +1,58 @@
+"""What the doctor runs in other processes.
+
+As a script it prints the versions of a Python and of its libraries as JSON. A Python of Spark's workers may lack all of
+them, so this module imports the standard library alone. With the argument ``row`` it reads one row by a local Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from importlib import metadata
+
+DISTRIBUTIONS = ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "numpy", "pydantic", "pandas", "nkeys", "aiohttp")
+
+
+def look_around() -> dict[str, object]:
+    """Return what the script prints.
+
+    ``python`` is the version of Python, ``versions`` has those of the installed distributions, and ``format`` is the
+    error of importing the connector, empty if there is none.
+    """
+    versions = {}
+    for name in DISTRIBUTIONS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        module = importlib.import_module("pyspark_jetstream")
+        problem = "" if hasattr(module, "DefaultSource") else "pyspark_jetstream has no DefaultSource"
+    except Exception as error:  # noqa: BLE001 - whatever hinders an import is what the doctor reports
+        problem = f"{type(error).__name__}: {error}"
+    return {"python": ".".join(map(str, sys.version_info[:3])), "versions": versions, "format": problem}
+
+
+def read_row() -> None:
+    """Read options as JSON from standard input, and write the number of rows as the last line of standard output."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the Python of a worker may lack it
+
+    options = json.load(sys.stdin)
+    builder = SparkSession.builder.master("local[1]").appName("spark-jetstream doctor")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    session = builder.getOrCreate()
+    try:
+        frame = session.read.format("jetstream").options(**options).load()
+        sys.stdout.write(f"\n{len(frame.limit(1).collect())}\n")
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["row"]:
+        read_row()
+    else:
+        # Python puts the folder of a script first, and modules here have the names of other modules.
+        sys.path.pop(0)
+        sys.stdout.write(json.dumps(look_around()) + "\n")
