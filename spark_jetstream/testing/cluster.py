@@ -16,7 +16,7 @@ from spark_jetstream.testing.server import NatsServer
 
 
 class NatsCluster:
-    """A JetStream cluster on the loopback interface, ready in well under a second.
+    """A JetStream cluster on the loopback interface.
 
     For example::
 
@@ -27,11 +27,10 @@ class NatsCluster:
             ...
             cluster.restart(crashed)
 
-    After a crash the servers need 4 to 9 seconds to elect new leaders: that is how nats-server is built.
+    It starts in less than a second. After a crash the servers need 4 to 9 seconds to elect new leaders.
 
-    Servers are counted from 0. Each of `servers` is a `NatsServer` named `NAME-0`, `NAME-1`, ... with its
-    monitoring page on, and can be stopped, paused or given another `config` by itself; `wait_ready` tells
-    when the others have arranged themselves.
+    Servers are counted from 0. Each of `servers` is a `NatsServer` named `NAME-0`, `NAME-1`, ... with its monitoring
+    page on, and can be stopped, paused or given another `config`; `wait_ready` waits until the others work as one.
     """
 
     def __init__(
@@ -46,17 +45,10 @@ class NatsCluster:
         binary: str | os.PathLike[str] | None = None,
         start_timeout: float = 60.0,
     ) -> None:
-        """Nothing is started and no port is taken yet.
+        """Neither starts servers nor takes ports. Arguments that are not named here are those of `NatsServer`.
 
-        Args:
-            size: how many servers, at least 2.
-            name: the cluster's name.
-            store_dir: keeps one directory for each server; temporary ones without it.
-            config: as for `NatsServer`, the same text for all servers.
-            max_payload: as for `NatsServer`.
-            args: as for `NatsServer`.
-            binary: as for `NatsServer`.
-            start_timeout: seconds until a cluster, or a server that rejoins it, counts as failed.
+        A cluster has at least 2 servers. `store_dir` gets a directory for each server. After `start_timeout` seconds a
+        cluster that is not ready, or a server that has not rejoined it, counts as failed.
         """
         if size < 2:
             raise ValueError(f"a cluster needs at least 2 servers, not {size}: use NatsServer for one")
@@ -93,16 +85,16 @@ class NatsCluster:
         return ",".join(self.urls)
 
     def start(self) -> NatsCluster:
-        """Start all servers that do not run, and wait until the cluster is ready. Returns the cluster itself.
+        """Start all servers that do not run, wait until the cluster is ready, and return it.
 
         Raises:
-            ServerStartError: a server did not start, or the cluster did not form in time. Nothing is left
-                running if this was the first start.
+            ServerStartError: A server did not start, or the cluster did not form in time. After a failed first start
+                no server runs.
         """
         first = not self._routes
         try:
             if first:
-                # Every server must know all routes before the first one starts: so the ports are chosen here.
+                # Every server must know all routes before the first one starts.
                 self._routes = [PortLease() for _ in self._servers]
                 addresses = [f"nats://{LOOPBACK}:{lease.port}" for lease in self._routes]
                 for server, address in zip(self._servers, addresses, strict=True):
@@ -118,16 +110,14 @@ class NatsCluster:
         return self
 
     def kill(self, index: int) -> None:
-        """End one server like a crash would (SIGKILL); it keeps its ports and store for `restart`."""
+        """End one server like a crash (SIGKILL). It keeps its ports and store for `restart`."""
         self._servers[index].kill()
 
     def restart(self, index: int) -> NatsServer:
-        """Start one server again, stopping it first if it runs, and wait until it has caught up.
-
-        There is no waiting when less than a majority of the servers is up.
+        """Restart one server and wait until it has caught up; without a majority of servers it does not wait.
 
         Raises:
-            ServerStartError: it did not start, or did not catch up in time.
+            ServerStartError: The server did not start, or did not catch up in time.
         """
         server = self._servers[index].restart()
         if len(self._active()) > len(self._servers) // 2:
@@ -135,15 +125,13 @@ class NatsCluster:
         return server
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until the servers that are up work as one.
+        """Wait until the servers that are up work as one. A majority must be up.
 
-        That is: all agree on a JetStream meta leader that is up, the leader finds them current, each reports
-        itself healthy, which includes that its replicas of streams and consumers have caught up, and every
-        stream and consumer that still has a majority of its replicas has a leader. Stopped and paused servers
-        do not matter as long as a majority is up.
+        All agree on a JetStream meta leader that is up and finds them current. Each is healthy, so its replicas of
+        streams and consumers have caught up. Every stream and consumer with a majority of its replicas has a leader.
 
         Raises:
-            ServerStartError: not so within `timeout` seconds (`start_timeout` of the cluster by default).
+            ServerStartError: It took longer than `timeout` seconds (default: `start_timeout` of the cluster).
         """
         limit = self._start_timeout if timeout is None else timeout
 
@@ -153,13 +141,13 @@ class NatsCluster:
         poll(lambda: True if self._obstacle() is None else None, limit, give_up)
 
     def leader_of(self, stream: str, *, account: str | None = None, timeout: float = 30.0) -> int:
-        """The index in `servers` of the one that leads a stream; waits for an election that is under way.
+        """Return the index in `servers` of the leader of a stream, after an election if one is under way.
 
-        `account` is needed only when several accounts have a stream of this name. For some milliseconds after
-        an election the other servers may still know of nobody who answers for the stream's subjects.
+        `account` is needed only if several accounts have a stream of this name. For some milliseconds after an election
+        the other servers may not know who answers for the stream's subjects.
 
         Raises:
-            TimeoutError: no server that is up leads such a stream within `timeout` seconds.
+            TimeoutError: No server that is up led the stream within `timeout` seconds.
         """
 
         def find() -> int | None:
@@ -170,14 +158,10 @@ class NatsCluster:
                         return self._servers.index(server)
             return None
 
-        return poll(
-            find,
-            timeout,
-            lambda: TimeoutError(f"no server leads a stream {stream} after {timeout:g} s"),
-        )
+        return poll(find, timeout, lambda: TimeoutError(f"no server leads a stream {stream} after {timeout:g} s"))
 
     def close(self) -> None:
-        """Close all servers: they have ended, and what was temporary is gone. May be called again."""
+        """Close all servers and remove their temporary directories. May be called again."""
         with contextlib.ExitStack() as stack:
             for lease in self._routes:
                 stack.callback(lease.release)
@@ -198,7 +182,7 @@ class NatsCluster:
         return [server for server in self._servers if server.running and not server.paused]
 
     def _obstacle(self) -> str | None:
-        """What keeps the cluster from being ready, None when it is."""
+        """Return what keeps the cluster from being ready, None if nothing does."""
         active = self._active()
         if len(active) <= len(self._servers) // 2:
             return f"{len(active)} of {len(self._servers)} servers are up, which is no majority"
@@ -208,7 +192,7 @@ class NatsCluster:
         if len(leaders) > 1 or leader not in views:
             seen = ", ".join(f"{name} sees {view.get('leader')}" for name, view in views.items())
             return f"no common JetStream leader ({seen})"
-        # Only the leader knows who is current; what the others show of each other means nothing.
+        # Only the leader knows which servers are current.
         current = {peer["name"] for peer in views[leader].get("replicas") or () if peer.get("current")}
         if behind := sorted(views.keys() - current - {leader}):
             return f"{', '.join(behind)} not current"
@@ -221,7 +205,7 @@ class NatsCluster:
 
 @dataclass(frozen=True)
 class _Replica:
-    """What one server says about its replica of a stream (`consumer` is empty) or of a consumer."""
+    """A server's report about its replica of a stream (`consumer` is empty) or of a consumer."""
 
     account: str
     stream: str
@@ -235,7 +219,7 @@ def _replicas(server: NatsServer) -> Iterator[_Replica]:
         for stream in account.get("stream_detail") or ():
             for asset in (stream, *(stream.get("consumer_detail") or ())):
                 group = asset.get("cluster") or {}
-                # Its own word only: the others may not have noticed yet that a leader is gone.
+                # Only what a leader reports of itself: the others may not have noticed yet that it is gone.
                 leads = group.get("leader") == server.name
                 consumer = "" if asset is stream else asset["name"]
                 peers = 1 + len(group.get("replicas") or ())
@@ -243,7 +227,7 @@ def _replicas(server: NatsServer) -> Iterator[_Replica]:
 
 
 def _leaderless(active: Sequence[NatsServer]) -> str | None:
-    """The first stream or consumer that could have a leader and has none."""
+    """Return the first stream or consumer that has a majority of its replicas and no leader."""
     groups: dict[tuple[str, str, str], list[_Replica]] = {}
     for server in active:
         for replica in _replicas(server):
@@ -255,7 +239,7 @@ def _leaderless(active: Sequence[NatsServer]) -> str | None:
 
 
 def _page(server: NatsServer, path: str) -> dict[str, Any]:
-    """A monitoring page, empty while the server cannot be asked."""
+    """Return a monitoring page, empty if the server does not answer."""
     try:
         page: dict[str, Any] = server.monitor(path)
     except (OSError, http.client.HTTPException, ValueError):

@@ -5,15 +5,15 @@ One for all tests::
     def test_orders_arrive(spark, nats_server):
         source = spark.read.format("jetstream").option("servers", nats_server.url)
 
-All tests of a session share `nats_server` and `nats_cluster`: give streams names of their own in each test,
-and take a server from `nats_server_factory` where a test stops it. To start the shared ones with options,
-override the fixture that holds them::
+All tests of a session share `nats_server` and `nats_cluster`: each test must choose its own names of streams, and take
+a server from `nats_server_factory` if it stops the server. To start the shared servers with options, override the
+fixture that holds them::
 
     @pytest.fixture(scope="session")
     def nats_server_options():
         return {"max_payload": 8 * 1024 * 1024}
 
-This module alone of `spark_jetstream.testing` needs pytest.
+Only this module of `spark_jetstream.testing` needs pytest.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from spark_jetstream.testing.server import NatsServer
 
 @pytest.fixture(scope="session")
 def nats_server_options() -> dict[str, Any]:
-    """Keyword arguments of `NatsServer` for `nats_server`; none unless you override this fixture."""
+    """Keyword arguments of `NatsServer` for `nats_server`: none, for you to override."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def nats_cluster_options() -> dict[str, Any]:
-    """Keyword arguments of `NatsCluster` for `nats_cluster`; none unless you override this fixture."""
+    """Keyword arguments of `NatsCluster` for `nats_cluster`: none, for you to override."""
     return {}
 
 
@@ -49,24 +49,20 @@ def nats_server(nats_server_options: dict[str, Any]) -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="session")
 def nats_cluster(nats_cluster_options: dict[str, Any]) -> Iterator[NatsCluster]:
-    """A running `NatsCluster` of three, one for the session, started when the first test asks for it."""
+    """A running `NatsCluster` of three servers, one for the whole session."""
     with NatsCluster(**nats_cluster_options) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def nats_server_factory() -> Iterator[Callable[..., NatsServer]]:
-    """A function with the arguments of `NatsServer` that returns it running; all are closed after the test.
+    """A function with the arguments of `NatsServer` that returns a running one; all are closed after the test.
 
     For example::
 
-    def test_survives_a_restart(nats_server_factory):
-        server = nats_server_factory(max_payload=65536)
-        server.restart()
+        def test_survives_a_restart(nats_server_factory):
+            server = nats_server_factory(max_payload=65536)
+            server.restart()
     """
     with contextlib.ExitStack() as stack:
-
-        def make(**options: Any) -> NatsServer:
-            return stack.enter_context(NatsServer(**options))
-
-        yield make
+        yield lambda **options: stack.enter_context(NatsServer(**options))

