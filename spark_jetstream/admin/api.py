@@ -32,7 +32,7 @@ L = TypeVar("L", StreamPage, ConsumerPage)
 
 
 class Api:
-    """Requests to the JetStream API of one account, over the connection that this process has for ``options``.
+    """Requests to the JetStream API of one account.
 
     It holds no state that a fork or a lost connection invalidates. Any thread may use it. Every method raises:
 
@@ -44,8 +44,10 @@ class Api:
     - `ProtocolError`: the reply cannot be read.
     """
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(self, options: ConnectionOptions, connection: Connection | None = None) -> None:
+        """Requests go over ``connection``; by default, over the one that this process has for ``options``."""
         self.options = options
+        self._own = connection
         self.requests = Requests(self.connect, options.request_timeout)
         self._closed = False
         self._level: tuple[Connection, int, int | None] | None = None
@@ -55,7 +57,7 @@ class Api:
         """The connection. Opens it if it is not open."""
         if self._closed:
             raise JetStreamError("this JetStreamAdmin is closed: make another one")
-        return pool.connect(self.options)
+        return self._own or pool.connect(self.options)
 
     def connect(self, seconds: float = 0.0) -> Connection:
         """Return `connection`, for functions that take a `Connect`; the options say how long to wait for it."""

@@ -165,7 +165,7 @@ class JetStreamAdmin:
             OptionError: A description is not possible; the error names the file.
         """
         wanted = read_wanted(*described, newer=self._api.newer)
-        return make_plan(self._api.connection, wanted, given_only=given_only)
+        return make_plan(self._api, wanted, given_only=given_only)
 
     def apply(self, plan: Plan) -> None:
         """Carry out a plan; the next plan of the same descriptions has no changes.
@@ -177,7 +177,7 @@ class JetStreamAdmin:
         for step in plan.steps:
             if step.action in ("create", "update"):
                 self._api.need_for(step.target, f"{step.action} {step.what}")
-        carry_out(self._api.connection, plan)
+        carry_out(self._api, plan)
 
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
         """Return a stream and its durable consumers, as `plan` takes them.

@@ -235,7 +235,7 @@ class Consumers:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
             form = jsapi.CONSUMER_CREATE_DURABLE
         elif own:
-            form = _form(wanted)
+            form = creation_subject(wanted)
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
         try:
@@ -317,7 +317,7 @@ class Consumers:
                 self._check_filters(stream, "", wanted, context)
             request = jsapi.update_request(stream, update_body(wanted, actual))
             names = {"stream": stream, "consumer": name, "filter": wanted.filter_subject}
-            info = self._api.reply(ConsumerInfo, _form(wanted), request, context=context, **names)
+            info = self._api.reply(ConsumerInfo, creation_subject(wanted), request, context=context, **names)
             confirm(wanted, info.config, f"{what} was updated")
         return changed_fields
 
@@ -506,7 +506,7 @@ class Consumers:
             return
 
 
-def _form(config: ConsumerConfig) -> str:
+def creation_subject(config: ConsumerConfig) -> str:
     """Return the subject of the request that creates or updates a consumer with a name."""
     return jsapi.CONSUMER_CREATE_FILTERED if config.filter_subject else jsapi.CONSUMER_CREATE_NAMED
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.descriptions import Wanted, file_content, json_document, wanted_in
 from spark_jetstream.admin.plan import Plan, Step, carry_out, difference_list, make_plan, refusals
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
@@ -59,7 +59,7 @@ def ensure_streams(
     Raises:
         OptionError: The description is not possible, or a stream differs.
         PermissionDenied: The account lacks a permission; the error lists all that the option needs.
-        JetStreamError: What ``connect`` and `Connection.api` raise.
+        JetStreamError: What ``connect`` and `Api` raise.
     """
     done = _ensured.get(ensure) if remembered else None
     if done is not None and time.monotonic() - done < _VALID:
@@ -70,7 +70,7 @@ def ensure_streams(
     options = ensure.connection
     timeout = options.retry_timeout if remembered else options.connect_timeout
     try:
-        Requests(connect, timeout).call(lambda connection: _attempt(connection, wanted, ensure))
+        Requests(connect, timeout).call(lambda connection: _attempt(Api(options, connection), wanted, ensure))
     except PermissionDenied as error:
         if (error.subject or "").startswith(f"{options.inbox_prefix}."):
             raise
@@ -109,8 +109,8 @@ def _described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted,
     return wanted
 
 
-def _attempt(connection: Connection, wanted: tuple[Wanted, ...], ensure: Ensure) -> None:
-    plan = make_plan(connection, wanted, given_only=True, note=_NOTE)
+def _attempt(api: Api, wanted: tuple[Wanted, ...], ensure: Ensure) -> None:
+    plan = make_plan(api, wanted, given_only=True, note=_NOTE)
     conflicts = [step for step in plan.steps if step.action in ("update", "refused")]
     if ensure.on_conflict == "error" and conflicts:
         raise OptionError("; ".join(map(_conflict, conflicts)), option=OPTION)
@@ -125,7 +125,7 @@ def _attempt(connection: Connection, wanted: tuple[Wanted, ...], ensure: Ensure)
             log.warning("%s is not as option %s describes it, and is left so: %s", step.what, OPTION, changes)
         plan = Plan(tuple(step for step in plan.steps if step.action == "create"), given_only=True)
         conflicts = []
-    carry_out(connection, plan, note=_NOTE)
+    carry_out(api, plan, note=_NOTE)
     for step in conflicts:
         log.warning("option %s has updated %s: %s", OPTION, step.what, ", ".join(step.changes))
 

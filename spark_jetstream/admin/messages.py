@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,14 +27,12 @@ from spark_jetstream.errors import (
     ProtocolError,
 )
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.direct_get import DirectBatch
+from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.wire import Frames, StatusLine, parse_status
+from spark_jetstream.protocol.wire import Frames, parse_status
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct
 from spark_jetstream.streams.pull import PullSettings
 
-_PLACE = re.compile(rb"\r\nNats-Num-Pending: (\d{1,20})\r\nNats-Last-Sequence: (\d{1,20})\r\n\r\n\Z")
-_UP_TO, _PENDING = "Nats-UpTo-Sequence", "Nats-Num-Pending"
 _MOST_SUBJECTS = 1024
 _TOO_MANY = 413
 _ATTEMPTS = 3
@@ -193,10 +190,15 @@ class Messages:
         at = jsapi.subject(connection.prefix, form, stream_name(stream), subject=subject)
         with connection.inbox(whole=True) as inbox:
             inbox.publish(at, request, 1)
-            messages, end = _receive(connection, inbox, context)
-        if end is not None:
-            raise _refusal(stream, end, context)
-        return messages[0]
+            [(block, data)] = _receive(connection, inbox, context).parts()
+        try:
+            return StoredMessage.from_direct(block, data, context)
+        except ProtocolError:
+            # A message cannot pass for a status: the server adds its own lines to a message.
+            status = parse_status(block)
+            if status is None or data:
+                raise
+        raise _refusal(stream, status.code, status.description, context)
 
     def _delete(self, stream: str, sequence: int, request: dict[str, Any], what: str) -> None:
         context = f"{what} message {sequence} of stream {stream}"
@@ -268,83 +270,62 @@ def _last_of_each(
         while True:
             body = {"multi_last": list(filters), "max_bytes": _ANSWER_BYTES, **limit}
             inbox.publish(subject, json.dumps(body).encode(), 1)
-            answer: list[StoredMessage] = []
-            order = _AnswerOrder()
-            end = None
-            while end is None:
-                received, end = _receive(connection, inbox, context, order)
-                answer += received
+            answer, end = _answer(connection, inbox, context)
             messages += answer
             if end.code == jsapi.NOT_FOUND and not answer:
                 return messages
             if end.code != jsapi.END_OF_BATCH:
-                raise _refusal(stream, end, context)
-            up_to, pending = (end.headers.get(name, "") for name in (_UP_TO, _PENDING))
-            if not (up_to.isdecimal() and pending.isdecimal()):
+                raise _refusal(stream, end.code, end.description, context)
+            if end.up_to is None or end.pending is None:
                 raise ProtocolError(f"cannot {context}: the end of the answer does not say how far it goes")
-            if not int(pending) or not answer:
+            if not end.pending or not answer:
                 return messages
             # The next request asks for the rest as of the same moment.
-            limit = {"up_to_seq": int(up_to), "seq": answer[-1].seq + 1}
+            limit = {"up_to_seq": end.up_to, "seq": answer[-1].seq + 1}
 
 
-class _AnswerOrder:
-    """Checks that no message of an answer is missing: each names the one before it, and how many follow."""
+def _answer(connection: Connection, inbox: Inbox, context: str) -> tuple[list[StoredMessage], EndOfBatch]:
+    """Return the messages of an answer, and its end. Raises `AnswerRejected` when a message is missing."""
+    messages: list[StoredMessage] = []
+    last = 0
+    while True:
+        for part in read_answers(_receive(connection, inbox, context), inbox.subject):
+            # Each message, and the end, names the message before it.
+            if isinstance(part, EndOfBatch):
+                whole = part.code != jsapi.END_OF_BATCH or (part.last or 0) == last
+            else:
+                whole = int(part.previous[0]) == last and bool((part.previous[1:] == part.sequences[:-1]).all())
+            if not whole:
+                raise AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
+            if isinstance(part, EndOfBatch):
+                return messages, part
+            messages += [StoredMessage.from_direct(block, data, context) for block, data in part.raw()]
+            last = int(part.sequences[-1])
 
-    def __init__(self) -> None:
-        self._last = 0
-        self._left: int | None = None
 
-    def add(self, sequence: int, block: bytes, context: str) -> None:
-        """Add the next message. Raises `AnswerRejected` when one before it is missing."""
-        place = _PLACE.search(block)
-        if place is None:
-            raise ProtocolError(f"cannot {context}: a message does not say its position in the answer")
-        left, previous = int(place[1]), int(place[2])
-        if previous != self._last or (self._left is not None and left != self._left - 1):
-            raise AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
-        self._last, self._left = sequence, left
-
-
-def _receive(
-    connection: Connection, inbox: Inbox, context: str, order: _AnswerOrder | None = None
-) -> tuple[list[StoredMessage], StatusLine | None]:
-    """Return the next messages of an answer, and its end, if that was received."""
+def _receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
     seconds = connection.options.request_timeout
     event = inbox.get(seconds)
     if not isinstance(event, Frames):
         connection.check()
         raise jsapi.no_reply(context, seconds)
-    messages: list[StoredMessage] = []
-    for start, head, size in zip(event.line_end, event.head, event.size, strict=True):
-        block, data = event.data[start : start + head], event.data[start + head : start + size]
-        try:
-            messages.append(StoredMessage.from_direct(block, data, context))
-            if order is not None:
-                order.add(messages[-1].seq, block, context)
-        except ProtocolError:
-            # A message cannot pass for a status: the server adds its own lines to a message.
-            status = parse_status(block)
-            if status is None or data:
-                raise
-            return messages, status
-    return messages, None
+    return event
 
 
-def _refusal(stream: str, end: StatusLine, context: str) -> JetStreamError:
-    status = f"{end.code} {end.description}".strip()
-    if end.code == jsapi.NOT_FOUND:
+def _refusal(stream: str, code: int, description: str, context: str) -> JetStreamError:
+    status = f"{code} {description}".strip()
+    if code == jsapi.NOT_FOUND:
         return MessageNotFound(
             f"cannot {context}: the server that answered has no such message ({status})",
-            code=end.code,
+            code=code,
             err_code=0,
-            description=end.description,
+            description=description,
         )
-    if end.code == jsapi.NO_RESPONDERS:
+    if code == jsapi.NO_RESPONDERS:
         return NoResponders(
             f"cannot {context}: nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct "
             "set"
         )
-    if end.code == _TOO_MANY:
+    if code == _TOO_MANY:
         return JetStreamError(f"cannot {context}: more than {_MOST_SUBJECTS:,} subjects match, which a server refuses")
     return JetStreamError(f"cannot {context}: the server refused the direct get: {status}")

@@ -6,6 +6,8 @@ descriptions has no changes.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,13 +16,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
+from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.consumers import creation_subject
 from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models.base import Model, complaint, readable
-from spark_jetstream.admin.models.changes import Difference, differences, merged, update_body
+from spark_jetstream.admin.models.changes import Difference, already_exists, differences, merged, update_body
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamExists, StreamNotFound
+from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 
 log = logging.getLogger(__name__)
@@ -63,7 +66,7 @@ class Step:
     @property
     def what(self) -> str:
         """``stream ORDERS``, or ``consumer billing of stream ORDERS``."""
-        return f"consumer {self.consumer} of stream {self.stream}" if self.consumer else f"stream {self.stream}"
+        return _what(self.stream, self.consumer)
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -118,28 +121,28 @@ class Plan:
         return {"changes": self.changes, "steps": [step.to_json() for step in self.steps]}
 
 
-def make_plan(connection: Connection, wanted: Iterable[Wanted], *, given_only: bool = False, note: str = "") -> Plan:
+def make_plan(api: Api, wanted: Iterable[Wanted], *, given_only: bool = False, note: str = "") -> Plan:
     """Compare descriptions with what the server has. Consumers that no description names are ignored.
 
-    Errors have ``note`` after what was asked. Raises what `Connection.api` raises.
+    Errors have ``note`` after what was asked. Raises what `Api` raises.
     """
-    work = _Work(connection, given_only, note)
+    work = _Work(api, given_only, note)
     return Plan(tuple(step for description in wanted for step in work.steps(description)), given_only)
 
 
-def carry_out(connection: Connection, plan: Plan, *, note: str = "") -> None:
+def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
     """Carry out a plan; each reply of the server is compared with the description.
 
     Nothing is done when a step is refused. An update reads the configuration again first.
 
     Raises:
         PlanOutdated: The configuration is neither that of the plan nor the described one.
-        JetStreamError: A step is refused; or the server ignored a field; and what `Connection.api` raises. Steps that
-            were done stay done, as the error says: make another plan.
+        JetStreamError: A step is refused; or the server ignored a field; and what `Api` raises. Steps that were
+            done stay done, as the error says: make another plan.
     """
     if plan.refused:
         raise JetStreamError(f"nothing was changed{note}: {refusals(plan)}")
-    work = _Work(connection, plan.given_only, note)
+    work = _Work(api, plan.given_only, note)
     done: list[str] = []
     for step in plan.steps:
         try:
@@ -164,56 +167,47 @@ def refusals(plan: Plan) -> str:
 class _Work:
     """Makes and carries out steps."""
 
-    def __init__(self, connection: Connection, given_only: bool, note: str) -> None:
-        self._connection = connection
+    def __init__(self, api: Api, given_only: bool, note: str) -> None:
+        self._api = api
         self._given_only = given_only
         self._note = note
 
     def steps(self, wanted: Wanted) -> list[Step]:
         name = wanted.stream.name
-        steps = [self._step(name, "", wanted.stream, self._actual(name, ""))]
+        steps = [self._step(name, "", wanted.stream)]
         for consumer in wanted.consumers:
             known = consumer.name or consumer.durable_name
-            actual = None if steps[0].actual is None else self._actual(name, known)
-            steps.append(self._step(name, known, consumer, actual))
+            steps.append(self._step(name, known, consumer, exists=steps[0].actual is not None))
         return steps
 
     def create(self, step: Step) -> None:
-        body = step.target.body()
         try:
-            self._answer(step, "create", jsapi.create_request, body)
+            self._send(step, "create", jsapi.STREAM_CREATE, jsapi.create_request, step.target.body())
         except ApiError as error:
-            if not isinstance(error, StreamExists) and error.err_code != jsapi.CONSUMER_EXISTS:
+            if not already_exists(error):
                 raise
             # Another client was faster. Its stream or consumer may be as described.
-            now = self._again(step)
+            now = self._step(step.stream, step.consumer, step.wanted)
             if now.action != "unchanged":
                 raise _outdated(now) from None
 
     def update(self, step: Step) -> None:
-        now = self._again(step)
+        now = self._step(step.stream, step.consumer, step.wanted)
         if now.action == "unchanged":
             return
         if now.actual is None or now.differences != step.differences or now.action != "update":
             raise _outdated(now)
         try:
-            self._answer(now, "update", jsapi.update_request, update_body(now.target, now.actual))
+            self._send(now, "update", jsapi.STREAM_UPDATE, jsapi.update_request, update_body(now.target, now.actual))
         except (StreamNotFound, ConsumerNotFound):
             raise PlanOutdated(f"{step.what} was deleted before it could be updated") from None
 
-    def _again(self, step: Step) -> Step:
-        return self._step(step.stream, step.consumer, step.wanted, self._actual(step.stream, step.consumer))
-
-    def _actual(self, stream: str, consumer: str) -> Config | None:
-        prefix = self._connection.prefix
-        subject = jsapi.subject(prefix, jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO, stream, consumer)
-        what = f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
-        try:
-            return self._ask(subject, b"", f"read {what}", bool(consumer))
-        except (StreamNotFound, ConsumerNotFound):
-            return None
-
-    def _step(self, stream: str, consumer: str, wanted: Config, actual: Config | None) -> Step:
+    def _step(self, stream: str, consumer: str, wanted: Config, *, exists: bool = True) -> Step:
+        actual = None
+        if exists:
+            subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
+            with contextlib.suppress(StreamNotFound, ConsumerNotFound):
+                actual = self._config(wanted, subject, None, f"read {_what(stream, consumer)}", stream, consumer)
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
             return make("create", target=wanted)
@@ -227,18 +221,14 @@ class _Work:
         action = "refused" if any(change.refused for change in changes) else "update"
         return make(action, target=target, differences=changes)
 
-    def _answer(self, step: Step, action: str, consumer_request: Callable[..., bytes], body: dict[str, Any]) -> None:
+    def _send(
+        self, step: Step, action: str, subject: str, consumer_request: Callable[..., bytes], body: dict[str, Any]
+    ) -> None:
         """Send a configuration. Raises `JetStreamError` when the server then has another one."""
-        prefix, stream, context = self._connection.prefix, step.stream, f"{action} {step.what}"
+        context, request = f"{action} {step.what}", json.dumps(body).encode()
         if isinstance(step.target, ConsumerConfig):
-            # The subject may have `filter_subject`, but not one of `filter_subjects`.
-            filters = [step.target.filter_subject] if step.target.filter_subject else []
-            subject = jsapi.consumer_create(prefix, stream, step.consumer, filters)
-            done = self._ask(subject, consumer_request(stream, body), context, True)
-        else:
-            template = jsapi.STREAM_CREATE if action == "create" else jsapi.STREAM_UPDATE
-            subject = jsapi.subject(prefix, template, stream)
-            done = self._ask(subject, jsapi.stream_create_request(body), context, False)
+            subject, request = creation_subject(step.target), consumer_request(step.stream, body)
+        done = self._config(step.target, subject, request, context, step.stream, step.consumer)
         ignored = differences(step.wanted, done, given_only=self._given_only)
         if ignored:
             raise JetStreamError(
@@ -247,10 +237,18 @@ class _Work:
             )
         log.info("%sd %s", action, step.what)
 
-    def _ask(self, subject: str, body: bytes, context: str, consumer: bool) -> Config:
-        reply = self._connection.api(subject, body, context=f"{context}{self._note}")
+    def _config(
+        self, wanted: Config, subject: str, request: bytes | None, context: str, stream: str, consumer: str
+    ) -> Config:
+        """Return the configuration that the server replies with."""
+        names = {"stream": stream, "consumer": consumer, "filter": getattr(wanted, "filter_subject", "")}
+        reply = self._api.ask(subject, request, context=f"{context}{self._note}", **names)
         info: StreamInfo | ConsumerInfo = (ConsumerInfo if consumer else StreamInfo).from_server(reply, context)
         return info.config
+
+
+def _what(stream: str, consumer: str) -> str:
+    return f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
 
 
 def _outdated(now: Step) -> PlanOutdated:

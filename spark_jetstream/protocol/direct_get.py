@@ -54,7 +54,8 @@ _LF, _CR = 10, 13
 class EndOfBatch:
     """The status that ends the answer to request `number`; what it does not say is None.
 
-    204: `last` is the sequence of the last message of the answer, and `pending` how many more match behind it.
+    204: `last` is the sequence of the last message of the answer, `pending` how many more match behind it, and `up_to`
+    the last sequence that an answer about the last message of each subject takes into account.
     """
 
     number: int
@@ -62,6 +63,7 @@ class EndOfBatch:
     description: str
     last: int | None
     pending: int | None
+    up_to: int | None = None
 
 
 @dataclass(frozen=True)
@@ -231,8 +233,9 @@ def _ending(number: int, frames: Frames, at: int) -> EndOfBatch:
             "a direct get was answered neither with a message of a batch nor with a status: is the stream on a server "
             "older than 2.11 (option readWith)?"
         )
-    last, pending = (whole_number(status.headers.get(_text(line), "")) for line in (_PREVIOUS, _PENDING))
-    return EndOfBatch(number, status.code, status.description, last, pending)
+    names = (_text(_PREVIOUS), _text(_PENDING), "Nats-UpTo-Sequence")
+    last, pending, up_to = (whole_number(status.headers.get(name, "")) for name in names)
+    return EndOfBatch(number, status.code, status.description, last, pending, up_to)
 
 
 def _text(line: int) -> str:

@@ -1,25 +1,26 @@
 """A JetStream API that answers a few subjects, and like a real one says nothing on those that it does not know.
 
-    with FakeApi(server.url, {"INFO": {...}}) as fake:
-        JetStreamAdmin(servers=server.url, apiPrefix=fake.prefix)
+    with administered(server.url, {"INFO": {...}}) as (fake, admin): ...
 
 It stands for servers that cannot be had here: those of years ago, and those that answer only for a part.
 """
 
 from __future__ import annotations
 
-import json
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, cast
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin.api import Api
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.options import ConnectionOptions
+from tests.support.fake_jetstream import Responder, json_frame
 
 Reply = Mapping[str, Any]
 Answer = Reply | Callable[[dict[str, Any]], Reply | None]
+MADE = "2026-01-01T00:00:00Z"
 
 
 def account(level: int) -> dict[str, Any]:
@@ -27,51 +28,31 @@ def account(level: int) -> dict[str, Any]:
     return {"type": "io.nats.jetstream.api.v1.account_info_response", "api": {"level": level}} if level else {"api": {}}
 
 
-class FakeApi:
+def stream_info(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply of STREAM.INFO for an empty stream."""
+    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+    return {"config": config, "created": MADE, "state": state}
+
+
+def consumer_info(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply of CONSUMER.INFO for consumer c of stream S."""
+    return {"stream_name": "S", "name": "c", "created": MADE, "config": config}
+
+
+class FakeApi(Responder):
     """`answers`: subject without prefix -> the reply, or what makes it of the request (None: it keeps silent). `asked`
     has the subjects."""
 
     def __init__(self, url: str, answers: Mapping[str, Answer]) -> None:
-        self.prefix = "FAKE.API"
         self.answers = answers
         self.asked: list[str] = []
-        where = urlsplit(url)
-        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=20)
-        self._file = self._socket.makefile("rb")
-        self._file.readline()
-        hello = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
-        self._socket.sendall(hello + b"SUB %s.> 1\r\nPING\r\n" % self.prefix.encode())
-        while self._file.readline() != b"PONG\r\n":
-            continue
-        self._socket.settimeout(None)
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__(url)
 
-    def _serve(self) -> None:
-        while line := self._file.readline():
-            if line == b"PING\r\n":
-                self._socket.sendall(b"PONG\r\n")
-            elif line.startswith(b"MSG "):
-                _, subject, _, reply, size = line.split()
-                body = json.loads(self._file.read(int(size) + 2)[:-2] or b"{}")
-                self._reply(subject.decode().removeprefix(self.prefix + "."), body, reply)
-
-    def _reply(self, subject: str, body: dict[str, Any], reply: bytes) -> None:
+    def answer(self, subject: str, request: dict[str, Any], reply: bytes) -> bytes:
         self.asked.append(subject)
         answer = self.answers.get(subject)
-        said = answer(body) if callable(answer) else answer
-        if said is not None:
-            text = json.dumps(said).encode()
-            self._socket.sendall(b"PUB %s %d\r\n%s\r\n" % (reply, len(text), text))
-
-    def __enter__(self) -> FakeApi:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._file.close()
-        self._socket.close()
+        body = answer(request) if callable(answer) else answer
+        return b"" if body is None else json_frame(reply, body)
 
 
 @contextmanager
@@ -79,3 +60,24 @@ def administered(url: str, answers: Mapping[str, Answer], **options: str) -> Ite
     """Such an API, and what administers it."""
     with FakeApi(url, answers) as fake, JetStreamAdmin(servers=url, apiPrefix=fake.prefix, **options) as admin:
         yield fake, admin
+
+
+class Meddler:
+    """A connection with a function that is called before each request; it may return another body."""
+
+    def __init__(self, connection: Connection, meddle: Callable[[str, bytes], bytes | None]) -> None:
+        self.prefix = connection.prefix
+        self.asked: list[str] = []
+        self._connection = connection
+        self._meddle = meddle
+
+    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        self.asked.append(subject.removeprefix("$JS.API.STREAM."))
+        return self._connection.api(subject, self._meddle(subject, body) or body, context=context)
+
+    ask = api
+
+
+def meddled(options: ConnectionOptions, meddle: Callable[[str, bytes], bytes | None]) -> Api:
+    """Requests over such a connection."""
+    return Api(options, cast("Connection", Meddler(connect(options), meddle)))

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,7 +29,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.testing import NatsServer
-from tests.admin.fake_api import Answer, account, administered
+from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
 from tests.support.publish import Message, Publisher
 
 PASSWORD = "right-pass-7f3a"
@@ -309,22 +309,16 @@ def test_a_name_that_would_be_another_request(name: str, admin: JetStreamAdmin) 
 
 def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer) -> None:
     """It would give no reply at all on these subjects."""
-    consumer = {"stream_name": "S", "name": "c", "created": "2026-01-01T00:00:00Z", "config": {"name": "c"}}
-    with administered(nats_server.url, {"INFO": account(0), "CONSUMER.INFO.S.c": consumer}) as (fake, admin):
-        refused: list[tuple[str, Any]] = [
-            (
-                r"pause consumer c of stream S: this needs nats-server 2.11 or newer \(API level 1\), .* level 0",
-                "pause",
-            ),
-            ("resume consumer c of stream S: this needs nats-server 2.11", "resume"),
-            ("unpin group g of consumer c of stream S: this needs nats-server 2.11", "unpin"),
-            ("reset consumer c of stream S to sequence 5: this needs nats-server 2.14", "reset"),
-        ]
-        arguments: dict[str, list[Any]] = {"pause": ["2036-01-01T00:00:00Z"], "unpin": ["g"], "reset": [5]}
-        for said, method in refused:
-            with pytest.raises(JetStreamError, match=said):
-                getattr(admin.consumers, method)("S", "c", *arguments.get(method, []))
+    answers = {"INFO": account(0), "CONSUMER.INFO.S.c": consumer_info({"name": "c"})}
+    with administered(nats_server.url, answers) as (fake, admin):
+        consumers, until = admin.consumers, "2036-01-01T00:00:00Z"
+        of = "consumer c of stream S"
+        old = r"2.11 or newer \(API level 1\), .* level 0"
         requests: list[tuple[str, Any]] = [
+            (f"pause {of}: this needs nats-server {old}", lambda: consumers.pause("S", "c", until)),
+            (f"resume {of}: this needs nats-server 2.11", lambda: consumers.resume("S", "c")),
+            (f"unpin group g of {of}: this needs nats-server 2.11", lambda: consumers.unpin("S", "c", "g")),
+            (f"reset {of} to sequence 5: this needs nats-server 2.14", lambda: consumers.reset("S", "c", 5)),
             ("get the first > since .* this needs nats-server 2.11", lambda: admin.messages.since("S", 10**18)),
             ("step down in favour of n: this needs", lambda: admin.streams.step_down("S", preferred="n")),
         ]
@@ -336,33 +330,29 @@ def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer) -> No
 
 
 def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(nats_server: NatsServer) -> None:
-    stream = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
-    consumer = {"stream_name": "S", "name": "c", "created": "2026-01-01T00:00:00Z", "config": {"durable_name": "c"}}
-    answers: dict[str, Answer] = {"INFO": account(1), "STREAM.INFO.S": stream, "CONSUMER.INFO.S.c": consumer}
+    answers: dict[str, Answer] = {
+        "INFO": account(1),
+        "STREAM.INFO.S": stream_info({"name": "S"}),
+        "CONSUMER.INFO.S.c": consumer_info({"durable_name": "c"}),
+    }
     pinned: dict[str, Any] = {"priority_policy": "prioritized", "priority_groups": ["g"]}
+    copying: dict[str, Any] = {"ack_policy": "flow_control", "deliver_subject": "d"}
     mirror = {"name": "O", "consumer": {"name": "c", "deliver_subject": "d"}}
     with administered(nats_server.url, answers) as (fake, admin):
-        requests: list[tuple[str, Any]] = [
-            ("create stream N with allow_atomic: this needs nats-server 2.12", {"name": "N", "allow_atomic": True}),
-            (r"create stream N with allow_batched: .* 2\.14", {"name": "N", "allow_batched": True}),
-            ("create stream N with mirror.consumer: this needs", {"name": "N", "mirror": mirror}),
-            ("create stream N with sources.consumer: this needs", {"name": "N", "sources": [mirror]}),
+        streams, consumers = admin.streams, admin.consumers
+        requests: list[tuple[str, Callable[[], object]]] = [
+            ("create stream N with allow_atomic: .* 2.12", lambda: streams.create("N", allow_atomic=True)),
+            ("create stream N with allow_batched: .* 2.14", lambda: streams.create("N", allow_batched=True)),
+            ("create stream N with mirror.consumer: ", lambda: streams.create("N", mirror=mirror)),
+            ("create stream N with sources.consumer: ", lambda: streams.create("N", sources=[mirror])),
+            ("update stream S with allow_atomic: ", lambda: streams.update("S", allow_atomic=True)),
+            ("create consumer c of .* with priority_policy prior", lambda: consumers.create("S", "c", pinned)),
+            ("update consumer c of .* with priority_policy prior", lambda: consumers.update("S", "c", pinned)),
+            ("with ack_policy flow_control: .* 2.14", lambda: consumers.create("S", "c", copying)),
         ]
-        for said, config in requests:
-            with pytest.raises(JetStreamError, match=said):
-                admin.streams.create(config)
-        with pytest.raises(JetStreamError, match="update stream S with allow_atomic: this needs"):
-            admin.streams.update("S", allow_atomic=True)
-        with pytest.raises(
-            JetStreamError, match="create consumer c of stream S with priority_policy prioritized: this"
-        ):
-            admin.consumers.create("S", durable_name="c", **pinned)
-        with pytest.raises(
-            JetStreamError, match="update consumer c of stream S with priority_policy prioritized: this"
-        ):
-            admin.consumers.update("S", "c", pinned)
-        with pytest.raises(JetStreamError, match=r"with ack_policy flow_control: this needs nats-server 2\.14"):
-            admin.consumers.create("S", durable_name="c", ack_policy="flow_control", deliver_subject="d")
+        for message, request in requests:
+            with pytest.raises(JetStreamError, match=message):
+                request()
         assert set(fake.asked) == answers.keys()
 
 
@@ -370,8 +360,7 @@ def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
     """Before 2.12 a server drops the fields that it does not know without a word; any may do so with values."""
 
     def created(body: dict[str, Any]) -> dict[str, Any]:
-        known = {name: value for name, value in body.items() if name != "allow_direct"}
-        return {"config": known, "created": "2026-01-01T00:00:00Z", "state": {**EMPTY}}
+        return stream_info({name: value for name, value in body.items() if name != "allow_direct"})
 
     answers: dict[str, Answer] = {
         "STREAM.CREATE.S": created,
@@ -387,13 +376,10 @@ def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
         assert [str(each) for each in admin.streams.update("S", description="new")] == ["description: nothing -> new"]
 
 
-EMPTY = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
-
-
 def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
-    stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
-    page = {"total": 3, "offset": 0, "limit": 256, "streams": [stream], "missing": ["B"], "offline": {"C": "too new"}}
-    consumers = {"total": 1, "offset": 0, "limit": 256, "consumers": None, "missing": ["c"]}
+    pages = {"total": 3, "offset": 0, "limit": 256}
+    page = {**pages, "streams": [stream_info({"name": "A"})], "missing": ["B"], "offline": {"C": "too new"}}
+    consumers = {**pages, "consumers": None, "missing": ["c"]}
     with administered(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as (_, admin):
         infos = admin.streams.infos()
         assert next(infos).config.name == "A"
@@ -414,7 +400,7 @@ def test_no_reply_is_an_error(nats_server: NatsServer) -> None:
 
 def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
     """Nobody replies while a stream has no leader, and the API says that it is busy while that has none."""
-    stream = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": EMPTY}
+    stream = stream_info({"name": "S"})
     busy = {"error": {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}}
     replies: list[dict[str, Any] | None] = [None, busy, stream]
     answers: dict[str, Answer] = {"STREAM.INFO.S": lambda _: replies.pop(0), "STREAM.DELETE.S": busy}

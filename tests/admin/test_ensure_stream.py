@@ -16,7 +16,6 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_jetstream.admin import ensure as ensure_module
 from spark_jetstream.admin.ensure import Ensure, ensure_streams
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import (
@@ -33,6 +32,7 @@ from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
+from tests.admin.fake_api import Meddler
 from tests.support.publish import Message, Publisher
 from tests.support.queries import available_now, batch, refusal, stored, streaming
 from tests.support.streams import Stream
@@ -300,24 +300,6 @@ def latest(driver: Planner) -> Offset:
 # -- trouble --
 
 
-class Meddler:
-    """A connection whose requests something happens to."""
-
-    def __init__(self, connection: Connection, meddle: Callable[[str, bytes], None]) -> None:
-        self.prefix = connection.prefix
-        self.asked: list[str] = []
-        self._connection = connection
-        self._meddle = meddle
-
-    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        self.asked.append(subject.removeprefix("$JS.API.STREAM."))
-        self._meddle(subject, body)
-        return self._connection.api(subject, body, context=context)
-
-
-Meddle = Callable[..., Meddler]
-
-
 @pytest.fixture
 def ensured(nats_server: NatsServer) -> Callable[..., list[str]]:
     """A function that ensures a stream while something happens; the requests that were made."""
@@ -325,7 +307,7 @@ def ensured(nats_server: NatsServer) -> Callable[..., list[str]]:
 
     def run(
         described: Mapping[str, Any],
-        meddle: Callable[[str, bytes], None] = lambda subject, body: None,
+        meddle: Callable[[str, bytes], bytes | None] = lambda subject, body: None,
         conflict: Any = "error",
         remembered: bool = False,
     ) -> list[str]:

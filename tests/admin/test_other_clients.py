@@ -21,7 +21,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS, SECOND, STREAMS
 from tests.admin.conftest import Api
-from tests.admin.fake_api import FakeApi, account
+from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
 from tests.support.publish import Refused
 
 NEVER = "0001-01-01T00:00:00Z"
@@ -312,19 +312,14 @@ def test_fields_that_only_a_newer_server_knows_are_left_to_it(level: int, nats_s
     """A server of the same age has no such fields: they are misspelt there."""
     config = {"name": "S", "shards": {"count": 3}, "mirror": {"name": "O", "weight": 5}}
     consumer = {"durable_name": "c", "name": "c", "shard": 3}
-    stream = {
-        "config": config,
-        "created": "2026-03-01T12:00:00Z",
-        "state": {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0},
-    }
-    info = {"stream_name": "S", "name": "c", "created": "2026-03-01T12:00:00Z", "config": consumer}
+    stream, info = stream_info(config), consumer_info(consumer)
     sent: list[dict[str, Any]] = []
 
     def create(body: dict[str, Any]) -> dict[str, Any]:
         sent.append(body)
         return info if "stream_name" in body else stream
 
-    answers = {
+    answers: dict[str, Answer] = {
         "INFO": account(level),
         "STREAM.INFO.S": stream,
         "STREAM.CREATE.S": create,
@@ -332,10 +327,7 @@ def test_fields_that_only_a_newer_server_knows_are_left_to_it(level: int, nats_s
         "CONSUMER.CREATE.S.c": create,
         "CONSUMER.LIST.S": {"total": 1, "offset": 0, "limit": 256, "consumers": [info]},
     }
-    with (
-        FakeApi(nats_server.url, answers) as fake,  # type: ignore[arg-type]
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+    with administered(nats_server.url, answers) as (_, admin):
         described = admin.describe("S")
         assert described == {**config, "consumers": [{"durable_name": "c", "shard": 3}]}
         requests: list[Callable[[], object]] = [

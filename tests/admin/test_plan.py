@@ -10,20 +10,28 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
+from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in
 from spark_jetstream.admin.plan import Plan, PlanOutdated, carry_out, make_plan
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.admin.conftest import Api, Make
+from tests.admin.fake_api import meddled
+
+New = Callable[[], str]
 
 
 @pytest.fixture(scope="module")
-def connection(nats_server: NatsServer) -> Connection:
-    """A connection to the shared server."""
-    return connect(ConnectionOptions.from_spark({"servers": nats_server.url}))
+def options(nats_server: NatsServer) -> ConnectionOptions:
+    """The options for the shared server."""
+    return ConnectionOptions.from_spark({"servers": nats_server.url})
+
+
+@pytest.fixture(scope="module")
+def client(options: ConnectionOptions) -> Requester:
+    """Requests to the shared server."""
+    return Requester(options)
 
 
 def wanted(*described: dict[str, Any]) -> tuple[Wanted, ...]:
@@ -42,24 +50,24 @@ def fields(plan: Plan) -> list[str]:
     return [each.field for step in plan.steps for each in step.differences]
 
 
-def test_only_given_fields_are_compared_and_changed(connection: Connection, api: Api, make_stream: Make) -> None:
+def test_only_given_fields_are_compared_and_changed(client: Requester, api: Api, make_stream: Make) -> None:
     name = make_stream({"max_msgs": 7, "metadata": {"owner": "me"}, "allow_direct": True})
     before = actual_stream(api, name)
     described = wanted({"name": name, "max_age": "1h", "metadata": {"team": "us"}})
-    plan = make_plan(connection, described, given_only=True)
+    plan = make_plan(client, described, given_only=True)
     assert fields(plan) == ["max_age", "metadata.team"]
-    carry_out(connection, plan)
+    carry_out(client, plan)
     after = actual_stream(api, name)
     expected = before.changed(max_age="1h", metadata={**before.own_metadata, "team": "us"})
     assert after.body() == expected.body()
-    assert not make_plan(connection, described, given_only=True).changes
-    assert set(fields(make_plan(connection, described))) == {"max_msgs", "allow_direct", "subjects", "metadata.owner"}
+    assert not make_plan(client, described, given_only=True).changes
+    assert set(fields(make_plan(client, described))) == {"max_msgs", "allow_direct", "subjects", "metadata.owner"}
 
 
-def test_what_does_not_fit_to_the_rest_is_refused(connection: Connection, make_stream: Make) -> None:
+def test_what_does_not_fit_to_the_rest_is_refused(client: Requester, make_stream: Make) -> None:
     name = make_stream({"duplicate_window": 120 * 10**9})
     described = wanted({"name": name, "max_age": "10s"})
-    plan = make_plan(connection, described, given_only=True)
+    plan = make_plan(client, described, given_only=True)
     [step] = plan.refused
     assert step.reasons == ("duplicate_window (2m) is longer than max_age (10s)",)
     assert step.lines() == [
@@ -69,12 +77,10 @@ def test_what_does_not_fit_to_the_rest_is_refused(connection: Connection, make_s
     ]
     assert plan.to_json()["steps"][0]["reasons"] == list(step.reasons)
     with pytest.raises(JetStreamError, match=r"nothing was changed: .* cannot be updated: max_age.*longer than"):
-        carry_out(connection, plan)
+        carry_out(client, plan)
 
 
-def test_a_plan_reads_as_text_and_as_json(
-    connection: Connection, api: Api, make_stream: Make, new_stream: Callable[[], str]
-) -> None:
+def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stream: Make, new_stream: New) -> None:
     new, there, sure, stuck = new_stream(), make_stream({}), make_stream({}), make_stream({})
     described = wanted(
         {
@@ -87,7 +93,7 @@ def test_a_plan_reads_as_text_and_as_json(
         {"name": sure, "subjects": [f"{sure.lower()}.>"]},
         {"name": stuck, "subjects": [f"{stuck.lower()}.>"], "storage": "memory"},
     )
-    plan = make_plan(connection, described)
+    plan = make_plan(client, described)
     assert plan.lines() == [
         f"+ create stream {new}",
         '    subjects: ["plan.new"]',
@@ -119,14 +125,12 @@ def test_a_plan_reads_as_text_and_as_json(
     assert said["steps"][4]["differences"][0]["refused"] == "it can never change"
     # One step that is refused, and nothing at all is done.
     with pytest.raises(JetStreamError, match=f"nothing was changed: stream {stuck} cannot be updated: storage"):
-        carry_out(connection, plan)
+        carry_out(client, plan)
     assert new not in api("STREAM.NAMES")["streams"]
     assert actual_stream(api, there).max_bytes == -1
 
 
-def test_a_stream_and_its_consumers_are_made_at_once(
-    connection: Connection, api: Api, new_stream: Callable[[], str]
-) -> None:
+def test_a_stream_and_its_consumers_are_made_at_once(client: Requester, api: Api, new_stream: New) -> None:
     name = new_stream()
     described = wanted(
         {
@@ -139,114 +143,89 @@ def test_a_stream_and_its_consumers_are_made_at_once(
             ],
         }
     )
-    carry_out(connection, make_plan(connection, described))
-    assert not make_plan(connection, described).changes
+    carry_out(client, make_plan(client, described))
+    assert not make_plan(client, described).changes
     assert sorted(api(f"CONSUMER.NAMES.{name}")["consumers"]) == ["a", "b"]
     # What a description does not name stays.
     fewer = [Wanted(described[0].stream, described[0].consumers[:1])]
-    assert not make_plan(connection, fewer).changes
+    assert not make_plan(client, fewer).changes
 
 
-# -- somebody else --
+# -- another client --
 
 
-def test_somebody_creates_just_the_same_meanwhile(
-    connection: Connection, api: Api, new_stream: Callable[[], str]
-) -> None:
+def test_another_client_creates_it_first(client: Requester, api: Api, make_stream: Make, new_stream: New) -> None:
     name = new_stream()
     described = wanted({"name": name, "subjects": ["plan.>"], "consumers": [{"durable_name": "c"}]})
-    plan = make_plan(connection, described)
+    plan = make_plan(client, described)
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
     api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": {"durable_name": "c"}})
-    carry_out(connection, plan)
-    assert not make_plan(connection, described).changes
+    carry_out(client, plan)
+    assert not make_plan(client, described).changes
+    # Another consumer of that name.
+    plan = make_plan(client, [Wanted(described[0].stream, (ConsumerConfig(durable_name="d", ack_policy="all"),))])
+    api(f"CONSUMER.CREATE.{name}.d", {"stream_name": name, "config": {"durable_name": "d", "ack_policy": "none"}})
+    with pytest.raises(PlanOutdated, match=r"consumer d of stream .* has changed .*ack_policy: none -> all"):
+        carry_out(client, plan)
+    assert actual_consumer(api, f"{name}.d").ack_policy == "none"
 
 
-def test_somebody_creates_more_than_what_is_given(
-    connection: Connection, api: Api, new_stream: Callable[[], str]
-) -> None:
+def test_another_client_creates_more_than_what_is_given(client: Requester, api: Api, new_stream: New) -> None:
     name = new_stream()
     described = wanted({"name": name, "subjects": ["plan.>"]})
-    given, whole = make_plan(connection, described, given_only=True), make_plan(connection, described)
+    given, whole = make_plan(client, described, given_only=True), make_plan(client, described)
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"], "max_msgs": 5})
-    carry_out(connection, given)
+    carry_out(client, given)
     with pytest.raises(PlanOutdated, match=r"has changed since the plan was made \(now there is max_msgs: 5 -> -1\)"):
-        carry_out(connection, whole)
+        carry_out(client, whole)
     assert actual_stream(api, name).max_msgs == 5
 
 
-def test_somebody_creates_another_consumer_meanwhile(connection: Connection, api: Api, make_stream: Make) -> None:
-    name = make_stream({})
-    described = [Wanted(actual_stream(api, name), (ConsumerConfig(durable_name="c", ack_policy="explicit"),))]
-    plan = make_plan(connection, described)
-    api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": {"durable_name": "c", "ack_policy": "none"}})
-    with pytest.raises(PlanOutdated, match=r"consumer c of stream .* has changed .*ack_policy: none -> explicit"):
-        carry_out(connection, plan)
-    assert actual_consumer(api, f"{name}.c").ack_policy == "none"
-
-
-def test_somebody_updates_meanwhile(connection: Connection, api: Api, make_stream: Make) -> None:
+def test_another_client_updates_it(client: Requester, api: Api, make_stream: Make) -> None:
     name = make_stream({})
     before = actual_stream(api, name)
-    described = [Wanted(before.changed(max_msgs=5))]
-    plan = make_plan(connection, described)
+    plan = make_plan(client, [Wanted(before.changed(max_msgs=5))])
     api(f"STREAM.UPDATE.{name}", before.changed(max_msgs=9).body())
     with pytest.raises(PlanOutdated, match=r"now there is max_msgs: 9 -> 5"):
-        carry_out(connection, plan)
-    api(f"STREAM.UPDATE.{name}", before.changed(max_msgs=5).body())
-    carry_out(connection, plan)
-    api(f"STREAM.UPDATE.{name}", before.body())
-    carry_out(connection, plan)  # as it was when the plan was made
+        carry_out(client, plan)
+    # As it is described, and as it was when the plan was made.
+    for there in (before.changed(max_msgs=5), before):
+        api(f"STREAM.UPDATE.{name}", there.body())
+        carry_out(client, plan)
     assert actual_stream(api, name).max_msgs == 5
 
 
-def test_somebody_deletes_meanwhile_or_at_the_last_moment(
-    connection: Connection, api: Api, new_stream: Callable[[], str]
-) -> None:
+def test_another_client_deletes_it(client: Requester, options: ConnectionOptions, api: Api, new_stream: New) -> None:
     name = new_stream()
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
-    plan = make_plan(connection, wanted({"name": name, "subjects": ["plan.*"]}))
+    plan = make_plan(client, wanted({"name": name, "subjects": ["plan.*"]}))
 
-    class Late:
-        """A connection that is just too late with its update."""
-
-        prefix = connection.prefix
-
-        def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-            if "UPDATE" in subject:
-                api(f"STREAM.DELETE.{name}")
-            return connection.api(subject, body, context=context)
+    def delete(subject: str, body: bytes) -> None:
+        if "UPDATE" in subject:
+            api(f"STREAM.DELETE.{name}")
 
     with pytest.raises(PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"):
-        carry_out(Late(), plan)  # type: ignore[arg-type]
+        carry_out(meddled(options, delete), plan)
     with pytest.raises(PlanOutdated, match="it was deleted"):
-        carry_out(connection, plan)
+        carry_out(client, plan)
 
 
-def test_what_the_server_does_not_do_is_an_error(connection: Connection, new_stream: Callable[[], str]) -> None:
+def test_what_the_server_does_not_do_is_an_error(
+    client: Requester, options: ConnectionOptions, make_stream: Make, new_stream: New
+) -> None:
+    """A server that knows no limits, as an old one knows no new fields."""
     name = new_stream()
-    plan = make_plan(connection, wanted({"name": name, "subjects": ["plan.>"], "max_msgs": 5}))
+    plan = make_plan(client, wanted({"name": name, "subjects": ["plan.>"], "max_msgs": 5}))
 
-    class Forgetful:
-        """A server that knows no limits, as an old one knows no new fields."""
-
-        prefix = connection.prefix
-
-        def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-            sent = {key: value for key, value in json.loads(body).items() if key != "max_msgs"}
-            return connection.api(subject, json.dumps(sent).encode(), context=context)
+    def forget(subject: str, body: bytes) -> bytes:
+        return json.dumps({key: value for key, value in json.loads(body).items() if key != "max_msgs"}).encode()
 
     with pytest.raises(JetStreamError, match=f"did create stream {name}, but not as .*: max_msgs is -1, not 5"):
-        carry_out(Forgetful(), plan)  # type: ignore[arg-type]
-
-
-def test_what_the_server_refuses_says_what_was_asked(
-    connection: Connection, make_stream: Make, new_stream: Callable[[], str]
-) -> None:
-    other, name = make_stream({}), new_stream()
-    plan = make_plan(connection, wanted({"name": name, "subjects": [f"{other.lower()}.a"]}))
-    with pytest.raises(ApiError, match=rf"cannot create stream {name} \(for a test\): subjects overlap"):
-        carry_out(connection, plan, note=" (for a test)")
+        carry_out(meddled(options, forget), plan)
+    other = make_stream({})
+    plan = make_plan(client, wanted({"name": new_stream(), "subjects": [f"{other.lower()}.a"]}))
+    with pytest.raises(ApiError, match=r"cannot create stream \w+ \(for a test\): subjects overlap"):
+        carry_out(client, plan, note=" (for a test)")
 
 
 # -- descriptions --

@@ -15,9 +15,10 @@ import base64
 import json
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from spark_jetstream.protocol.stream import subject_pattern
@@ -119,26 +120,30 @@ class _Stream:
         ).encode()
 
 
-class FakeJetStream(_Stream):
-    """The stream S behind a NATS server, under the API prefix `prefix`."""
+R = TypeVar("R", bound="Responder")
+
+
+class Responder(ABC):
+    """A client of a NATS server that answers requests under the API prefix `prefix`, until it is closed."""
+
+    prefix = "FAKE.API"
 
     def __init__(self, url: str) -> None:
-        super().__init__()
-        self.prefix = "FAKE.API"
-        self._before = b""
         where = urlsplit(url)
         self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=20)
         self._file = self._socket.makefile("rb")
-        hello = {"verbose": False, "pedantic": False, "headers": True}
         self._file.readline()
-        self._socket.sendall(
-            b"CONNECT %s\r\nSUB %s.> 1\r\nPING\r\n" % (json.dumps(hello).encode(), self.prefix.encode())
-        )
+        hello = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
+        self._socket.sendall(hello + b"SUB %s.> 1\r\nPING\r\n" % self.prefix.encode())
         while self._file.readline() != b"PONG\r\n":
             continue
         self._socket.settimeout(None)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
+
+    @abstractmethod
+    def answer(self, subject: str, request: dict[str, Any], reply: bytes) -> bytes:
+        """The frames that answer a request, whose subject is without the prefix."""
 
     def _serve(self) -> None:
         while line := self._file.readline():
@@ -146,25 +151,10 @@ class FakeJetStream(_Stream):
                 self._socket.sendall(b"PONG\r\n")
             elif line.startswith(b"MSG "):
                 _, subject, _, reply, size = line.split()
-                body = self._file.read(int(size) + 2)[:-2]
-                self._answer(subject.decode().removeprefix(self.prefix + "."), json.loads(body or b"{}"), reply)
+                body = json.loads(self._file.read(int(size) + 2)[:-2] or b"{}")
+                self._socket.sendall(self.answer(subject.decode().removeprefix(self.prefix + "."), body, reply))
 
-    def _answer(self, subject: str, request: dict[str, Any], reply: bytes) -> None:
-        self.asked.append((subject, request))
-        if subject == "DIRECT.GET.S":
-            frames = [
-                b"HPUB %s %d %d\r\n%s%s\r\n"
-                % (self._before if late else reply, len(head), len(head) + len(payload), head, payload)
-                for head, payload, late in self.direct(request)
-            ]
-            self._before = reply
-        else:
-            found = self.look() if subject == "STREAM.INFO.S" else self.leader(request)
-            text = json.dumps(found).encode()
-            frames = [b"PUB %s %d\r\n%s\r\n" % (reply, len(text), text)]
-        self._socket.sendall(b"".join(frames))
-
-    def __enter__(self) -> FakeJetStream:
+    def __enter__(self: R) -> R:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -172,6 +162,33 @@ class FakeJetStream(_Stream):
         self._thread.join()
         self._file.close()
         self._socket.close()
+
+
+def json_frame(reply: bytes, body: object) -> bytes:
+    """A message with JSON."""
+    text = json.dumps(body).encode()
+    return b"PUB %s %d\r\n%s\r\n" % (reply, len(text), text)
+
+
+class FakeJetStream(_Stream, Responder):
+    """The stream S behind a NATS server, under the API prefix `prefix`."""
+
+    def __init__(self, url: str) -> None:
+        _Stream.__init__(self)
+        self._before = b""
+        Responder.__init__(self, url)
+
+    def answer(self, subject: str, request: dict[str, Any], reply: bytes) -> bytes:
+        self.asked.append((subject, request))
+        if subject != "DIRECT.GET.S":
+            return json_frame(reply, self.look() if subject == "STREAM.INFO.S" else self.leader(request))
+        frames = [
+            b"HPUB %s %d %d\r\n%s%s\r\n"
+            % (self._before if late else reply, len(head), len(head) + len(payload), head, payload)
+            for head, payload, late in self.direct(request)
+        ]
+        self._before = reply
+        return b"".join(frames)
 
 
 def end_of_batch(pending: int, last: int) -> Answer:

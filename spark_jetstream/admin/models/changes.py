@@ -47,30 +47,6 @@ def _on(field: str, wanted: Any, actual: Any) -> bool:
     return bool(wanted)
 
 
-def _work_queue(field: str, wanted: Any, actual: Any) -> bool:
-    return "workqueue" in (wanted, actual)
-
-
-def _interest(field: str, wanted: Any, actual: Any) -> bool:
-    return bool(wanted == "interest")
-
-
-def _not_promoted(field: str, wanted: Any, actual: Any) -> bool:
-    return field != "mirror" or wanted is not None
-
-
-def _promoted(field: str, wanted: Any, actual: Any) -> bool:
-    return not _not_promoted(field, wanted, actual)
-
-
-def _turned(field: str, wanted: Any, actual: Any) -> bool:
-    return bool(wanted) != bool(actual)
-
-
-def _copied_anew(field: str, wanted: Any, actual: Any) -> bool:
-    return field.rpartition(".")[2] in {"filter_subject", "subject_transforms"}
-
-
 def _lower(field: str, wanted: Any, actual: Any) -> bool:
     return bool(wanted > 0 and (actual <= 0 or wanted < actual))
 
@@ -83,59 +59,57 @@ class Rule:
     applies: Case = _always
 
 
-_NEVER = "it can never change"
+_NEVER = Rule("it can never change")
 _NOT_BACK = "it cannot be taken back"
-_DELETES = "messages beyond it are deleted at once"
+_FINAL = ("sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules")
+_LIMITING = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 
 #: What the server refuses to change.
 IMMUTABLE: Mapping[type[Model], Mapping[str, Rule]] = {
     StreamConfig: {
         "name": Rule("it can never change; copy the stream under the other name"),
-        "storage": Rule(_NEVER),
-        "retention": Rule("a work queue cannot become another stream, nor another stream a work queue", _work_queue),
-        "mirror": Rule("a mirror can only be removed, which makes it a stream of its own", _not_promoted),
-        "sealed": Rule(_NOT_BACK, _off),
-        "deny_delete": Rule(_NOT_BACK, _off),
-        "deny_purge": Rule(_NOT_BACK, _off),
-        "allow_msg_ttl": Rule(_NOT_BACK, _off),
-        "allow_msg_schedules": Rule(_NOT_BACK, _off),
-        "allow_msg_counter": Rule(_NEVER),
-        "persist_mode": Rule(_NEVER),
+        "retention": Rule(
+            "a work queue cannot become another stream, nor another stream a work queue",
+            lambda field, wanted, actual: "workqueue" in (wanted, actual),
+        ),
+        "mirror": Rule(
+            "a mirror can only be removed, which makes it a stream of its own",
+            lambda field, wanted, actual: field != "mirror" or wanted is not None,
+        ),
+        **dict.fromkeys(("storage", "allow_msg_counter", "persist_mode"), _NEVER),
+        **dict.fromkeys(_FINAL, Rule(_NOT_BACK, _off)),
     },
     ConsumerConfig: {
-        "name": Rule(_NEVER),
-        "deliver_policy": Rule(_NEVER),
         "opt_start_seq": Rule("it can never change; reset the consumer to go to another sequence"),
-        "opt_start_time": Rule(_NEVER),
-        "ack_policy": Rule(_NEVER),
-        "replay_policy": Rule(_NEVER),
-        "max_waiting": Rule(_NEVER),
-        "deliver_subject": Rule("a push consumer cannot become a pull consumer, nor the other way round", _turned),
-        "idle_heartbeat": Rule(_NEVER),
-        "flow_control": Rule(_NEVER),
-        "mem_storage": Rule(_NEVER),
-        "direct": Rule(_NEVER),
-        "sourcing": Rule(_NEVER),
+        "deliver_subject": Rule(
+            "a push consumer cannot become a pull consumer, nor the other way round",
+            lambda field, wanted, actual: bool(wanted) != bool(actual),
+        ),
         "pause_until": Rule("an update leaves it as it is; pause or resume the consumer"),
+        **dict.fromkeys(("name", "deliver_policy", "opt_start_time", "ack_policy", "replay_policy"), _NEVER),
+        **dict.fromkeys(("max_waiting", "idle_heartbeat", "flow_control", "mem_storage"), _NEVER),
+        **dict.fromkeys(("direct", "sourcing"), _NEVER),
     },
 }
 
 #: What changes lose, store twice, or can never undo.
 RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
     StreamConfig: {
-        "retention": Rule("messages that no consumer waits for are deleted at once", _interest),
-        "max_msgs": Rule(_DELETES, _lower),
-        "max_bytes": Rule(_DELETES, _lower),
-        "max_age": Rule(_DELETES, _lower),
-        "max_msgs_per_subject": Rule(_DELETES, _lower),
+        "retention": Rule(
+            "messages that no consumer waits for are deleted at once",
+            lambda field, wanted, actual: bool(wanted == "interest"),
+        ),
         "no_ack": Rule("publishers no longer know whether a message was stored", _on),
-        "mirror": Rule("it stops to follow its origin, and cannot become a mirror again", _promoted),
-        "sources": Rule("what was copied already is copied once more, from its beginning", _copied_anew),
-        "sealed": Rule(_NOT_BACK, _on),
-        "deny_delete": Rule(_NOT_BACK, _on),
-        "deny_purge": Rule(_NOT_BACK, _on),
-        "allow_msg_ttl": Rule(_NOT_BACK, _on),
-        "allow_msg_schedules": Rule(_NOT_BACK, _on),
+        "mirror": Rule(
+            "it stops to follow its origin, and cannot become a mirror again",
+            lambda field, wanted, actual: field == "mirror" and wanted is None,
+        ),
+        "sources": Rule(
+            "what was copied already is copied once more, from its beginning",
+            lambda field, wanted, actual: field.endswith((".filter_subject", ".subject_transforms")),
+        ),
+        **dict.fromkeys(_LIMITING, Rule("messages beyond it are deleted at once", _lower)),
+        **dict.fromkeys(_FINAL, Rule(_NOT_BACK, _on)),
     },
     ConsumerConfig: {
         "durable_name": Rule("without a durable name it is gone when nobody uses it for a while", _off),
@@ -146,17 +120,8 @@ RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
 #: only counts for a new stream.
 LEFT_TO_SERVER: Mapping[type[Model], frozenset[str]] = {
     StreamConfig: frozenset({"duplicate_window", "first_seq", "mirror_direct"}),
-    ConsumerConfig: frozenset(
-        {
-            "ack_wait",
-            "inactive_threshold",
-            "max_ack_pending",
-            "max_batch",
-            "max_waiting",
-            "pause_until",
-            "priority_timeout",
-        }
-    ),
+    ConsumerConfig: frozenset({"ack_wait", "inactive_threshold", "max_ack_pending", "max_batch", "max_waiting"})
+    | {"pause_until", "priority_timeout"},
 }
 
 M = TypeVar("M", bound=Model)
@@ -203,11 +168,11 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
     names = [name for name in want if name not in left]
     if given_only:
         names = [name for name in names if name in _given(wanted)]
-    found = []
-    for name in names:
-        for field, one, other in _compare(name, want[name], have.get(name), given_only):
-            found.append(_judged(kind, Difference(field, one, other)))
-    return found
+    return [
+        _judged(kind, *difference)
+        for name in names
+        for difference in _compare(name, want[name], have.get(name), given_only)
+    ]
 
 
 def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
@@ -300,8 +265,8 @@ def _implied_by_consumer(config: ConsumerConfig) -> dict[str, Any]:
 
 def _limits(config: Model) -> dict[str, Any]:
     """The limits that a server stores: it writes -1 where 0 was asked for."""
-    found = {name: getattr(config, name) for name in _LIMITS[type(config)]}
-    return {name: value or type(value)(-1) for name, value in found.items()}
+    limits = {name: getattr(config, name) for name in _LIMITS[type(config)]}
+    return {name: value or type(value)(-1) for name, value in limits.items()}
 
 
 def _given(config: Model) -> set[str]:
@@ -343,9 +308,9 @@ def _alike(wanted: Any, actual: Any) -> bool:
 def _plain(field: str, value: Any) -> Any:
     """A value as something that can be compared: without what makes no difference."""
     if isinstance(value, Model):
-        return {name: _plain(name, each) for name, each in _values(value).items()}
+        return {name: _plain(name, part) for name, part in _values(value).items()}
     if isinstance(value, tuple):
-        plain = [_plain("", each) for each in value]
+        plain = [_plain("", part) for part in value]
         return sorted(plain, key=_key) if field.rpartition(".")[2] in _UNORDERED else plain
     if isinstance(value, Timestamp):
         return None if value.never else value.nanoseconds or str(value)
@@ -356,15 +321,12 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _judged(kind: type[Model], difference: Difference) -> Difference:
-    root = difference.field.partition(".")[0]
-    case = (difference.field, difference.wanted, difference.actual)
-    refused, risk = IMMUTABLE[kind].get(root), RISKS[kind].get(root)
-    return Difference(
-        *case,
-        refused=refused.reason if refused is not None and refused.applies(*case) else "",
-        risk=risk.reason if risk is not None and risk.applies(*case) else "",
+def _judged(kind: type[Model], field: str, wanted: Any, actual: Any) -> Difference:
+    refused, risk = (
+        rule.reason if rule is not None and rule.applies(field, wanted, actual) else ""
+        for rule in (rules[kind].get(field.partition(".")[0]) for rules in (IMMUTABLE, RISKS))
     )
+    return Difference(field, wanted, actual, refused, risk)
 
 
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
@@ -429,8 +391,8 @@ def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
     try:
         return config.changed(**fields)
     except ValidationError as error:
-        said = complaint(error)
-    raise OptionError(f"{what}: {said}")
+        problems = complaint(error)
+    raise OptionError(f"{what}: {problems}")
 
 
 def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> tuple[M, list[Difference]]:
@@ -446,9 +408,9 @@ def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) ->
     return target, differences(target, actual)
 
 
-def refuse_impossible(found: Sequence[Difference], what: str) -> None:
+def refuse_impossible(changes: Sequence[Difference], what: str) -> None:
     """Raise `JetStreamError` with all changes that the server would refuse, and why."""
-    refused = [f"{each} ({each.refused})" for each in found if each.refused]
+    refused = [f"{change} ({change.refused})" for change in changes if change.refused]
     if refused:
         raise JetStreamError(f"cannot update {what}: {'; '.join(refused)}")
 
@@ -493,11 +455,11 @@ def existing_instead(error: ApiError, wanted: Model, load: Callable[[], Info]) -
         existing = load()
     except (ApiError, PermissionDenied):
         raise error from None
-    found = differences(wanted, existing.config)
-    if not found and not differences(existing.config, wanted):
+    differing = differences(wanted, existing.config)
+    if differing:
+        error.args = (f"{error}; there -> asked for: {_listed(differing)}", *error.args[1:])
+    elif not differences(existing.config, wanted):
         return existing
-    if found:
-        error.args = (f"{error}; there -> asked for: {_listed(found)}", *error.args[1:])
     raise error
 
 
@@ -508,8 +470,8 @@ def confirm(wanted: Model, actual: Model, done: str) -> None:
         raise JetStreamError(f"{done}, but the server has not taken all (there -> asked for): {_listed(left)}")
 
 
-def _listed(found: Sequence[Difference]) -> str:
-    return "; ".join(map(str, found))
+def _listed(differing: Sequence[Difference]) -> str:
+    return "; ".join(map(str, differing))
 
 
 #: Fields that not every supported server knows -> the API level from which on one does. An older one refuses them, or,
@@ -531,15 +493,15 @@ SINCE: Mapping[type[Model], Mapping[str, int]] = {
 def needed(config: Model) -> list[tuple[int, str]]:
     """What a configuration has that not every supported server knows: (API level, in words); the newest last."""
     kind = type(config)
-    found = [
+    needs = [
         (level, name)
         for name, level in SINCE[kind].items()
         if getattr(config, name) not in (kind.model_fields[name].get_default(call_default_factory=True), NEVER)
     ]
     if isinstance(config, ConsumerConfig):
-        found += [(2, "priority_policy prioritized")] if config.priority_policy == "prioritized" else []
-        found += [(4, "ack_policy flow_control")] if config.ack_policy == "flow_control" else []
+        needs += [(2, "priority_policy prioritized")] if config.priority_policy == "prioritized" else []
+        needs += [(4, "ack_policy flow_control")] if config.ack_policy == "flow_control" else []
     elif isinstance(config, StreamConfig):
-        copies = [("mirror", config.mirror), *(("sources", each) for each in config.sources)]
-        found += [(4, f"{name}.consumer") for name, each in copies if each is not None and each.consumer is not None]
-    return sorted(found)
+        copies = [("mirror", config.mirror), *(("sources", source) for source in config.sources)]
+        needs += [(4, f"{name}.consumer") for name, origin in copies if origin is not None and origin.consumer]
+    return sorted(needs)
