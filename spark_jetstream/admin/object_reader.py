@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import Messages
@@ -23,8 +22,6 @@ from spark_jetstream.buckets.objects import StoredObject, chunk_subject, meta_fi
 from spark_jetstream.errors import DataLossError, JetStreamError, MessageNotFound
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.pull import PullSettings, read_range
-
-T = TypeVar("T")
 
 _ATTEMPTS = 10  # at an object that is replaced each time it is read
 _BATCH = 32  # chunks of one request; two are under way
@@ -112,40 +109,21 @@ class ObjectReader:
         self._api = api
         self._index = index
 
-    def chunks(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str, begin: Callable[[StoredObject], None]) -> Iterator[memoryview]:
         """Return the chunks of the content. They are the object once the iterator has ended without an error.
 
-        Raises `JetStreamError` when the object was replaced after its first chunk was returned.
+        ``begin`` is called before the first chunk, with the object that has the content; and again when the object was
+        replaced: the chunks before then do not count.
         """
         version = self.version(name)
         for _ in range(_ATTEMPTS):
-            begun = False
+            begin(version.holder)
             try:
-                for chunk in self._content(version):
-                    begun = True
-                    yield bytes(chunk)
+                yield from self._content(version)
                 return
             except _ContentMismatchError as error:
                 version = self._newer(version, error)
-                if begun:
-                    raise JetStreamError(
-                        f"{self._what(name)} was replaced while it was read: what came is not all of it, read it again"
-                    ) from None
-        raise self._always_replaced(name)
-
-    def whole(self, name: str, take: Callable[[Version, Iterator[memoryview]], T]) -> T:
-        """Return what ``take`` makes of the content.
-
-        ``take`` is called again, from the beginning, when the object was replaced. It must not use the content before
-        it has taken all of it.
-        """
-        version = self.version(name)
-        for _ in range(_ATTEMPTS):
-            try:
-                return take(version, self._content(version))
-            except _ContentMismatchError as error:
-                version = self._newer(version, error)
-        raise self._always_replaced(name)
+        raise JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")
 
     def version(self, name: str) -> Version:
         """Return the version that a name has now. Raises `JetStreamError` for a link that leads to no content."""
@@ -196,6 +174,3 @@ class ObjectReader:
 
     def _what(self, name: str) -> str:
         return f"object {name!r} of bucket {self._index.bucket}"
-
-    def _always_replaced(self, name: str) -> JetStreamError:
-        return JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")

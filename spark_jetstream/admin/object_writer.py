@@ -23,13 +23,14 @@ from spark_jetstream.buckets.object_store import (
     ObjectNotStored,
     ObjectStream,
     ObjectUploads,
-    UploadSettings,
     new_nuid,
     writing_fault,
 )
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, chunk_subject, meta_subject
-from spark_jetstream.buckets.uploads import Disposition
+from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.stream import stream_state
 from spark_jetstream.protocol.units import shown
 
 _ATTEMPTS = 10  # at a meta message that others replace each time
@@ -139,7 +140,10 @@ class ObjectWriter:
     def _uploads(self, what: str) -> Iterator[ObjectUploads]:
         """Open the uploads; errors begin with ``what``, an infinitive without "to"."""
         bucket, options = self._index.bucket, self._api.options
-        problem = writing_fault(self._index.info().config, bucket)
+        context = f"look at stream {self._index.stream}"
+        with OBJECT_STORE.naming(bucket):
+            info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._index.stream)
+        problem = writing_fault(stream_state(info, context), bucket)
         if problem:
             raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
         settings = UploadSettings(

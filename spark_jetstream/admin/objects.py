@@ -26,7 +26,7 @@ from spark_jetstream.admin.models.objects import (
     stream_fields,
 )
 from spark_jetstream.admin.models.streams import StreamConfig
-from spark_jetstream.admin.object_reader import ObjectIndex, ObjectReader, Version
+from spark_jetstream.admin.object_reader import ObjectIndex, ObjectReader
 from spark_jetstream.admin.object_writer import Data, ObjectWriter, Progress, described, new_object
 from spark_jetstream.admin.watch import LABEL, settings, watch
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, StoredObject, stored_objects
@@ -127,7 +127,10 @@ class ObjectBucket:
         Raises:
             DataLossError: The object is damaged: number of chunks, size or SHA-256 are not those of its meta message.
         """
-        return self._reader.whole(name, lambda version, content: b"".join(content))
+        content: list[memoryview] = []
+        for chunk in self._reader.chunks(name, lambda _: content.clear()):
+            content.append(chunk)
+        return b"".join(content)
 
     def read(self, name: str) -> Iterator[bytes]:
         """Return the chunks of the content, for objects of any size: it needs the memory of a few chunks.
@@ -138,7 +141,18 @@ class ObjectBucket:
             DataLossError: After the last chunk: the object is damaged.
             JetStreamError: Another writer replaced the object meanwhile: read it again.
         """
-        yield from self._reader.chunks(name)
+        begun = False
+
+        def begin(_: StoredObject) -> None:
+            if begun:
+                raise JetStreamError(
+                    f"object {name!r} of bucket {self.name} was replaced while it was read: what came is not all of "
+                    "it, read it again"
+                )
+
+        for chunk in self._reader.chunks(name, begin):
+            begun = True
+            yield bytes(chunk)
 
     def get_file(
         self, name: str, path: str | os.PathLike[str], *, overwrite: bool = False, progress: Progress | None = None
@@ -162,23 +176,24 @@ class ObjectBucket:
         _refuse_existing(target, overwrite)
         temporary = target.with_name(f".{secrets.token_hex(8)}.part")
         mode = _mode(target)
+        versions: list[StoredObject] = []
 
-        def take(version: Version, content: Iterator[memoryview]) -> ObjectInfo:
-            done = 0
+        def begin(version: StoredObject) -> None:
+            versions.append(version)
+            file.seek(0)
+            file.truncate()
+
+        try:
             with _using(target, "write"), temporary.open("wb") as file:
                 if mode is not None:
                     # Before the file has content that others could read.
                     temporary.chmod(mode)
-                for chunk in content:
-                    done += file.write(chunk)
+                for chunk in self._reader.chunks(name, begin):
+                    file.write(chunk)
                     if progress is not None:
-                        progress(done, version.holder.meta.size)
+                        progress(file.tell(), versions[-1].meta.size)
                 file.flush()
                 os.fsync(file.fileno())
-            return ObjectInfo.of(version.holder)
-
-        try:
-            info = self._reader.whole(name, take)
             _refuse_existing(target, overwrite)
             with _using(target, "write"):
                 temporary.replace(target)
@@ -186,7 +201,7 @@ class ObjectBucket:
             # Where the path cannot exist, `unlink` raises.
             if os.path.lexists(temporary):
                 temporary.unlink(missing_ok=True)
-        return info
+        return ObjectInfo.of(versions[-1])
 
     # Writing
 

@@ -49,20 +49,26 @@ def chunk_views(messages: Messages) -> Iterator[memoryview]:
 
 
 class ContentCheck:
-    """What has come of the content of one object. ``size`` counts its bytes, ``chunks`` its messages."""
+    """What has come of the content of one object. ``size`` counts its bytes, ``chunks`` its messages.
 
-    def __init__(self, meta: ObjectMeta) -> None:
+    With ``place`` the content is copied there; chunks that have no room are only counted.
+    """
+
+    def __init__(self, meta: ObjectMeta, place: memoryview | None = None) -> None:
         self.meta = meta
         self.size = 0
         self.chunks = 0
+        self._place = place
         self._hash = hashlib.sha256()
 
     def add(self, chunk: bytes | memoryview) -> None:
         """The next chunk."""
-        self.size += len(chunk)
+        begin, self.size = self.size, self.size + len(chunk)
         self.chunks += 1
         if self.size <= self.meta.size:
             self._hash.update(chunk)
+            if self._place is not None:
+                self._place[begin : self.size] = chunk
 
     def fault(self) -> str | None:
         """What is wrong with the content, None where chunks, bytes and digest are what the meta message says."""
@@ -93,9 +99,9 @@ class Assembly:
         self._offsets = np.array(bounds, np.int32)
         self._buffer = np.empty(bounds[-1], np.uint8)
         view = self._buffer.data
-        self._parts = [_Part(meta, view[bounds[at] : bounds[at + 1]]) for at, (meta, _) in enumerate(objects)]
+        self._parts = [ContentCheck(meta, view[bounds[at] : bounds[at + 1]]) for at, (meta, _) in enumerate(objects)]
         # Two names may share their chunks, for a moment, while an object is given a new name.
-        self._by_subject: dict[str, list[_Part]] = {}
+        self._by_subject: dict[str, list[ContentCheck]] = {}
         for part, (meta, bucket) in zip(self._parts, objects, strict=True):
             if meta.nuid and (meta.size or meta.chunks):
                 self._by_subject.setdefault(chunk_subject(bucket, meta.nuid), []).append(part)
@@ -121,25 +127,9 @@ class Assembly:
 
     def faults(self) -> list[str | None]:
         """For each object what is wrong with its content, None where chunks, bytes and digest are as they should be."""
-        return [part.check.fault() for part in self._parts]
+        return [part.fault() for part in self._parts]
 
     def column(self) -> pa.BinaryArray:
         """The contents, in the order of the objects; without a fault they are what they should be."""
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._buffer)]
         return pa.Array.from_buffers(pa.binary(), len(self._parts), buffers)
-
-
-class _Part:
-    """What has come of one object."""
-
-    def __init__(self, meta: ObjectMeta, place: memoryview) -> None:
-        self.meta = meta
-        self.check = ContentCheck(meta)
-        self._place = place
-
-    def add(self, chunk: memoryview) -> None:
-        """The next chunk; one that has no room is only counted."""
-        end = self.check.size + len(chunk)
-        if end <= len(self._place):
-            self._place[self.check.size : end] = chunk
-        self.check.add(chunk)

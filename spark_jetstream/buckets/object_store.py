@@ -27,7 +27,7 @@ import string
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import (
@@ -42,7 +42,7 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.buckets.uploads import WRONG_SEQUENCE, Disposition, NotStored, Uploads
+from spark_jetstream.buckets.uploads import WRONG_SEQUENCE, Disposition, NotStored, Uploads, UploadSettings
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests, stream_info
@@ -52,9 +52,17 @@ from spark_jetstream.protocol.conventions import upload_note
 from spark_jetstream.protocol.stream import StreamState, subject_pattern
 from spark_jetstream.streams.lookup import StoredMessage, last_message
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_TOKEN = re.compile(r"[^\s.*>]+")
+_ROLLUP = f"{ROLLUP_HEADER}: {ROLLUP_SUBJECT}\r\n"
+_NOTES = 20  # writers of one object at the same time, at most
 
 
+@dataclass(eq=False)
 class ObjectNotStored(Exception):
     """An object was not stored, and the writer does not try again. Callers turn it into an error of their own.
 
@@ -62,36 +70,15 @@ class ObjectNotStored(Exception):
     the account's missing permission, and ``err_code`` the server's reason, 0 without one.
     """
 
-    def __init__(
-        self, why: str, hope: Disposition, *, err_code: int = 0, denied: PermissionDenied | None = None
-    ) -> None:
-        super().__init__(why)
-        self.why = why
-        self.hope = hope
-        self.err_code = err_code
-        self.denied = denied
+    why: str
+    hope: Disposition
+    err_code: int = 0
+    denied: PermissionDenied | None = None
 
     @property
     def overtaken(self) -> bool:
         """Whether the object has another meta message than the one that the writer wanted to replace."""
         return self.err_code in WRONG_SEQUENCE
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadSettings:
-    """Times in seconds. ``mapped``: an API prefix leads to the bucket, which need not be where subjects lead.
-
-    ``ack_option`` and ``retries`` are how errors speak of two settings.
-    """
-
-    max_in_flight: int
-    ack_timeout: float
-    retry_timeout: float
-    max_retries: int
-    domain: str | None
-    mapped: bool
-    ack_option: str
-    retries: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +136,6 @@ def new_nuid() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(22))
 
 
-_TOKEN = re.compile(r"[^\s.*>]+")
-
-
 def note_subject(bucket: str, name: str) -> str:
     """Return the subject of the note of an object's uploads, among the chunks, where no reader looks."""
     return chunk_subject(bucket, upload_note(name))
@@ -173,11 +157,6 @@ def read_note(data: bytes, subject: str) -> tuple[str, ...]:
     if not isinstance(uploads, list) or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in uploads):
         raise ProtocolError(f"what is noted of uploads at {subject} cannot be read: {data[:120]!r}")
     return tuple(uploads)
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class ObjectStream:
@@ -237,35 +216,7 @@ class ObjectStream:
             ) from None
 
 
-class Settings(Protocol):
-    """The settings of a stream that decide whether objects can be written to it."""
-
-    @property
-    def name(self) -> str:
-        """The name of the stream."""
-
-    @property
-    def subjects(self) -> tuple[str, ...]:
-        """The subjects that it captures."""
-
-    @property
-    def mirror(self) -> object:
-        """Its origin, falsy without one."""
-
-    @property
-    def sealed(self) -> bool:
-        """Whether nothing can be stored or removed."""
-
-    @property
-    def no_ack(self) -> bool:
-        """Whether it acknowledges nothing."""
-
-    @property
-    def deny_purge(self) -> bool:
-        """Whether it refuses to be purged."""
-
-
-def writing_fault(state: Settings, bucket: str) -> str:
+def writing_fault(state: StreamState, bucket: str) -> str:
     """Return why no object can be written to the bucket of a stream, "" if objects can."""
     captured = subject_pattern(state.subjects)
     if state.mirror:
@@ -281,10 +232,6 @@ def writing_fault(state: Settings, bucket: str) -> str:
     ):
         return f"is no Object Store bucket: stream {state.name} captures {', '.join(state.subjects) or 'nothing'}"
     return ""
-
-
-_ROLLUP = f"{ROLLUP_HEADER}: {ROLLUP_SUBJECT}\r\n"
-_NOTES = 20  # writers of one object at the same time, at most
 
 
 @dataclass
@@ -315,15 +262,7 @@ class ObjectUploads:
         self.stream = stream
         self._bucket = stream.bucket
         self._settings = settings
-        self._uploads = Uploads(
-            connect,
-            stream.name,
-            max_in_flight=settings.max_in_flight,
-            ack_timeout=settings.ack_timeout,
-            retry_timeout=settings.retry_timeout,
-            domain=settings.domain,
-            ack_option=settings.ack_option,
-        )
+        self._uploads = Uploads(connect, stream.name, settings)
         self._max_msg_size: int | None = None
 
     def __enter__(self) -> ObjectUploads:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_jetstream.client.requests import Connect
@@ -28,6 +29,7 @@ class Disposition(enum.Enum):
     OUTAGE = "it will be stored when something is back: the connection, a leader"
 
 
+@dataclass(eq=False)
 class NotStored(Exception):
     """A message was not stored. `object_store` turns it into an error of its own.
 
@@ -35,54 +37,43 @@ class NotStored(Exception):
     ``silent`` says that an answer did not come in time, ``denied`` is the account's missing permission.
     """
 
-    def __init__(
-        self,
-        why: str,
-        hope: Disposition,
-        *,
-        settled: bool = False,
-        err_code: int = 0,
-        cut: ConnectionFailed | None = None,
-        silent: bool = False,
-        denied: PermissionDenied | None = None,
-    ) -> None:
-        super().__init__(why)
-        self.why = why
-        self.hope = hope
-        self.settled = settled
-        self.err_code = err_code
-        self.cut = cut
-        self.silent = silent
-        self.denied = denied
+    why: str
+    hope: Disposition
+    settled: bool = False
+    err_code: int = 0
+    cut: ConnectionFailed | None = None
+    silent: bool = False
+    denied: PermissionDenied | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadSettings:
+    """Times in seconds. With ``domain`` only answers of that JetStream domain count.
+
+    ``mapped``: an API prefix leads to the bucket, which need not be where subjects lead. ``ack_option`` and ``retries``
+    are how errors speak of two settings.
+    """
+
+    max_in_flight: int
+    ack_timeout: float
+    retry_timeout: float
+    max_retries: int
+    domain: str | None
+    mapped: bool
+    ack_option: str
+    retries: str
 
 
 class Uploads:
-    """Publishes to one subject after the other, over one connection, from one thread; a context manager.
+    """Publishes to one subject after the other, over one connection, from one thread; a context manager."""
 
-    With ``domain`` only answers of that JetStream domain count. Times in seconds. ``ack_option`` is the name of the
-    option of ``ack_timeout`` in errors.
-    """
-
-    def __init__(
-        self,
-        connect: Connect,
-        stream: str,
-        *,
-        max_in_flight: int,
-        ack_timeout: float,
-        retry_timeout: float,
-        domain: str | None = None,
-        ack_option: str = "ackTimeout",
-    ) -> None:
+    def __init__(self, connect: Connect, stream: str, settings: UploadSettings) -> None:
         self.stream = stream
+        self._settings = settings
         self._subject = ""
-        self._ack_option = ack_option
-        self._domain = None if domain is None else f'"domain":"{domain}"'.encode()
+        self._domain = None if settings.domain is None else f'"domain":"{settings.domain}"'.encode()
         self._own = f"NATS/1.0\r\nNats-Expected-Stream: {stream}\r\n".encode()
-        self._max_in_flight = max_in_flight
-        self._ack_timeout = ack_timeout
-        self._retry_timeout = retry_timeout
-        self._connection = connect(retry_timeout)
+        self._connection = connect(settings.retry_timeout)
         self._inbox = self._connection.inbox(replies=True, paced=False)
         self._acks = AckReader(self._inbox.subject)
         self._next = 1
@@ -171,10 +162,10 @@ class Uploads:
             except ConnectionFailed as error:
                 cut = error
         if cut is not None:
-            self._inbox.resume(self._retry_timeout)
+            self._inbox.resume(self._settings.retry_timeout)
 
     def _has_room(self, size: int) -> bool:
-        return len(self._waiting) < self._max_in_flight and self._bytes + size <= MAX_BYTES_IN_FLIGHT
+        return len(self._waiting) < self._settings.max_in_flight and self._bytes + size <= MAX_BYTES_IN_FLIGHT
 
     def _send(self, subject: str, head: bytes, payload: bytes | memoryview, size: int) -> None:
         number = self._next
@@ -193,7 +184,8 @@ class Uploads:
 
     def _pump(self, subject: str, *, wait: bool) -> None:
         """Read the answers that came; with ``wait``, wait for one, at most until the acknowledgement time-out."""
-        left = self._heard + self._ack_timeout - time.monotonic()
+        timeout = self._settings.ack_timeout
+        left = self._heard + timeout - time.monotonic()
         try:
             event = self._inbox.get(max(left, 0.001) if wait else 0.0)
             while event is not None:
@@ -204,8 +196,8 @@ class Uploads:
             self._on_denied(denied, subject)
         except ConnectionFailed as cut:
             raise NotStored(str(cut), Disposition.OUTAGE, cut=cut) from None
-        if self._waiting and time.monotonic() - self._heard > self._ack_timeout:
-            why = f"no acknowledgement within {self._ack_timeout:g} s (option {self._ack_option})"
+        if self._waiting and time.monotonic() - self._heard > timeout:
+            why = f"no acknowledgement within {timeout:g} s (option {self._settings.ack_option})"
             raise NotStored(why, Disposition.RETRY, silent=True)
 
     def _take(self, frames: Frames) -> None:
@@ -269,6 +261,3 @@ def _refused(refusal: Refusal) -> NotStored:
     elif meaning is Outcome.RETRY:
         hope = Disposition.OUTAGE if no_leader or queue_is_full(refusal) else Disposition.RETRY
     return NotStored(text, hope, settled=True, err_code=refusal.err_code)
-
-
-__all__ = ["MAX_BYTES_IN_FLIGHT", "WRONG_SEQUENCE", "Disposition", "NotStored", "Uploads"]
