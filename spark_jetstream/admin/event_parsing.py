@@ -120,7 +120,8 @@ def event_subjects(
     kinds = tuple(wanted)
     templates = [template for kind in kinds for template in _templates(kind, prefix)]
     if not kinds:
-        templates = _all(stream is not None, consumer is not None)
+        every = [_OF_STREAMS, *_OF_CONSUMERS] if stream is not None else [f"{_ADVISORIES}.>", f"{_METRICS}.>"]
+        templates = every if consumer is None else list(_OF_CONSUMERS)
     allowed = {_ADVISORIES: advisories, _METRICS: metrics}
     kept = [template for template in templates if allowed.get(template.partition(".")[0], True)]
     if not kept or (kinds and len(kept) < len(templates)):
@@ -134,14 +135,9 @@ def event_subjects(
                 f"events on {prefix}.{template} cannot be chosen by {lacking[0]}: they name none, or not in their "
                 "subject"
             )
-    names = {name: value or "*" for name, value in given.items()}
-    return _without_overlap([_subject(template, names, prefix) for template in kept])
-
-
-def _all(of_stream: bool, of_consumer: bool) -> list[str]:
-    if of_consumer:
-        return list(_OF_CONSUMERS)
-    return [_OF_STREAMS, *_OF_CONSUMERS] if of_stream else [f"{_ADVISORIES}.>", f"{_METRICS}.>"]
+    # Not `str.format`: a subject of the user may have braces.
+    named = [template.replace("{stream}", stream or "*").replace("{consumer}", consumer or "*") for template in kept]
+    return _without_overlap([f"{prefix}.{template}" for template in named])
 
 
 def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
@@ -166,13 +162,6 @@ def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
             f"there is no kind of event {shown(wanted)}{hint(wanted, tuple(KINDS))}; there are {', '.join(KINDS)}"
         )
     return model.SUBJECTS
-
-
-def _subject(template: str, names: Mapping[str, str], prefix: str) -> str:
-    # Not `str.format`: a subject of the user may have braces.
-    for name, value in names.items():
-        template = template.replace(f"{{{name}}}", value)
-    return f"{prefix}.{template}"
 
 
 def _without_overlap(subjects: list[str]) -> tuple[str, ...]:

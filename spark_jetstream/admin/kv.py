@@ -5,6 +5,7 @@ ADR-8 "JetStream based Key-Value Stores"; time to live of a key: ADR-48 "TTL Sup
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import re
@@ -99,7 +100,6 @@ class Bucket:
         self.name = KEY_VALUE.name(name)
         self._api = api
         self._messages = Messages(api)
-        self._known_place: _Place | None = None
 
     def __repr__(self) -> str:
         return f"<Bucket {self.name}>"
@@ -112,13 +112,10 @@ class Bucket:
             return BucketInfo(Streams(self._api).load(self._stream))
 
     def get(self, key: str, *, revision: int | None = None, direct: bool = False) -> Entry:
-        """Return the value of a key.
+        """Return the value of a key, or the one that it had at a revision.
 
-        Args:
-            key: The key.
-            revision: The revision to return; by default the latest one.
-            direct: Ask by Direct Get (ADR-31), for accounts that may do no more: any replica answers, which may lag
-                behind the leader.
+        With ``direct`` ask by Direct Get (ADR-31), for accounts that may do no more: any replica answers, which may lag
+        behind the leader.
 
         Raises:
             KeyNotFound: The key has no value; the error says whether it was deleted, purged, or never there.
@@ -154,10 +151,7 @@ class Bucket:
         """Return the keys that have a value, in the order of their revisions.
 
         A key that has a value from the first to the last request is returned exactly once, however often other
-        writers change it meanwhile.
-
-        Args:
-            *filters: Only keys that match one of them (``*`` and ``>`` as in subjects).
+        writers change it meanwhile. With ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects).
         """
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
@@ -197,7 +191,7 @@ class Bucket:
         iterator ends it.
 
         Args:
-            *filters: Only keys that match one of them (``*`` and ``>`` as in subjects).
+            *filters: As for `keys`.
             history: Begin with all revisions that the bucket keeps.
             updates_only: Begin with the None, and then the changes after this call.
             include_deletes: Return deletions too.
@@ -229,22 +223,20 @@ class Bucket:
     def create(self, key: str, value: str | bytes, *, ttl: Any = None) -> int:
         """Give a value to a key that has none; return the revision.
 
-        Args:
-            key: The key.
-            value: The value.
-            ttl: After this duration the server removes the value; ``never`` overrides the ``ttl`` of the bucket. The
-                bucket needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be shorter than that.
+        After the duration ``ttl`` the server removes the value; ``never`` overrides the ``ttl`` of the bucket. The
+        bucket needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be shorter than that.
 
         Raises:
             WrongRevision: The key has a value.
         """
-        expected, headers = 0, self._ttl(ttl)
-        for attempt in itertools.count(1):
+        expected, attempt, headers = 0, 1, self._ttl(ttl)
+        while True:
             try:
                 return self._store(key, value, {EXPECTED: str(expected), **headers}, "create")
             except WrongRevision as error:
                 # The latest revision may be a deletion, which the value replaces.
                 last = self._last(key)
+                expected = 0 if last is None else last.revision
                 if (last is not None and last.live) or attempt == _ATTEMPTS:
                     actual = error.found if last is None else last.revision
                     raise WrongRevision(
@@ -255,8 +247,7 @@ class Bucket:
                         found=actual,
                         err_code=error.err_code,
                     ) from None
-                expected = 0 if last is None else last.revision
-        raise AssertionError("unreachable")
+                attempt += 1
 
     def update(self, key: str, value: str | bytes, revision: int) -> int:
         """Give a key a value if ``revision`` is its latest one, a deletion included; return the new revision.
@@ -269,10 +260,6 @@ class Bucket:
     def delete(self, key: str, *, revision: int | None = None) -> int:
         """Mark a key as deleted, whether it exists or not; its history stays. Return the revision of the mark.
 
-        Args:
-            key: The key.
-            revision: Delete only if this is the latest revision.
-
         Raises:
             WrongRevision: ``revision`` is not the latest one.
         """
@@ -281,10 +268,7 @@ class Bucket:
     def purge(self, key: str, *, revision: int | None = None, ttl: Any = None) -> int:
         """Mark a key as purged, and remove all its revisions; return the revision of the mark.
 
-        Args:
-            key: The key.
-            revision: Purge only if this is the latest revision.
-            ttl: After this duration the server removes the mark; the bucket needs ``limit_marker_ttl``.
+        After the duration ``ttl`` the server removes the mark; the bucket needs ``limit_marker_ttl``.
 
         Raises:
             WrongRevision: ``revision`` is not the latest one.
@@ -306,12 +290,9 @@ class Bucket:
     def purge_deletes(self, older_than: Any = _HALF_AN_HOUR) -> int:
         """Remove the marks of deleted and purged keys with all earlier revisions; return how many marks were removed.
 
-        Of a younger mark only the earlier revisions are removed. A value that is put at the same time stays. A mark
-        whose subject has a wildcard stays too (a server stores such a message when a client publishes it): to purge
-        that subject would purge all that it matches.
-
-        Args:
-            older_than: A duration such as ``30m``; the age from which on a mark is removed.
+        Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that is put at the same
+        time stays. A mark whose subject has a wildcard stays too (a server stores such a message when a client
+        publishes it): to purge that subject would purge all that it matches.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         try:
@@ -348,23 +329,19 @@ class Bucket:
     def _stream(self) -> str:
         return stream_name(self.name)
 
-    @property
+    @functools.cached_property
     def _place(self) -> _Place:
-        if self._known_place is None:
-            prefix = self._api.connection.prefix
-            try:
-                info = self.status()
-            except PermissionDenied as error:
-                log.info("%s", error)
-                self._known_place = _Place(None, Origin.of(self.name, prefix), f"$KV.{self.name}")
-                return self._known_place
-            config = info.stream.config
-            mirror = None if config.mirror is None else config.mirror.body()
-            # Messages from another bucket may keep the subjects that they have there.
-            foreign = mirror is not None or any(not source.subject_transforms for source in config.sources)
-            origin = Origin.of(self.name, prefix, mirror)
-            self._known_place = _Place(info, origin, _ANY if foreign else f"$KV.{self.name}")
-        return self._known_place
+        prefix = self._api.connection.prefix
+        try:
+            info = self.status()
+        except PermissionDenied as error:
+            log.info("%s", error)
+            return _Place(None, Origin.of(self.name, prefix), f"$KV.{self.name}")
+        config = info.stream.config
+        mirror = None if config.mirror is None else config.mirror.body()
+        # Messages from another bucket may keep the subjects that they have there.
+        foreign = mirror is not None or any(not source.subject_transforms for source in config.sources)
+        return _Place(info, Origin.of(self.name, prefix, mirror), _ANY if foreign else f"$KV.{self.name}")
 
     def _subjects(self, filters: tuple[str, ...]) -> tuple[str, ...]:
         """Return the filters of the stream for filters of keys. Raises `OptionError`."""

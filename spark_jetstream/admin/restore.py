@@ -39,6 +39,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.streams.lookup import streams_of
 
 log = logging.getLogger(__name__)
 
@@ -77,15 +78,9 @@ def restore(
     All of the backup is read and checked before the first request. A backup without a manifest, such as one of
     ``nats stream backup``, has no checksums, which `notes` says: the server finds most damage, some only at the end.
 
-    Args:
-        connection: The connection.
-        source: A directory or a tar file.
-        name: Another name for the stream.
-        changes: Changes of the configuration, fields and values as for `StreamConfig`: other subjects where those of
-            the backup belong to another stream, another storage, fewer replicas.
-        chunk_size: Bytes of a chunk.
-        checking: Called with the bytes read and their total.
-        progress: Called with the bytes sent and their total.
+    ``name`` is another name for the stream. ``changes`` of the configuration are fields and values as for
+    `StreamConfig`: other subjects where those of the backup belong to another stream, another storage, fewer replicas.
+    ``checking`` is called with the bytes read and their total, ``progress`` with the bytes sent and their total.
 
     Raises:
         BackupError: The backup is damaged, or the server cannot restore it; or the restore failed and the stream could
@@ -104,7 +99,8 @@ def restore(
         _refuse_old(saved, config, kind)
         _refuse_taken_subjects(connection, config)
         upload = _Upload(connection, saved, config, kind)
-        info = upload.carry_out(_pieces(saved, min(chunk_size, connection.max_payload)), progress)
+        size = min(chunk_size, connection.max_payload)
+        info = upload.carry_out(iter(lambda: saved.data.read(size), b""), progress)
         sha256 = saved.manifest.data_sha256 if saved.manifest else ""
         return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
 
@@ -133,24 +129,13 @@ def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
 
 def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None:
     """Refuse subjects of other streams; the server does so too, but only when it has all of the data."""
-    context = f"see which streams have the subjects of stream {config.name}"
     for subject in config.subjects:
-        others = [other for other in _streams_with(connection, subject, context) if other != config.name]
+        others = [other for other in streams_of(connection, subject, "") if other != config.name]
         if others:
             raise BackupError(
                 f"stream {config.name} cannot be restored: its subject {subject} overlaps those of stream {others[0]}; "
                 "give it other subjects (changes), or delete that stream"
             )
-
-
-def _streams_with(connection: Connection, subject: str, context: str) -> list[str]:
-    names = jsapi.subject(connection.prefix, jsapi.STREAM_NAMES)
-    return connection.api(names, jsapi.stream_names_request(subject), context=context).get("streams") or []
-
-
-def _pieces(saved: Saved, size: int) -> Iterator[bytes]:
-    while piece := saved.data.read(size):
-        yield piece
 
 
 class _Upload:
@@ -238,11 +223,13 @@ class _Upload:
             if not self._ended:
                 self._end(context)
             info = self._look(context)
-            if info is None and self._is_listed(context):
-                # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it.
+            if info is None:
+                # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it. A
+                # stream without subjects has no place in the list.
+                subjects = self._config.subjects
+                if subjects and self.name not in streams_of(connection, subjects[0], ""):
+                    return
                 info = self._look(context)
-            elif info is None:
-                return
             # When the restore began there was no stream of this name. Another client may have created one since.
             if info is not None and not self._is_of_the_backup(info):
                 raise BackupError(f"stream {self.name} has other messages than the backup")
@@ -269,11 +256,6 @@ class _Upload:
             return StreamInfo.from_server(self._connection.api(subject, b"", context=context), context)
         except StreamNotFound:
             return None
-
-    def _is_listed(self, context: str) -> bool:
-        """Return whether the name is taken; True for a stream without subjects, which has no place in the list."""
-        subjects = self._config.subjects
-        return not subjects or self.name in _streams_with(self._connection, subjects[0], context)
 
     def _is_of_the_backup(self, info: StreamInfo) -> bool:
         """Return whether a stream can be the restored one: same configuration, no messages but those of the backup."""

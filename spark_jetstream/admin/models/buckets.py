@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -73,14 +73,21 @@ class AnyBucketConfig(Model):
     """Which servers may hold it."""
 
 
-def stream_field(name: str, value: Any) -> dict[str, Any]:
-    """The fields of a stream that stand for one of a bucket."""
-    if name == "ttl":
-        # A server refuses to remember message ids for longer than messages.
-        return {"max_age": value, "duplicate_window": min(value or _WINDOW, _WINDOW)}
-    if name == "compression":
-        return {"compression": "s2" if value else "none"}
-    return {_OTHER_NAMES.get(name, name): value}
+def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a stream that stand for these of a bucket."""
+    fields: dict[str, Any] = {}
+    for name in names:
+        value = getattr(config, name)
+        if name == "ttl":
+            # A server refuses to remember message ids for longer than messages.
+            fields |= {"max_age": value, "duplicate_window": min(value or _WINDOW, _WINDOW)}
+        elif name == "compression":
+            fields["compression"] = "s2" if value else "none"
+        elif name == "limit_marker_ttl":
+            fields |= {"subject_delete_marker_ttl": value, "allow_msg_ttl": value > 0}
+        else:
+            fields[_OTHER_NAMES.get(name, name)] = value
+    return fields
 
 
 @dataclass(frozen=True)

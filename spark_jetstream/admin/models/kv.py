@@ -15,7 +15,7 @@ from spark_jetstream.admin.models.buckets import (
     AnyBucketConfig,
     AnyBucketInfo,
     BucketLayout,
-    stream_field,
+    fields_of,
 )
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.admin.models.messages import StoredMessage
@@ -68,14 +68,11 @@ def stream_fields(
     ``given`` is single fields, which win over ``config``. Of a mirror it says nothing about ``mirror_direct``.
     """
     wanted = asked_for(BucketConfig, config, given, f"bucket {bucket}")
-    fields: dict[str, Any] = {}
-    for name in BucketConfig.model_fields:
-        fields |= _stream_field(bucket, name, wanted)
-    mirrored = wanted.mirror is not None
+    fields = fields_of(_named(bucket, wanted), BucketConfig.model_fields)
     return {
         **{name: value for name, value in fields.items() if value is not None},
         "name": stream_name(bucket),
-        **({} if mirrored else {"subjects": (f"$KV.{bucket}.>",)}),
+        **({} if wanted.mirror else {"subjects": (f"$KV.{bucket}.>",)}),
         "discard": "new",
         "allow_rollup_hdrs": True,
         "deny_delete": True,
@@ -94,38 +91,31 @@ def stream_changes(bucket: str, actual: StreamConfig, given: Mapping[str, Any]) 
         raise OptionError(
             f"{what}: mirror cannot change: the keys of a mirror have the subjects that they have in its origin"
         )
-    changes: dict[str, Any] = {}
-    for name in given:
-        changes |= _stream_field(bucket, name, wanted)
+    changes = fields_of(_named(bucket, wanted), given)
     if changes.get("subject_delete_marker_ttl", 1) == 0:
         del changes["allow_msg_ttl"]  # which cannot be taken back
     return changes
 
 
-def _stream_field(bucket: str, name: str, config: BucketConfig) -> dict[str, Any]:
-    """The fields of a stream that stand for one of a bucket."""
-    value = getattr(config, name)
-    if name == "limit_marker_ttl":
-        return {"subject_delete_marker_ttl": value, "allow_msg_ttl": value > 0}
-    if name == "mirror":
-        return {"mirror": None if value is None else value.changed(name=_stream(value.name))}
-    if name == "sources":
-        return {"sources": tuple(_source(bucket, each) for each in value)}
-    return stream_field(name, value)
-
-
-def _stream(name: str) -> str:
-    return name if name.startswith(STREAM_PREFIX) else stream_name(name)
+def _named(bucket: str, config: BucketConfig) -> BucketConfig:
+    """The configuration with the streams of the buckets that it names."""
+    mirror = config.mirror
+    return config.model_copy(
+        update={
+            "mirror": mirror and mirror.changed(name=stream_name(mirror.name.removeprefix(STREAM_PREFIX))),
+            "sources": tuple(_source(bucket, source) for source in config.sources),
+        }
+    )
 
 
 def _source(bucket: str, source: StreamSource) -> StreamSource:
     """A source by its stream, whose keys become keys of this bucket, unless it says itself what becomes of them."""
-    origin = _stream(source.name).removeprefix(STREAM_PREFIX)
-    found = source.changed(name=stream_name(origin))
+    origin = source.name.removeprefix(STREAM_PREFIX)
+    named = source.changed(name=stream_name(origin))
     # A bucket of the same name in another domain has the right subjects.
     if source.subject_transforms or source.filter_subject or (source.external is not None and origin == bucket):
-        return found
-    return found.changed(subject_transforms=(SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>"),))
+        return named
+    return named.changed(subject_transforms=(SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>"),))
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ A bucket is a stream with the settings that the clients of NATS give it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, stream_field
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
 from spark_jetstream.errors import OptionError
@@ -31,7 +31,7 @@ def stream_fields(
     """
     wanted = asked_for(ObjectBucketConfig, config, given, f"bucket {bucket}")
     return {
-        **_stream_fields(wanted, wanted.model_fields_set),
+        **fields_of(wanted, wanted.model_fields_set),
         "name": stream_name(bucket),
         "subjects": (chunk_filter(bucket), meta_filter(bucket)),
         "discard": "new",
@@ -45,15 +45,7 @@ def stream_changes(bucket: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Whether the server can do it is not looked at.
     """
-    return _stream_fields(ObjectBucketConfig.parse(given, f"bucket {bucket}"), given)
-
-
-def _stream_fields(wanted: ObjectBucketConfig, names: Iterable[str]) -> dict[str, Any]:
-    """The fields of a stream that stand for these of a bucket."""
-    fields: dict[str, Any] = {}
-    for name in names:
-        fields |= stream_field(name, getattr(wanted, name))
-    return fields
+    return fields_of(ObjectBucketConfig.parse(given, f"bucket {bucket}"), given)
 
 
 @dataclass(frozen=True)
