@@ -8,6 +8,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from functools import partial
 from pathlib import Path
@@ -560,7 +561,7 @@ def test_changes_are_checked_like_what_a_user_writes(there: There, whole: Path) 
         restore(there.connection, whole, changes={"name": "X"})
 
 
-def halfway(disturb: Callable[[], None]) -> Progress:
+def halfway(disturb: Callable[[], object]) -> Progress:
     """Something that happens once, when half of a backup was sent."""
     done: list[int] = []
 
@@ -577,7 +578,11 @@ def test_a_restore_that_is_broken_off_leaves_nothing(proxy: WireProxy, behind: T
         assert behind.has("HALF")
         raise KeyboardInterrupt
 
-    for disturb, error in ((lambda: proxy.cut_after(1), ConnectionFailed), (stop, KeyboardInterrupt)):
+    cases: tuple[tuple[Callable[[], object], type[BaseException]], ...] = (
+        (lambda: proxy.cut_after(1), ConnectionFailed),
+        (stop, KeyboardInterrupt),
+    )
+    for disturb, error in cases:
         with pytest.raises(error):
             behind.restore(whole, "HALF", progress=halfway(disturb))
         assert not behind.has("HALF")
