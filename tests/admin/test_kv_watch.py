@@ -108,16 +108,6 @@ def test_what_cannot_be_watched(make: Make, admin: JetStreamAdmin) -> None:
             work()
 
 
-def test_more_than_one_request_brings(make: Make, publisher: Publisher) -> None:
-    bucket = make()
-    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"%d" % at) for at in range(3000))
-    found = bucket.watch()
-    assert revisions(found, 3000) == list(range(1, 3001))
-    assert next(found) is None
-    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"new") for at in range(3000))
-    assert revisions(found, 3000) == list(range(3001, 6001))
-
-
 def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: Make, publisher: Publisher) -> None:
     bucket = make(history=1)
     publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
@@ -229,21 +219,6 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(make: Make, nats_server
             came += revisions(found, 1)
         writer.join()
         assert came == list(range(1, count + 1))
-    close_all()
-
-
-@pytest.mark.full
-def test_a_list_that_is_cut_comes_to_its_end(make: Make, nats_server: NatsServer, publisher: Publisher) -> None:
-    bucket = make()
-    publisher.publish(Message(f"$KV.{bucket.name}.k{at % 2000}", b"x" * 100) for at in range(4000))
-    with WireProxy(nats_server.url) as proxy, JetStreamAdmin(servers=proxy.url, **QUICK) as admin:
-        found = admin.kv.bucket(bucket.name).watch()
-        came = revisions(found, 10)
-        proxy.cut_after(150_000)
-        came += revisions(found, 1990)
-        assert came == list(range(2001, 4001))
-        assert next(found) is None
-        assert proxy.connections == 2
     close_all()
 
 
