@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -76,9 +76,9 @@ def read_objects(
             left out.
         JetStreamError: An object is too large for a binary column; and what `read` raises.
     """
-    how = _How(connect, read, settings, label, together)
     stream = _Stream(group.stream, group.created)
-    yield from _ObjectReader(how, group.bucket, stream, columns, with_content).rows(group.objects)
+    reader = _ObjectReader(connect, read, settings, label, together, group.bucket, stream, columns, with_content)
+    yield from reader.rows(group.objects)
 
 
 def read_object_range(
@@ -102,31 +102,11 @@ def read_object_range(
     """
     # Newer meta messages replace older ones, so that their number may be smaller than planned.
     uncounted = replace(part, count=None)
-    plain = replace(settings, headers_only=False)
-    objects = live_objects(read(connect, uncounted, plain, label), bucket, pattern)
-    how = _How(connect, read, settings, label, together)
+    objects = live_objects(read(connect, uncounted, replace(settings, headers_only=False), label), bucket, pattern)
     stream = _Stream(part.stream, part.created)
-    yield from _ObjectReader(how, bucket, stream, columns, with_content, newer_later=True).rows(objects)
-
-
-@dataclass(frozen=True)
-class _How:
-    connect: Connect
-    read: Read
-    settings: PullSettings
-    label: str
-    together: int | None
-
-    @property
-    def filters(self) -> int:
-        """The number of objects that are read at once."""
-        # Direct Gets have one filter each: several at once only have to be put together.
-        return self.together or (TOGETHER if self.read is read_range else 1)
-
-    def messages(self, part: SequenceRange) -> Iterator[Messages]:
-        """Read `part`. Raise `DataLossError` whatever the option says: this module decides what it means."""
-        settings = replace(self.settings, headers_only=False, fail_on_data_loss=True)
-        return self.read(self.connect, part, settings, self.label)
+    reader = _ObjectReader(connect, read, settings, label, together, bucket, stream, columns, with_content)
+    reader.newer_later = True
+    yield from reader.rows(objects)
 
 
 class _Stream(NamedTuple):
@@ -143,26 +123,36 @@ class _Row(NamedTuple):
 
 
 class _ObjectReader:
+    newer_later = False
+    """Whether a newer version of an object has a row of its own, later."""
+
     def __init__(
         self,
-        how: _How,
+        connect: Connect,
+        read: Read,
+        settings: PullSettings,
+        label: str,
+        together: int | None,
         bucket: str,
         stream: _Stream,
         columns: Sequence[str],
         with_content: bool,
-        *,
-        newer_later: bool = False,
     ) -> None:
-        self.how = how
+        self.connect = connect
+        self.read = read
+        # What a loss of messages means is decided here, whatever the option says.
+        self.settings = replace(settings, headers_only=False, fail_on_data_loss=True)
+        self.fail_on_data_loss = settings.fail_on_data_loss
+        self.label = label
+        # Direct Gets have one filter each: several at once only have to be put together.
+        self.together = together or (TOGETHER if read is read_range else 1)
         self.bucket = bucket
         self.stream = stream
-        self.columns = columns
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = with_content and "content" in columns
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
-        self.newer_later = newer_later
         self.replicas: dict[str, int] = {}
-        self.requests = Requests(how.connect, how.settings.retry_timeout)
+        self.requests = Requests(connect, settings.retry_timeout)
 
     def rows(self, objects: Iterable[StoredObject]) -> Iterator[pa.RecordBatch]:
         """Read the rows of these objects, in batches."""
@@ -213,10 +203,10 @@ class _ObjectReader:
         stream = rows[0].stream
         # The meta message of a version is stored behind its last chunk.
         end = max(row.holder.sequence for row in rows)
-        for subjects, count in assembly.wanted(self.how.filters):
+        for subjects, count in assembly.wanted(self.together):
             part = SequenceRange(stream.name, 1, end, count, stream.created, subjects)
             try:
-                for messages in self.how.messages(part):
+                for messages in self.read(self.connect, part, self.settings, self.label):
                     assembly.add(messages)
             except DataLossError as error:
                 log.info("reading bucket %s: %s", self.bucket, error)
@@ -259,7 +249,7 @@ class _ObjectReader:
         raise JetStreamError(f"{name} was replaced again each time it was read, {_ATTEMPTS} times")
 
     def _lost(self, what: str) -> None:
-        if self.how.settings.fail_on_data_loss:
+        if self.fail_on_data_loss:
             raise DataLossError(f"{what}; set failOnDataLoss to false to leave it out")
         log.warning("%s; it is left out", what)
 
@@ -294,7 +284,7 @@ class _ObjectReader:
         newest = None
         part = SequenceRange(stream.name, 1, state.last_seq + 1, 1, stream.created, (subject,))
         try:
-            for messages in self.how.messages(part):
+            for messages in self.read(self.connect, part, self.settings, self.label):
                 for stored in stored_objects(messages, self.bucket):
                     newest = stored
         except DataLossError:

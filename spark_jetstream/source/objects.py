@@ -121,36 +121,21 @@ def plan_objects(
     min_groups: int = 1,
     with_content: bool = True,
 ) -> list[ObjectGroup]:
-    """Return the tasks of a batch read: what `list_objects` returns, in the groups of `pack`.
+    """Return the tasks of a batch read of the objects that a bucket has now and whose whole names `pattern` matches.
+
+    `part.subjects` is the filter of the bucket's meta messages. An object comes once, however often it is replaced
+    during the call. The other arguments are those of `pack`.
 
     Raises:
-        JetStreamError: `with_content` is set and an object is too large for a binary column; and what `list_objects`
+        JetStreamError: `with_content` is set and an object is too large for a binary column; and what `read_table`
             raises.
     """
-    listed = list_objects(connect, part, settings, label, bucket=bucket, pattern=pattern)
+    read = _metas_by_direct_get if part.direct else read_table
+    listed = live_objects(read(connect, part, replace(settings, headers_only=False), label), bucket, pattern)
     for stored in listed if with_content else ():
         refuse_large(stored.meta, bucket)
     packed = pack(listed, max_objects=max_objects, min_groups=min_groups, with_content=with_content)
     return [ObjectGroup(bucket, part.stream, part.created, objects) for objects in packed]
-
-
-def list_objects(
-    connect: Connect,
-    part: TablePart,
-    settings: PullSettings,
-    label: str,
-    *,
-    bucket: str,
-    pattern: re.Pattern[str] | None = None,
-) -> list[StoredObject]:
-    """Return the objects that a bucket has now and whose whole names `pattern` matches, in stream order.
-
-    `part.subjects` is the filter of the bucket's meta messages. An object is listed once, however often it is replaced
-    during the call. Raises what `read_table` raises.
-    """
-    plain = replace(settings, headers_only=False)
-    listed = _metas_by_direct_get if part.direct else read_table
-    return live_objects(listed(connect, part, plain, label), bucket, pattern)
 
 
 def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[Messages]:

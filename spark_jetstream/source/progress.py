@@ -14,7 +14,6 @@ import concurrent.futures
 import logging
 import threading
 import uuid
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -57,20 +56,14 @@ class _Held:
 class Progress:
     """The consumers of one name (option durable), one on each stream of a query: how far Spark has committed.
 
-    One object belongs to one run of a query, and to one thread. All methods raise what `Requests.call` raises
+    One object belongs to one run of a query, and to one thread. `filters` are empty for all subjects. `direct`:
+    messages are looked at by Direct Gets, without a consumer. All methods raise what `Requests.call` raises
     (`PermissionDenied` names the subject that is missing), and
 
     - `OptionError` (durable) when the consumer has another configuration, or belongs to an application;
     - `OptionError` (subjects) when another consumer of a work queue has the filter;
     - `DataLossError`, unless `fail_on_data_loss` is false, when messages of an interest stream were not held;
     - `JetStreamError` when another run has taken the consumer over, or another client uses or moved it.
-
-    Args:
-        requests: To the server.
-        durable: The name of the consumers.
-        filters: The subject filters of the query, empty for all.
-        fail_on_data_loss: The option failOnDataLoss.
-        direct: Whether messages are looked at by Direct Gets, without a consumer.
     """
 
     def __init__(
@@ -276,13 +269,13 @@ class Progress:
         """
         name = state.name
         held.leftover = True  # until it is deleted below, or by the next commit
-        self._consumers.create(state.name, self._stand_in, held.since, to)
+        self._consumers.create(name, self._stand_in, held.since, to)
         consumer = self._consumers.info(name, self._durable)
         if consumer is not None and consumer.run != self._run:
             self._consumers.delete(name, self._stand_in)
             raise taken(self._durable, name, consumer)
         self._consumers.delete(name, self._durable)
-        consumer = self._consumers.create(state.name, self._durable, held.since, to)
+        consumer = self._consumers.create(name, self._durable, held.since, to)
         self._consumers.delete(name, self._stand_in)
         held.leftover = False
         if state.retention == "interest":
@@ -417,10 +410,23 @@ class LazyCommit:
         if progress is None or state.name not in self._opened:
             return
         self.settle()
-        self._committing = _later(lambda: progress.commit(state, next_sequence))
-        concurrent.futures.wait([self._committing], WAIT)
-        if self._committing.done():
+        self._committing = committing = Future[None]()
+
+        def work() -> None:
+            try:
+                progress.commit(state, next_sequence)
+            except BaseException as error:  # noqa: BLE001 - raised by `settle`
+                committing.set_exception(error)
+            else:
+                committing.set_result(None)
+
+        # The thread does not keep the process alive: the next run repeats what it leaves undone.
+        threading.Thread(target=work, name="spark-jetstream-commit", daemon=True).start()
+        concurrent.futures.wait([committing], WAIT)
+        if committing.done():
             self.settle()
+        else:
+            committing.add_done_callback(_log_failure)
 
     def settle(self) -> None:
         """Wait for the commit in progress; raise what it raised."""
@@ -429,17 +435,8 @@ class LazyCommit:
             committing.result()
 
 
-def _later(work: Callable[[], None]) -> Future[None]:
-    """Call `work` in a thread that does not keep the process alive: the next run repeats what it leaves undone."""
-    future: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    threading.Thread(target=run, name="spark-jetstream-commit", daemon=True).start()
-    return future
+def _log_failure(committing: Future[None]) -> None:
+    """Log why a commit failed whose caller no longer waited: a query that ends now makes no call that would raise."""
+    error = committing.exception()
+    if error is not None:
+        log.warning("a commit on the server failed (option durable); the next run of the query repeats it: %s", error)

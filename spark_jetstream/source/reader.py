@@ -10,24 +10,32 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
+from spark_jetstream.protocol.columns import Messages, record_batch
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.bucket_lookup import table_parts, with_subjects
+from spark_jetstream.source.kv import bucket_batch
+from spark_jetstream.source.object_reader import read_object_range, read_objects
+from spark_jetstream.source.objects import ObjectGroup
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.pushdown import Pushdown
-from spark_jetstream.source.tasks import TaskInput, pull_settings, read_part
 from spark_jetstream.spark_files import find_file
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.latest import TablePart, read_table
+from spark_jetstream.streams.pull import PullSettings, read_range
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
 
@@ -46,6 +54,9 @@ except ImportError:  # Spark 4.0 and 4.1
     ADMISSION_CONTROL = False
 
 log = logging.getLogger(__name__)
+
+TaskInput = SequenceRange | ObjectGroup | TablePart
+"""What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
 
 
 class TaskPartition(InputPartition):
@@ -112,8 +123,60 @@ class _Source:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
-        if isinstance(partition, TaskPartition):
-            yield from read_part(self._connect, partition.part, self.options, self.columns, task_label(), self.pushdown)
+        if not isinstance(partition, TaskPartition):
+            return
+        part, options, columns = partition.part, self.options, self.columns
+        settings, label = self.pull_settings(), task_label()
+        read = read_direct if options.read_with == "direct" else read_range
+        with_content, glob = not options.content_off, options.path_glob_filter
+        if isinstance(part, ObjectGroup):
+            yield from read_objects(
+                self._connect, part, settings, label, columns=columns, with_content=with_content, read=read
+            )
+        elif isinstance(part, TablePart):
+            yield from self._rows(read_table(self._connect, part, settings, label), part.stream)
+        elif options.object_bucket is not None:
+            yield from read_object_range(
+                self._connect,
+                part,
+                settings,
+                label,
+                bucket=options.object_bucket,
+                columns=columns,
+                with_content=with_content,
+                pattern=None if glob is None else name_pattern(glob),
+                read=read,
+            )
+        else:
+            # A work queue is always read directly.
+            read = read_direct if part.direct else read_range
+            yield from self._rows(read(self._connect, part, settings, label), part.stream)
+
+    def _rows(self, pulled: Iterator[Messages], stream: str) -> Iterator[pa.RecordBatch]:
+        options, columns, pushdown = self.options, self.columns, self.pushdown
+        for messages in pulled:
+            if options.bucket is not None:
+                batch = bucket_batch(messages, bucket=options.bucket, columns=columns, live_only=options.table)
+            else:
+                batch = record_batch(messages, columns=columns, with_headers=options.include_headers, stream=stream)
+            if pushdown is not None and pushdown.timed:
+                batch = batch.filter(pa.array(pushdown.at(messages.timestamps())))
+            if len(batch):
+                yield batch
+
+    def pull_settings(self) -> PullSettings:
+        """Return how messages are read for the columns."""
+        options = self.options
+        needed = {"data", "headers"} if options.streams else {"value"}
+        return PullSettings(
+            batch=options.fetch_batch,
+            max_bytes=options.fetch_max_bytes,
+            expires=options.fetch_timeout,
+            retry_timeout=options.connection.retry_timeout,
+            fail_on_data_loss=options.fail_on_data_loss,
+            # An object is described by the payload of a message.
+            headers_only=options.object_bucket is None and not needed & set(self.columns),
+        )
 
 
 def task_label() -> str:
@@ -140,10 +203,9 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
         options = self.planned
         if options.table:
-            settings = pull_settings(options, self.columns)
             with_content = "content" in self.columns and not options.content_off
             parts: Sequence[TaskInput] = table_parts(
-                self._connect, options, self.pushdown, settings, task_label(), with_content=with_content
+                self._connect, options, self.pushdown, self.pull_settings(), task_label(), with_content=with_content
             )
         else:
             parts = self.open_planner().batch_ranges(self.pushdown)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,13 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from tests.support import calls
 from tests.support.calls import Query, refusal_of
 from tests.support.planning import driver
-from tests.support.publish import Publisher
-from tests.support.queries import Run, available_now, offsets, refusal, start, streaming, wait_until
-from tests.support.reading import consumers
+from tests.support.progress import RETENTIONS, consumers, delete_consumer, left, make_consumer, publishing
+from tests.support.queries import Run, available_now, offsets, refusal, start, streaming
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 MakeStream = Callable[..., Stream]
 
-RETENTIONS = ["limits", "interest", "workqueue"]
 DURABLE = "committed"
 
 
@@ -38,110 +35,49 @@ def kept(stream: MakeStream) -> MakeStream:
     return make
 
 
-def position(s: Stream, durable: str = DURABLE) -> tuple[int, int]:
+def position(s: Stream) -> tuple[int, int]:
     """Up to which sequence the consumer is acknowledged, and how many messages wait behind it, its lag."""
-    info = s.publisher.api(f"CONSUMER.INFO.{s.name}.{durable}")
+    info = s.publisher.api(f"CONSUMER.INFO.{s.name}.{DURABLE}")
     assert info["num_ack_pending"] == 0
     assert info["delivered"]["stream_seq"] == info["ack_floor"]["stream_seq"]
     return int(info["ack_floor"]["stream_seq"]), int(info["num_pending"])
 
 
-def reaches(expected: tuple[int, int], s: Stream, durable: str = DURABLE) -> None:
+def reaches(expected: tuple[int, int], s: Stream) -> None:
     """Wait until `position` is that: the server counts what was just published, or purged, a moment later."""
-    wait_until(lambda: position(s, durable) == expected, f"{expected} of consumer {durable}", 20)
+    wait_until(lambda: position(s) == expected, f"{expected} of consumer {DURABLE}", 20)
 
 
-def left(s: Stream) -> list[int]:
-    """The sequences that the stream still holds."""
-    state = s.publisher.api(f"STREAM.INFO.{s.name}", {"deleted_details": True})["state"]
-    gone = set(state.get("deleted") or ())
-    return [sequence for sequence in range(state["first_seq"], state["last_seq"] + 1) if sequence not in gone]
+def holds(s: Stream, *sequences: int) -> None:
+    """Wait until the stream holds just these: a reader whose process has ended holds messages for a while."""
+    wait_until(lambda: left(s) == list(sequences), f"only {sequences} in the stream", 60)
 
 
-def held(s: Stream, *subjects: str, durable: str = "other") -> None:
-    """Make another consumer, which holds what comes."""
-    config = {"durable_name": durable, "ack_policy": "explicit"}
-    if subjects:
-        config["filter_subject"] = subjects[0]
-    s.publisher.api(f"CONSUMER.DURABLE.CREATE.{s.name}.{durable}", {"stream_name": s.name, "config": config})
+def query_of(s: Stream, **options: object) -> Query:
+    return Query(s.url, s.name, durable=DURABLE, **options)
 
 
-def run(spark: SparkSession, s: Stream, folder: Path, **options: object) -> Run:
-    """One run of the query, to the end of the stream."""
-    return available_now(streaming(spark, s.url, s.name, **{"durable": DURABLE, **options}), folder)
-
-
-def fails(query: Query, **options: object) -> tuple[str, str]:
-    """Class and sentence of what stops a query that cannot run."""
+def fails(query: Query, after_batch: Callable[[int], object] | None = None, **options: object) -> tuple[str, str]:
+    """Class and sentence of what stops a query."""
     with pytest.raises(JetStreamError) as caught:
-        query.run(**options)
+        query.run(after_batch, **options)
     return refusal_of(caught.value)
 
 
 # Rows, positions, lag
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("retention", "by_spark"), [("limits", False), ("interest", True), ("workqueue", False)])
-def test_rows_and_lag(
-    request: pytest.FixtureRequest, kept: MakeStream, tmp_path: Path, retention: str, by_spark: bool
-) -> None:
-    s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE)
-
-    def once(**options: object) -> Run:
-        return run(request.getfixturevalue("spark"), s, tmp_path, **options) if by_spark else query.run(**options)
-
-    assert once().counts == [0]
-    reaches((0, 0), s)
-    s.fill(100)
-    rows = s.rows()
-    reaches((0, 100), s)
-    second = once(maxMessagesPerTrigger=30)
-    assert second.counts == [30, 30, 30, 10]
-    assert second.stored == rows
-    if by_spark:
-        assert [each["numInputRows"] for each in second.progress] == [30, 30, 30, 10]
-        assert [offsets(each, "startOffset", s.name) for each in second.progress] == [1, 31, 61, 91]
-        assert [offsets(each, "endOffset", s.name) for each in second.progress] == [31, 61, 91, 101]
-        assert [offsets(each, "latestOffset", s.name) for each in second.progress] == [101] * 4
-    # A run to the end asks once more whether there is anything, which tells that the last batch is through.
-    reaches((100, 0), s)
-    # A reader whose process has ended stays until the server removes it, and holds messages as well.
-    kept_messages = list(range(1, 101)) if retention == "limits" else []
-    wait_until(lambda: left(s) == kept_messages, "what is left of the stream", 60)
-    s.fill(20)
-    reaches((100, 20), s)
-    third = once()
-    assert third.sequences == list(range(101, 121))
-    reaches((120, 0), s)
-    wait_until(lambda: consumers(s.url, s.name) == [DURABLE], "the end of the other consumers", 60)
-
-
-def test_the_last_commit_is_caught_up(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    s = kept("interest")
-    run(spark, s, tmp_path)
-    s.fill(10)
-    frame = streaming(spark, s.url, s.name, durable=DURABLE)
-    assert available_now(frame, tmp_path, once=True).counts == [10]
-    # Spark does not report the last batch of such a run.
-    reaches((0, 10), s)
-    assert left(s) == list(range(1, 11))
-    assert run(spark, s, tmp_path).counts == []
-    reaches((10, 0), s)
-    wait_until(lambda: left(s) == [], "what is left of the stream", 60)
-
-
 class SinkFailed(Exception):
     pass
 
 
-def test_a_batch_that_fails_is_read_again(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    s = kept("workqueue")
-    run(spark, s, tmp_path)
+def test_rows_lag_and_a_batch_that_fails(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+    s = kept("interest")
+    frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=20)
+    assert available_now(frame, tmp_path).counts == [0]
+    reaches((0, 0), s)
     s.fill(50)
     rows = s.rows()
-    frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=20)
     seen = Run()
 
     def fail(batch_frame: Any, number: int) -> None:
@@ -156,36 +92,59 @@ def test_a_batch_that_fails_is_read_again(spark: SparkSession, kept: MakeStream,
     reaches((20, 30), s)
     assert left(s) == list(range(21, 51))
     s.fill(5)
-    again = run(spark, s, tmp_path)
-    assert again.counts == [20, 15]
-    assert again.stored[:30] == rows[20:]
+    rows += s.rows(*range(51, 56))
+    again = available_now(frame, tmp_path)
+    assert again.stored == rows[20:]
+    assert [each["numInputRows"] for each in again.progress] == again.counts == [20, 15]
+    for which, expected in (("startOffset", [21, 41]), ("endOffset", [41, 56])):
+        assert [offsets(each, which, s.name) for each in again.progress] == expected
+    assert offsets(again.progress[-1], "latestOffset", s.name) == 56
+    # A run to the end asks once more whether there is anything, which tells that the last batch is through.
     reaches((55, 0), s)
+    s.fill(10)
+    assert available_now(frame, tmp_path, once=True).counts == [10]
+    # Spark does not report the last batch of such a run.
+    reaches((55, 10), s)
+    assert left(s) == list(range(56, 66))
+    assert available_now(frame, tmp_path).counts == []
+    reaches((65, 0), s)
+    holds(s)
 
 
-def test_a_batch_that_fails_is_held(kept: MakeStream) -> None:
-    s = kept("interest")
-    query = Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=20)
-    query.run()
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_rows_and_lag(kept: MakeStream, retention: str) -> None:
+    s = kept(retention)
+    query = query_of(s)
+    assert query.run().counts == [0]
+    reaches((0, 0), s)
     s.fill(50)
+    rows = s.rows()
+    second = query.run(maxMessagesPerTrigger=20)
+    assert second.counts == [20, 20, 10]
+    assert second.stored == rows
+    reaches((50, 0), s)
+    holds(s, *(range(1, 51) if retention == "limits" else ()))
+    s.fill(20)
+    reaches((50, 20), s)
 
     def fail(number: int) -> None:
         if number == 1:
             raise SinkFailed
 
     with pytest.raises(SinkFailed):
-        query.run(fail)
-    reaches((20, 30), s)
-    assert left(s) == list(range(21, 51))
-    assert query.run().sequences == list(range(21, 51))
-    reaches((50, 0), s)
+        query.run(fail, maxMessagesPerTrigger=10)
+    reaches((60, 10), s)
+    assert query.run().sequences == list(range(61, 71))
+    reaches((70, 0), s)
+    wait_until(lambda: consumers(s) == [DURABLE], "the end of the other consumers", 60)
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_other_subjects_stay(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE)
+    query = query_of(s)
     if retention == "interest":
-        held(s, f"{s.subject}.c")
+        make_consumer(s, "other", filter_subject=f"{s.subject}.c")
     options = {"subjects": f"{s.subject}.a,{s.subject}.b.*", "maxMessagesPerTrigger": 8}
     query.run(**options)
     s.fill_in_turn(40, ["a", "c", "b.x", "c"])
@@ -213,36 +172,15 @@ def test_several_streams(kept: MakeStream) -> None:
     query.run(stream=names)
     added.fill(5)
     assert sorted(row["stream"] for row in query.run(stream=names).rows) == [added.name] * 5
-    wait_until(lambda: left(added) == [], "what is left of the stream", 60)
-
-
-@contextlib.contextmanager
-def publishing(s: Stream) -> Iterator[None]:
-    """A thread publishes with a connection of its own until the block ends."""
-    end = threading.Event()
-
-    def publish() -> None:
-        with Publisher(s.url) as publisher:
-            own = Stream.__new__(Stream)
-            own.__dict__ |= {**s.__dict__, "publisher": publisher}
-            while not end.wait(0.05):
-                own.fill(20)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
+    holds(added)
 
 
 def test_publishers_at_work(kept: MakeStream) -> None:
     s = kept("workqueue")
-    query = Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100)
+    query = query_of(s, maxMessagesPerTrigger=100)
     query.run()
     rows: list[Any] = []
-    with publishing(s):
+    with publishing(s, "a"):
         while len(rows) < 300:
             rows += query.run().rows
     rows += query.run().rows
@@ -256,28 +194,29 @@ def test_publishers_at_work(kept: MakeStream) -> None:
 @pytest.mark.full
 def test_publishers_at_work_beside_a_running_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
     s = kept("interest")
-    run(spark, s, tmp_path)
+    frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100)
+    available_now(frame, tmp_path)
     seen = Run()
-    with publishing(s):
-        query = start(streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100), tmp_path, seen)
+    with publishing(s, "a"):
+        query = start(frame, tmp_path, seen)
         seen.wait_for(300, query)
     query.processAllAvailable()
     wait_until(lambda: position(s) == (len(s.messages), 0), "the commit of the last batch")
     query.stop()
     assert seen.sequences == sorted(s.messages)
     assert [bytes(row["data"]) for row in seen.rows] == [s.messages[at].data for at in sorted(s.messages)]
-    wait_until(lambda: left(s) == [], "what is left of the stream", 60)
+    holds(s)
 
 
 def test_a_limits_stream_read_by_direct_gets(kept: MakeStream) -> None:
     s = kept("limits")
-    query = Query(s.url, s.name, durable=DURABLE)
+    query = query_of(s)
     s.fill(50)
     done = query.run(readWith="direct", maxMessagesPerTrigger=20)
     assert done.stored == s.rows()
     assert done.counts == [20, 20, 10]
     reaches((50, 0), s)
-    wait_until(lambda: consumers(s.url, s.name) == [DURABLE], "the end of the other consumers", 60)
+    wait_until(lambda: consumers(s) == [DURABLE], "the end of the other consumers", 60)
 
 
 # Where a query begins
@@ -287,214 +226,173 @@ def test_a_limits_stream_read_by_direct_gets(kept: MakeStream) -> None:
 @pytest.mark.parametrize("latest", [True, False])
 def test_a_beginning_within_the_stream(kept: MakeStream, retention: str, latest: bool) -> None:
     s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE)
-    held(s)
+    make_consumer(s, "other")
     s.fill(10)
-    given = "latest" if latest else json.dumps({s.name: 5})
-    first = query.run(startingOffsets=given)
+    query = query_of(s, startingOffsets="latest" if latest else json.dumps({s.name: 5}))
+    first = query.run()
     s.fill(2)
-    second = query.run(startingOffsets=given)
-    begin = 11 if latest else 5
-    assert first.sequences + second.sequences == list(range(begin, 13))
+    assert first.sequences + query.run().sequences == list(range(11 if latest else 5, 13))
     reaches((12, 0), s)
-
-
-@pytest.mark.parametrize("given", ["latest", "json", "timestamp"])
-def test_a_work_queue_is_read_from_its_first_message(kept: MakeStream, given: str) -> None:
-    s = kept("workqueue")
-    query = Query(s.url, s.name, durable=DURABLE)
-    s.fill(4)
-    last = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": 4})["message"]["time"]
-    options = {
-        "latest": {"startingOffsets": "latest"},
-        "json": {"startingOffsets": json.dumps({s.name: 3})},
-        "timestamp": {"startingTimestamp": last},
-    }[given]
-    kind, said = fails(query, **options)
-    assert kind == "OptionError"
-    assert f"stream {s.name}, a work queue: what a query passes over would be removed from it unread" in said
-    assert left(s) == [1, 2, 3, 4]
-    assert consumers(s.url, s.name) == []
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_new_checkpoint_with_an_old_consumer(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE)
+    query = query_of(s)
     query.run()
     s.fill(10)
     query.run()
     s.fill(5)
     reaches((10, 5), s)
-    again = Query(s.url, s.name, durable=DURABLE).run()
+    again = query_of(s).run()
     assert again.sequences == list(range(1 if retention == "limits" else 11, 16))
     reaches((15, 0), s)
 
 
-def test_the_option_is_new_for_a_query(kept: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
-    s = kept("limits")
-    query = Query(s.url, s.name)
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("new", [True, False], ids=["the option is new", "deleted"])
+def test_a_query_whose_consumer_is_not_there(
+    kept: MakeStream, retention: str, new: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if new and retention == "workqueue":
+        return  # is not read without the option
+    s = kept(retention)
+    query = Query(s.url, s.name) if new else query_of(s)
+    if new:
+        make_consumer(s, "other")  # holds what comes
+    query.run()
     s.fill(10)
     query.run()
-    s.fill(5)
     query.options["durable"] = DURABLE
-    assert query.run().sequences == list(range(11, 16))
-    reaches((15, 0), s)
-    assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in caplog.text
-
-
-def test_the_option_is_new_for_a_query_of_an_interest_stream(kept: MakeStream) -> None:
-    s = kept("interest")
-    query = Query(s.url, s.name)
-    held(s)
-    s.fill(10)
-    query.run()
+    if not new:
+        delete_consumer(s, DURABLE)
     s.fill(5)
-    query.options["durable"] = DURABLE
-    kind, said = fails(query)
-    assert kind == "DataLossError"
-    assert f"consumer {DURABLE} of stream {s.name} (option durable) does not exist" in said
-    assert "set failOnDataLoss=false" in said
-    assert query.run(failOnDataLoss="false").sequences == list(range(11, 16))
-    reaches((15, 0), s)
-    s.fill(1)
-    assert query.run().sequences == [16]
+    # The server counts what nobody was interested in, and keeps none of it.
+    held = list(range(11, 16)) if new or retention != "interest" else []
+    problem = f"consumer {DURABLE} of stream {s.name} (option durable) does not exist"
+    if retention == "interest":
+        kind, sentence = fails(query)
+        assert kind == "DataLossError"
+        assert problem in sentence
+        assert "set failOnDataLoss=false" in sentence
+        assert query.run(failOnDataLoss="false").sequences == held
+    else:
+        assert query.run().sequences == held
+        assert problem in caplog.text
+    s.fill(2)
+    assert query.run().sequences == [16, 17]
+    reaches((17, 0), s)
 
 
 # What is wrong
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_the_consumer_is_deleted_while_the_query_is_down(kept: MakeStream, retention: str) -> None:
-    s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE)
-    query.run()
-    s.fill(10)
-    query.run()
-    s.publisher.api(f"CONSUMER.DELETE.{s.name}.{DURABLE}")
-    s.fill(5)
-    if retention == "interest":
-        kind, said = fails(query)
-        assert kind == "DataLossError"
-        assert f"consumer {DURABLE} of stream {s.name}" in said
-        # The server counts what nobody was interested in, and keeps none of it.
-        done = query.run(failOnDataLoss="false")
-        assert done.sequences == []
-    else:
-        assert query.run().sequences == list(range(11, 16))
-    s.fill(2)
-    assert query.run().sequences == [16, 17]
-    reaches((17, 0), s)
-
-
-@pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_the_consumer_is_deleted_while_the_query_runs(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=5)
+    query = query_of(s, maxMessagesPerTrigger=5)
     query.run()
     s.fill(10)
 
     def delete(number: int) -> None:
         if number == 0:
-            s.publisher.api(f"CONSUMER.DELETE.{s.name}.{DURABLE}")
+            delete_consumer(s, DURABLE)
 
     if retention == "interest":
-        with pytest.raises(JetStreamError) as caught:
-            query.run(delete)
-        assert refusal_of(caught.value)[0] == "DataLossError"
+        assert fails(query, delete)[0] == "DataLossError"
     else:
         assert query.run(delete).sequences == list(range(1, 11))
-        assert consumers(s.url, s.name) == [DURABLE]
+        assert consumers(s) == [DURABLE]
 
 
-@pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_a_consumer_with_another_configuration(kept: MakeStream, retention: str) -> None:
-    s = kept(retention)
-    query = Query(s.url, s.name, durable=DURABLE)
-    held(s, f"{s.subject}.b", durable=DURABLE)
-    kind, said = fails(query, subjects=f"{s.subject}.a,{s.subject}.c")
+HELD = "what a query passes over would be removed from it unread"
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, str], str]] = [
+    # Retention, fields of the stream, another consumer, options of the query; what it says.
+    ("workqueue", {}, {}, {"startingOffsets": "latest"}, f"stream NAME, a work queue: {HELD}"),
+    ("workqueue", {}, {}, {"startingOffsets": '{"NAME": 3}'}, f"stream NAME, a work queue: {HELD}"),
+    ("workqueue", {}, {}, {"startingTimestamp": "2026-01-01T00:00:00Z"}, f"stream NAME, a work queue: {HELD}"),
+    ("workqueue", {}, {}, {"durable": ""}, "stream NAME has work-queue retention: reading it needs the option durable"),
+    ("workqueue", {"allow_direct": False}, {}, {}, "set allow_direct on the stream (nats stream edit NAME --allow-d"),
+    ("workqueue", {}, {"name": "other"}, {}, "other (all subjects) already has what this query reads"),
+    *(
+        (
+            retention,
+            {},
+            {"name": DURABLE, "filter_subject": "SUBJECT.b"},
+            {"subjects": "SUBJECT.a,SUBJECT.c"},
+            f"consumer {DURABLE} of stream NAME (option durable) has another configuration than this query needs: "
+            "filter_subjects: wanted SUBJECT.a, SUBJECT.c, is SUBJECT.b",
+        )
+        for retention in ("limits", "workqueue")
+    ),
+]
+
+
+@pytest.mark.parametrize(("retention", "config", "other", "given", "problem"), REFUSED)
+def test_what_is_refused(
+    kept: MakeStream,
+    retention: str,
+    config: dict[str, Any],
+    other: dict[str, Any],
+    given: dict[str, str],
+    problem: str,
+) -> None:
+    s = kept(retention, **config)
+    s.fill(4)
+
+    def named(text: str) -> str:
+        return text.replace("NAME", s.name).replace("SUBJECT", s.subject)
+
+    if other:
+        make_consumer(s, **{name: named(value) for name, value in other.items()})
+    before = consumers(s)
+    options = {"durable": DURABLE, **{name: named(value) for name, value in given.items()}}
+    kind, sentence = fails(Query(s.url, s.name, **{name: value for name, value in options.items() if value}))
     assert kind == "OptionError"
-    assert f"consumer {DURABLE} of stream {s.name} (option durable) has another configuration" in said
-    assert f"filter_subjects: wanted {s.subject}.a, {s.subject}.c, is {s.subject}.b" in said
-
-
-def test_another_consumer_has_the_work(kept: MakeStream) -> None:
-    s = kept("workqueue")
-    query = Query(s.url, s.name, durable=DURABLE)
-    held(s)
-    kind, said = fails(query)
-    assert kind == "OptionError"
-    assert "other (all subjects) already has what this query reads" in said
+    assert named(problem) in sentence
+    assert left(s) == [1, 2, 3, 4]
+    assert consumers(s) == before
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_two_queries_on_one_consumer(kept: MakeStream, retention: str) -> None:
     s = kept(retention)
-    first, second = (Query(s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=5) for _ in range(2))
+    first, second = (query_of(s, maxMessagesPerTrigger=5) for _ in range(2))
     first.run()
     s.fill(10)
     rows: list[int] = []
-    with pytest.raises(JetStreamError) as caught:
-        first.run(lambda number: rows.extend(second.run().sequences))
-    kind, said = refusal_of(caught.value)
+    kind, sentence = fails(first, lambda number: rows.extend(second.run().sequences))
     assert kind == "JetStreamError"
-    assert f"another run has taken over consumer {DURABLE} of stream {s.name} (option durable)" in said
+    assert f"another run has taken over consumer {DURABLE} of stream {s.name} (option durable)" in sentence
     assert rows == list(range(1, 11))
     s.fill(5)
     assert second.run().sequences == list(range(11, 16))
 
 
 @pytest.mark.full
-def test_one_frame_twice_in_a_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    """Spark makes one source of it."""
-    s = kept("workqueue")
-    s.fill(5)
-    frame = streaming(spark, s.url, s.name, durable=DURABLE)
-    assert sorted(available_now(frame.union(frame), tmp_path).sequences) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    wait_until(lambda: left(s) == [], "what is left of the stream", 60)
-
-
-@pytest.mark.full
-def test_two_frames_in_a_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    """Spark makes two sources of them, and each wants the consumer."""
+def test_a_frame_twice_and_two_frames_in_a_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
+    """Spark makes one source of one frame, and of two frames two sources, of which each wants the consumer."""
     s = kept("workqueue")
     s.fill(5)
     one, two = (streaming(spark, s.url, s.name, durable=DURABLE) for _ in range(2))
     with pytest.raises(StreamingQueryException) as caught:
-        available_now(one.union(two), tmp_path)
-    kind, said = refusal(caught.value)
+        available_now(one.union(two), tmp_path / "two")
+    kind, sentence = refusal(caught.value)
     assert kind == "JetStreamError"
-    assert "another run has taken over" in said
+    assert "another run has taken over" in sentence
     assert left(s) == [1, 2, 3, 4, 5]
-
-
-def test_a_work_queue_needs_a_name(kept: MakeStream) -> None:
-    s = kept("workqueue")
-    query = Query(s.url, s.name)
-    kind, said = fails(query)
-    assert kind == "OptionError"
-    assert f"stream {s.name} has work-queue retention: reading it needs the option durable" in said
-
-
-def test_a_work_queue_without_direct_gets(kept: MakeStream) -> None:
-    s = kept("workqueue", allow_direct=False)
-    query = Query(s.url, s.name, durable=DURABLE)
-    s.fill(2)
-    kind, said = fails(query)
-    assert kind == "OptionError"
-    assert f"set allow_direct on the stream (nats stream edit {s.name} --allow-direct" in said
-    assert consumers(s.url, s.name) == []
+    assert sorted(available_now(one.union(one), tmp_path / "one").sequences) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    holds(s)
 
 
 def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
     s = kept("workqueue")
     s.fill(20)
-    held(s)
-    given = {"servers": s.url, "stream": s.name}
+    make_consumer(s, "other")
     assert calls.stored(s, readWith="direct", minPartitions=2) == s.rows()
     assert left(s) == list(range(1, 21))
     with pytest.raises(OptionError, match="a batch can look at its messages with readWith=direct, and removes none"):
-        calls.planned("b", given)
+        calls.planned("b", {"servers": s.url, "stream": s.name})
 
 
 @pytest.mark.parametrize("retention", [None, "limits", "interest"])
@@ -503,7 +401,7 @@ def test_a_first_batch_that_is_planned_again(kept: MakeStream, retention: str | 
     s = kept(retention or "limits")
     given: dict[str, Any] = {"startingOffsets": "latest", **({"durable": DURABLE} if retention else {})}
     if retention == "interest":
-        held(s)
+        make_consumer(s, "other")
     s.fill(5)
     first = driver(s.url, s.name, **given)
     begin = first.initial()

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OptionError, ProtocolError, RequestTimeout
+from spark_jetstream.errors import (
+    ConsumerLimitReached,
+    DataLossError,
+    JetStreamError,
+    OptionError,
+    ProtocolError,
+    RequestTimeout,
+)
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.jsapi import purge_request
+from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.source import durable
 from spark_jetstream.source.durable import SEVERAL_FILTERS_LEVEL, ConsumerState, consumer_state
+from spark_jetstream.source.progress import WAIT, LazyCommit, Progress
 from tests.support.progress import (
     RETENTIONS,
     SECOND,
@@ -429,3 +439,124 @@ def test_a_purge_of_nothing_is_no_purge_of_everything() -> None:
     for end in (1, 0):
         with pytest.raises(ValueError, match="removes nothing"):
             purge_request(end, "a")
+
+
+# A commit that outlasts its call
+
+
+class Slow:
+    """In place of `Progress`: notes the calls, and lets commits wait until `go` is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.go = threading.Event()
+        self.failure: Exception | None = None
+
+    def open(self, state: StreamState, *, fresh: bool) -> None:
+        self.calls.append(f"open {state.name} {fresh}")
+
+    def check(self, state: StreamState) -> None:
+        self.calls.append(f"check {state.name}")
+
+    def commit(self, state: StreamState, next_sequence: int) -> None:
+        assert self.go.wait(20)
+        self.calls.append(f"commit {state.name} {next_sequence}")
+        if self.failure is not None:
+            raise self.failure
+
+
+S, T = (
+    StreamState(name, "2026-02-03T04:05:06Z", 1, 9, 9, 99, 0, 1, "interest", 0, False, False) for name in ("S", "T")
+)
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def lazy(slow: Slow) -> LazyCommit:
+    """A commit of stream S, which was opened."""
+    lazy = LazyCommit(cast(Progress, slow))
+    assert lazy.open(S, fresh=True)
+    return lazy
+
+
+def test_a_stream_is_opened_once_and_checked_after_that(slow: Slow, lazy: LazyCommit) -> None:
+    assert not lazy.open(S, fresh=True)
+    for state in (S, T, T):
+        lazy.hold(state)
+    assert slow.calls == ["open S True", "check S", "open T False", "check T"]
+
+
+def test_nothing_is_committed_without_a_durable_or_on_a_stream_that_was_not_opened(
+    slow: Slow, lazy: LazyCommit
+) -> None:
+    slow.go.set()
+    lazy.commit(T, 5)
+    lazy.settle()
+    assert slow.calls == ["open S True"]
+    without = LazyCommit(None)
+    assert not without.wanted
+    assert not without.open(S, fresh=True)
+    without.hold(S)
+    without.commit(S, 5)
+    without.settle()
+
+
+def test_a_commit_that_takes_long_does_not_keep_its_caller(slow: Slow, lazy: LazyCommit) -> None:
+    begun = time.monotonic()
+    lazy.commit(S, 5)
+    assert time.monotonic() - begun < 10  # it waits for 20 s, and the caller for some milliseconds
+    assert WAIT < 0.01
+    assert slow.calls == ["open S True"]
+    threading.Timer(0.05, slow.go.set).start()
+    lazy.hold(S)
+    assert slow.calls == ["open S True", "commit S 5", "check S"]
+
+
+def test_a_failure_is_logged_once_and_raised_by_the_next_call(
+    slow: Slow, lazy: LazyCommit, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow.failure = JetStreamError("another run has it")
+    lazy.commit(S, 5)
+    assert not caplog.records
+    slow.go.set()
+    # The query may end now, and make no other call.
+    wait_until(lambda: bool(caplog.records), "the warning")
+    with pytest.raises(JetStreamError, match="another run has it"):
+        lazy.hold(S)
+    [warning] = caplog.records
+    assert warning.levelname == "WARNING"
+    assert "a commit on the server failed (option durable)" in warning.getMessage()
+    assert "another run has it" in warning.getMessage()
+    slow.failure = None
+    lazy.commit(S, 6)
+    lazy.settle()
+    assert slow.calls[-1] == "commit S 6"
+
+
+def test_what_goes_wrong_at_once_is_raised_at_once(slow: Slow, lazy: LazyCommit) -> None:
+    slow.failure = JetStreamError("another run has it")
+    slow.go.set()
+    failed: list[bool] = []
+
+    def commits() -> bool:
+        # On a busy machine the thread may begin too late for the first of them.
+        try:
+            lazy.commit(S, 5)
+        except JetStreamError:
+            failed.append(True)
+        return bool(failed)
+
+    wait_until(commits, "the error of a commit")
+
+
+def test_commits_come_one_after_the_other(slow: Slow, lazy: LazyCommit) -> None:
+    lazy.open(T, fresh=True)
+    lazy.commit(S, 5)
+    threading.Timer(0.05, slow.go.set).start()
+    lazy.commit(T, 7)
+    lazy.settle()
+    assert slow.calls[2:] == ["commit S 5", "commit T 7"]

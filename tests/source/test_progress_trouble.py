@@ -224,7 +224,12 @@ def test_missing(stream: Maker, caplog: pytest.LogCaptureFixture, retention: str
     if retention == "workqueue":
         assert kept(made) == (4, 8, 5)
     again = Run(made, fail=fail) if when == "open" else run
-    step = {"open": lambda: again.open(fresh=False), "check": run.check, "commit": lambda: run.commit(6)}[when]
+    steps: dict[str, Callable[[], object]] = {
+        "open": lambda: again.open(fresh=False),
+        "check": run.check,
+        "commit": lambda: run.commit(6),
+    }
+    step = steps[when]
     if retention == "interest" and fail:
         problem = r"consumer query of stream .* does not exist: .* are gone unread; set failOnDataLoss=false"
         with pytest.raises(DataLossError, match=problem):

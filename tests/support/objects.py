@@ -28,6 +28,7 @@ from spark_jetstream.buckets.objects import (
 )
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.object_reader import read_objects
@@ -51,7 +52,7 @@ class Bucket:
 
     def __init__(self, url: str, publisher: Publisher, name: str) -> None:
         self.url = url
-        self.name = name
+        self.name = self.origin = name
         self.stream = stream_name(name)
         self.publisher = publisher
         self.create()
@@ -119,34 +120,42 @@ class Bucket:
     def connect(self, patience: float) -> Connection:
         return connect(options(self.url), patience=patience)
 
-    def part(self, **fields: Any) -> TablePart:
-        """What is listed."""
-        return replace(TablePart(self.stream, self.info()["created"], (meta_filter(self.name),)), **fields)
-
-    def plan(self, glob: str | None = None, *, direct: bool = False, **how: Any) -> list[ObjectGroup]:
+    def plan(
+        self, glob: str | None = None, *, direct: bool = False, connect: Connect | None = None, **how: Any
+    ) -> list[ObjectGroup]:
         """The tasks of a batch read, as executors get them."""
         pattern = None if glob is None else name_pattern(glob)
-        part = self.part(direct=direct)
-        groups = plan_objects(self.connect, part, SETTINGS, "test", bucket=self.name, pattern=pattern, **how)
+        part = TablePart(self.stream, self.info()["created"], (meta_filter(self.origin),), direct)
+        to = connect or self.connect
+        groups = plan_objects(to, part, SETTINGS, "test", bucket=self.name, pattern=pattern, **how)
         copies: list[ObjectGroup] = pickle.loads(pickle.dumps(groups))
         return copies
 
     def read(
-        self, *groups: ObjectGroup, columns: tuple[str, ...] = SOME, settings: PullSettings = SETTINGS, **how: Any
+        self,
+        *groups: ObjectGroup,
+        columns: tuple[str, ...] = SOME,
+        settings: PullSettings = SETTINGS,
+        connect: Connect | None = None,
+        **how: Any,
     ) -> list[dict[str, Any]]:
         """The rows of these tasks, or of all objects that are there now."""
         rows = []
         for group in groups or self.plan(with_content=how.get("with_content", True)):
-            for batch in read_objects(self.connect, group, settings, "test", columns=columns, **how):
+            for batch in read_objects(connect or self.connect, group, settings, "test", columns=columns, **how):
                 rows += rows_of(batch, columns)
         return rows
 
     def contents(self, *groups: ObjectGroup, **how: Any) -> dict[str, bytes]:
         """Name and content of each row; no name may come twice."""
-        rows = self.read(*groups, **how)
-        found = {row["name"]: row["content"] for row in rows}
-        assert len(found) == len(rows)
-        return found
+        return by_name(self.read(*groups, **how))
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, bytes]:
+    """Name and content of each row; no name may come twice."""
+    contents = {row["name"]: row["content"] for row in rows}
+    assert len(contents) == len(rows)
+    return contents
 
 
 def assert_only_objects(api: Callable[..., dict[str, Any]], bucket: str) -> None:
