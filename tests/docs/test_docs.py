@@ -24,7 +24,8 @@ from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
 from tests.support.keyed import CONFIG, table_of
 from tests.support.publish import Message, Publisher
-from tests.support.queries import batch, wait_until
+from tests.support.queries import batch
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 ROOT = Path(__file__).parents[2]

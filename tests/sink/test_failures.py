@@ -30,7 +30,8 @@ from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.calls import refusal_of, store, writer_of
 from tests.support.publish import Message, Publisher
-from tests.support.queries import refusal, wait_until
+from tests.support.queries import refusal
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 PASSWORD = "right-pass-7f3a"

@@ -6,10 +6,7 @@ import base64
 import contextlib
 import datetime
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +20,15 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jetstream.java import ensure_java
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support import write_script
 from tests.support.client import ask
+from tests.support.jobs import run_script
 from tests.support.publish import Message, Publisher
-from tests.support.queries import batch, refusal, stored, streaming, wait_until
+from tests.support.queries import batch, refusal, stored, streaming
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 MakeStream = Callable[..., Stream]
@@ -609,27 +607,7 @@ def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, t
 def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
     source, target = stream(), stream()
     source.send(*(Message(f"{source.subject}.h", data, [("A", "1"), ("A", "2")]) for data in PAYLOADS))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))}
-    environ |= {
-        "JAVA_HOME": ensure_java(),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        # A Spark Connect server of a test listens on a free port.
-        "SPARK_TESTING": "1",
-    }
-    ran = subprocess.run(
-        [sys.executable, write_script.__file__, source.url, source.name, target.name, str(tmp_path)],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    result = tmp_path / "result.json"
-    assert result.is_file(), f"{ran.stdout}\n{ran.stderr}"
-    found = json.loads(result.read_text())
+    found = run_script(write_script.__file__, source.url, source.name, target.name, folder=tmp_path)
     assert found["session"] == "pyspark.sql.connect.session"
     assert found["rows"] == len(PAYLOADS)
     assert 'mode "overwrite" is not possible' in found["overwrite"]

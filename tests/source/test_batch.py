@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.support import calls
-from tests.support.queries import batch, stored, wait_until
+from tests.support.queries import batch, stored
+from tests.support.reading import wait_until
 from tests.support.streams import Stored, Stream
 
 MakeStream = Callable[..., Stream]

@@ -19,7 +19,8 @@ from tests.support.calls import BUCKET_ROWS, Query, refusal_of
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.publish import Message
-from tests.support.queries import Run, plain, start, wait_until
+from tests.support.queries import Run, plain, start
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 Make = Callable[..., Stream]

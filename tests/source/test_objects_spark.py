@@ -1,4 +1,4 @@
-"""Object Store buckets through Spark: batches, streams, options and errors as users meet them."""
+"""Object Store buckets as users read them: batches, streams, options and errors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from spark_jetstream.buckets.objects import digest_text
+from spark_jetstream.errors import DataLossError, JetStreamError, OptionError
 from spark_jetstream.schema import OBJECT_COLUMNS
 from spark_jetstream.source.objects import LARGEST_CONTENT
 from spark_jetstream.testing import NatsServer
 from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
-from tests.support.objects import Bucket, buckets
+from tests.support import calls
+from tests.support.calls import OBJECT_ROWS, Query, refusal_of
+from tests.support.objects import Bucket, buckets, by_name
 from tests.support.publish import Publisher
-from tests.support.queries import available_now, refusal
 
 CONTENTS = {
     "empty": b"",
@@ -36,103 +39,94 @@ def bucket(nats_server: NatsServer, publisher: Publisher) -> Iterator[Bucket]:
         yield made
 
 
-def load(reader: Any, bucket: Bucket, **given: object) -> DataFrame:
-    """What `spark.read` or `spark.readStream` makes of the bucket."""
-    options = {
-        "servers": bucket.url,
-        "objectBucket": bucket.name,
-        **{name: str(value) for name, value in given.items()},
-    }
-    frame: DataFrame = reader.format("jetstream").options(**options).load()
-    return frame
+def options(bucket: Bucket, **given: object) -> dict[str, object]:
+    return {"servers": bucket.url, "objectBucket": bucket.name, **given}
 
 
-def contents(frame: DataFrame) -> dict[str, bytes]:
-    """Name and content of each row; no name comes twice."""
-    rows = frame.select("name", "content").collect()
-    found = {row["name"]: bytes(row["content"]) for row in rows}
-    assert len(found) == len(rows)
-    return found
+def contents(bucket: Bucket, **given: object) -> dict[str, bytes]:
+    """Name and content of each row of a batch; no name comes twice."""
+    return by_name([row.asDict() for row in calls.rows(options(bucket, **given), OBJECT_ROWS)])
 
 
 def test_a_batch(spark: SparkSession, bucket: Bucket) -> None:
     bucket.put(("headed", b"x"), headers={"A": ["1", "2"]})
-    frame = load(spark.read, bucket)
+    frame = spark.read.format("jetstream").options(servers=bucket.url, objectBucket=bucket.name).load()
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         (column.name, column.spark) for column in OBJECT_COLUMNS
     ]
-    assert contents(frame) == {**CONTENTS, "headed": b"x"}
-    (row,) = frame.where("name = 'headed'").selectExpr("*", "unix_micros(modified) AS micros").collect()
+    rows = frame.selectExpr(
+        "*",
+        "unix_micros(modified) AS micros",
+        "digest = concat('SHA-256=', translate(base64(unhex(sha2(content, 256))), '+/', '-_')) AS right",
+    ).collect()
+    assert {row["name"]: bytes(row["content"]) for row in rows} == {**CONTENTS, "headed": b"x"}
+    assert len(rows) == 5
+    assert all(row["right"] for row in rows)
+    (row,) = (row for row in rows if row["name"] == "headed")
     assert (row["bucket"], row["size"], row["chunks"], row["headers"]) == (bucket.name, 1, 1, {"A": ["1", "2"]})
     assert row["micros"] == bucket.time("headed") // 1000
     assert row["digest"] == "SHA-256=LXEWQrcmsEQBYnyp-6wy9chTD7GQPMTbAiWHF5IaSIE="
-    wrong = frame.where("digest != concat('SHA-256=', translate(base64(unhex(sha2(content, 256))), '+/', '-_'))")
-    assert wrong.count() == 0
 
 
-def test_options_of_a_batch(spark: SparkSession, bucket: Bucket) -> None:
-    assert contents(load(spark.read, bucket, pathGlobFilter="*.csv")).keys() == {"a/b.csv", "c.csv"}
-    assert load(spark.read, bucket, pathGlobFilter="none").count() == 0
-    assert load(spark.read, bucket, minPartitions=3).rdd.getNumPartitions() == 3
-    assert load(spark.read, bucket, maxMessagesPerPartition=1).rdd.getNumPartitions() == 4
-    assert contents(load(spark.read, bucket, readWith="direct", minPartitions=2)) == CONTENTS
+def test_options_of_a_batch(bucket: Bucket) -> None:
+    assert contents(bucket, pathGlobFilter="*.csv").keys() == {"a/b.csv", "c.csv"}
+    assert contents(bucket, pathGlobFilter="{c,a/b}.csv").keys() == {"a/b.csv", "c.csv"}
+    assert contents(bucket, pathGlobFilter="none") == {}
+    assert len(calls.tasks(options(bucket, minPartitions=3), OBJECT_ROWS)) == 3
+    assert len(calls.tasks(options(bucket, maxMessagesPerPartition=1), OBJECT_ROWS)) == 4
+    assert contents(bucket, readWith="direct", minPartitions=2) == CONTENTS
     bucket.store("huge", b"", size=LARGEST_CONTENT + 1)
-    listing = load(spark.read, bucket, contentOff="true")
-    assert {row["name"]: row["content"] for row in listing.collect()} == dict.fromkeys([*CONTENTS, "huge"])
-    sizes = load(spark.read.schema("size bigint, name string"), bucket)
-    assert {row["name"]: row["size"] for row in sizes.collect()}["huge"] == LARGEST_CONTENT + 1
-    with pytest.raises(Exception, match="object 'huge' has 2,147,483,648 bytes"):
-        load(spark.read, bucket).count()
+    assert contents(bucket, contentOff="true") == dict.fromkeys([*CONTENTS, "huge"])
+    sizes = calls.rows(options(bucket), StructType([OBJECT_ROWS["size"], OBJECT_ROWS["name"]]))
+    assert {row["name"]: row["size"] for row in sizes}["huge"] == LARGEST_CONTENT + 1
+    with pytest.raises(JetStreamError, match="object 'huge' has 2,147,483,648 bytes"):
+        contents(bucket)
 
 
-def test_damage_and_a_bucket_that_is_not_there(spark: SparkSession, bucket: Bucket) -> None:
+def test_damage_and_a_bucket_that_is_not_there(bucket: Bucket) -> None:
     bucket.store("broken", b"content", digest=digest_text(b"\0" * 32))
-    with pytest.raises(Exception, match="another digest") as caught:
-        load(spark.read, bucket).collect()
-    kind, sentence = refusal(caught.value)
+    with pytest.raises(DataLossError, match="another digest") as caught:
+        contents(bucket)
+    kind, sentence = refusal_of(caught.value, in_task=True)
     assert kind == "DataLossError"
     assert sentence.startswith(f"bucket {bucket.name}, object 'broken' is damaged")
-    assert contents(load(spark.read, bucket, failOnDataLoss="false")) == CONTENTS
-    bucket.name = "NO_SUCH_BUCKET"
-    with pytest.raises(Exception, match="NO_SUCH_BUCKET") as caught:
-        load(spark.read, bucket).collect()
+    assert contents(bucket, failOnDataLoss="false") == CONTENTS
+    with pytest.raises(OptionError, match="there is no Object Store bucket NO_SUCH_BUCKET"):
+        contents(bucket, objectBucket="NO_SUCH_BUCKET")
 
 
-def test_a_stream(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
-    def run(**given: object) -> list[tuple[str, bytes]]:
-        frame = load(spark.readStream, bucket, **given).select("name", "content")
-        return sorted((row["name"], bytes(row["content"])) for row in available_now(frame, tmp_path).rows)
+def test_a_stream(bucket: Bucket) -> None:
+    query = Query(bucket.url, objectBucket=bucket.name)
 
-    assert run() == sorted(CONTENTS.items())
+    def run(**given: object) -> dict[str, bytes]:
+        return by_name([row.asDict() for row in query.run(**given).rows])
+
+    assert run() == CONTENTS
     bucket.put(("c.csv", b"new"), ("more", b"2"), ("gone", b"3"))
     bucket.delete("gone")
     bucket.delete("empty")
-    assert run(readWith="direct") == [("c.csv", b"new"), ("more", b"2")]
+    assert run(readWith="direct") == {"c.csv": b"new", "more": b"2"}
     bucket.put(*((f"n{at}", b"%d" % at) for at in range(10)), ("other", b""))
-    assert run(minPartitions=2, pathGlobFilter="n*") == [(f"n{at}", b"%d" % at) for at in range(10)]
+    assert run(minPartitions=2, pathGlobFilter="n*") == {f"n{at}": b"%d" % at for at in range(10)}
 
 
-@pytest.mark.full
-def test_a_stream_whose_beginning_was_replaced(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_stream_whose_beginning_was_replaced(bucket: Bucket) -> None:
     """What gave way to a newer version is no loss, wherever the query stands."""
+    starting = f'{{"{bucket.name}": 1}}'
+    query = Query(bucket.url, objectBucket=bucket.name, startingOffsets=starting, maxMessagesPerTrigger=2)
 
     def run() -> dict[str, bytes]:
-        frame = load(spark.readStream, bucket, startingOffsets=f'{{"{bucket.name}": 1}}', maxMessagesPerTrigger=2)
-        rows = available_now(frame.select("name", "content"), tmp_path).rows
-        return {row["name"]: bytes(row["content"]) for row in rows}
+        return by_name([row.asDict() for row in query.run().rows])
 
     assert run() == CONTENTS
     bucket.put(("last", b"1"), ("x", b"1"))
     # Everything that the query has read goes, and what it has not read yet as well.
     bucket.put(*((name, b"again") for name in (*CONTENTS, "last", "x")))
     assert bucket.info()["state"]["first_seq"] > 8
-    assert run() == dict.fromkeys([*CONTENTS, "last", "x"], b"again")
-
-
-def test_a_new_stream_of_a_bucket_with_a_gap_in_front(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
-    bucket.put(*((name, b"again") for name in CONTENTS))
-    frame = load(spark.readStream, bucket).select("name")
-    assert sorted(row["name"] for row in available_now(frame, tmp_path).rows) == sorted(CONTENTS)
+    again = dict.fromkeys([*CONTENTS, "last", "x"], b"again")
+    assert run() == again
+    # A new query finds a gap in front.
+    assert by_name([row.asDict() for row in Query(bucket.url, objectBucket=bucket.name).run().rows]) == again
 
 
 @pytest.mark.full

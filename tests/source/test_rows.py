@@ -21,7 +21,8 @@ from tests.support import calls
 from tests.support.calls import ROWS, Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.queries import batch, stored, wait_until
+from tests.support.queries import batch, stored
+from tests.support.reading import wait_until
 from tests.support.streams import Stored, Stream
 
 MakeStream = Callable[..., Stream]

@@ -21,7 +21,8 @@ from tests.support import calls, planning
 from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.queries import Run, available_now, offsets, start, streaming, wait_until
+from tests.support.queries import Run, available_now, offsets, start, streaming
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 MakeStream = Callable[..., Stream]

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, Column, arrow_schema
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column, arrow_schema
 from tests.support.queries import Run, as_stored, refusal_in
 from tests.support.streams import Stored, Stream
 
@@ -30,6 +30,7 @@ def _struct(columns: Sequence[Column]) -> StructType:
 SEQUENCE = StructType().add("sequence", LongType())
 ROWS = _struct(COLUMNS)
 BUCKET_ROWS = _struct(BUCKET_COLUMNS)
+OBJECT_ROWS = _struct(OBJECT_COLUMNS)
 QUERY = "11111111-2222-3333-4444-555555555555"
 
 Writer = DataSourceWriter | DataSourceStreamWriter
@@ -75,7 +76,7 @@ def sequences(mode: str, options: Mapping[str, object]) -> list[int]:
 def tasks(options: Mapping[str, object], schema: StructType = SEQUENCE) -> list[list[Row]]:
     """The rows that each task of a batch reads, in all columns of the schema."""
     reader = data_source(options).reader(schema)
-    return [[row for rows in reader.read(part) for row in _rows(rows)] for part in reader.partitions()]
+    return [list(rows_of(reader, [part])) for part in reader.partitions()]
 
 
 def rows(options: Mapping[str, object], schema: StructType = ROWS) -> list[Row]:
@@ -83,9 +84,15 @@ def rows(options: Mapping[str, object], schema: StructType = ROWS) -> list[Row]:
     return [row for task in tasks(options, schema) for row in task]
 
 
+def reading(options: Mapping[str, object]) -> Iterator[Stored]:
+    """The rows of a batch of a stream in plain Python, as they come; it is planned at once."""
+    reader = data_source(options).reader(ROWS)
+    return map(as_stored, rows_of(reader, reader.partitions()))
+
+
 def stored(stream: Stream, /, **options: object) -> list[Stored]:
     """The rows of a batch of a stream in plain Python, task after task."""
-    return [as_stored(row) for row in rows({"servers": stream.url, "stream": stream.name, **options})]
+    return list(reading({"servers": stream.url, "stream": stream.name, **options}))
 
 
 class Query:
@@ -96,7 +103,7 @@ class Query:
 
     def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
         self.options = {"servers": url, **({} if stream is None else {"stream": stream}), **options}
-        self.schema = ROWS if stream is not None else BUCKET_ROWS
+        self.schema = ROWS if stream is not None else BUCKET_ROWS if "bucket" in options else OBJECT_ROWS
         self.end: dict[str, Any] | None = None
         self.ends: list[dict[str, Any]] = []
 
@@ -117,7 +124,7 @@ class Query:
                     # Of the last batch of a run Spark tells nobody.
                     reader.commit(start)
                 parts = reader.partitions(start, end)
-                run.batches[number] = [row for part in parts for batch in reader.read(part) for row in _rows(batch)]
+                run.batches[number] = list(rows_of(reader, parts))
                 if after_batch is not None:
                     after_batch(number)
                 self.end = start = end
@@ -133,15 +140,17 @@ def _written(offset: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
-def _rows(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of a batch, with times and headers as `queries.plain` gives them."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    values = {
-        name: (each.cast(pa.int64()) if name == "timestamp" else each).to_pylist() for name, each in columns.items()
-    }
-    if "headers" in values:
-        values["headers"] = [None if headers is None else dict(headers) for headers in values["headers"]]
-    return [Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
+def rows_of(reader: Any, partitions: Iterable[InputPartition]) -> Iterator[Row]:
+    """The rows of tasks as they come, with times and headers as `queries.plain` gives them."""
+    for batch in (batch for part in partitions for batch in reader.read(part)):
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        values = {
+            name: (array.cast(pa.int64()) if name == "timestamp" else array).to_pylist()
+            for name, array in columns.items()
+        }
+        if "headers" in values:
+            values["headers"] = [None if headers is None else dict(headers) for headers in values["headers"]]
+        yield from (Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
 
 
 # Writing

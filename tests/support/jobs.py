@@ -57,20 +57,11 @@ class Job:
             "trigger": trigger or {"availableNow": True},
             "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
         }
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK")}
-        environ |= {
-            "JAVA_HOME": ensure_java(),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **(environment or {}),
-        }
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, self.script, json.dumps(work)],
                 cwd=folder,
-                env=environ,
+                env=_environment(PYTHONPATH=str(ROOT), **(environment or {})),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -209,6 +200,35 @@ class DurableJob(Job):
         """Let the queries read to the end; the rows in each one's sink."""
         (self.folder / "finish").touch()
         return self.result()
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """The variables of a process with a Spark of its own."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))}
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**given, **python, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1", **more}
+
+
+def run_script(script: str, *arguments: str, folder: Path, **environment: str) -> dict[str, Any]:
+    """Return what a script writes to `folder/result.json`; `folder` is its last argument.
+
+    It runs in an empty folder, so that only what is installed is found. A Spark Connect server listens on a free port.
+    """
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    ran = subprocess.run(
+        [sys.executable, script, *arguments, str(folder)],
+        cwd=elsewhere,
+        env=_environment(SPARK_TESTING="1", **environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    result = folder / "result.json"
+    assert result.is_file(), f"{ran.stdout}\n{ran.stderr}"
+    read: dict[str, Any] = json.loads(result.read_text())
+    return read
 
 
 def _parent(pid: int) -> int:

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,15 +110,6 @@ def available_now(frame: DataFrame, checkpoint: Path, **trigger: Any) -> Run:
     assert query.awaitTermination(int(_SECONDS)), "the query did not end"
     run.progress = [json.loads(progress.json) for progress in query.recentProgress]
     return run
-
-
-def wait_until(check: Callable[[], bool], what: str, timeout: float = _SECONDS) -> None:
-    """Wait until `check` is true."""
-    deadline = time.monotonic() + timeout
-    pause = threading.Event()
-    while not check():
-        assert time.monotonic() < deadline, f"not seen within {timeout:g} s: {what}"
-        pause.wait(0.05)
 
 
 def offsets(progress: Mapping[str, Any], which: str, stream: str) -> int:

@@ -120,6 +120,6 @@ def collect(read: Iterator[Messages], found: list[int]) -> None:
         found += each.sequences.tolist()
 
 
-def wait_until(check: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
+def wait_until(check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
     """Wait until `check` is true."""
     poll(lambda: True if check() else None, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}"))
