@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
+from tests.support.queries import wait_until
 from tests.support.streams import Stream
 
 # Two cores that Spark and a server share: how long one example takes says nothing.
@@ -53,6 +55,10 @@ class SparkLog:
         with self._path.open("rb") as file:
             file.seek(self._start)
             return file.read().decode("utf-8", "replace")
+
+    def wait_for(self, pattern: str) -> None:
+        """Wait until a line matches: what a Python process says takes a moment through the JVM."""
+        wait_until(lambda: re.search(pattern, self.text) is not None, pattern)
 
 
 @pytest.fixture(scope="session")

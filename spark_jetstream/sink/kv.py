@@ -1,15 +1,15 @@
-"""Rows for a Key-Value bucket: which columns there are, and what its keys and operations are on the wire (ADR-8). Pure.
+"""Rows for a Key-Value bucket: its columns, and its keys and operations as messages (ADR-8). Pure.
 
-Putting a value is publishing it. DELETE and PURGE are empty messages with headers, and for PURGE the server drops what
-the key had before; `kv` has the rest of the layout.
+A PUT is a message with the value. DELETE and PURGE are empty messages with headers; for a PURGE the server removes the
+earlier revisions of the key. `buckets.kv` describes the rest of the layout.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,42 +23,35 @@ from spark_jetstream.buckets.kv import (
     Origin,
     last_revision,
 )
-from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, reason
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.sink.rows import (
+    BYTES,
     NO_BYTES,
+    NUMBER,
     TEXT,
+    TIME,
+    Columns,
     IntArray,
     Rows,
+    Types,
     as_bytes,
-    check_columns,
-    decimal,
     note,
     piece,
     shown_bytes,
+    with_expected,
     with_header,
-    without,
     words,
 )
 from spark_jetstream.sink.target import Target
 
-_ACCEPTED: Mapping[str, tuple[str, ...]] = {
-    "key": TEXT,
-    "value": ("binary", "string"),
-    "operation": TEXT,
-    "expected_revision": ("bigint",),
-    "ttl": TEXT,
-}
-#: What reading a bucket adds; ignored, so that rows can be written back as they were read.
-_PASSED_OVER: Mapping[str, tuple[str, ...]] = {"bucket": TEXT, "revision": ("bigint",), "timestamp": ("timestamp",)}
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
-# No Arrow array here: making one imports pandas where that is installed, and Spark starts processes that never need it.
+# A list, not an Arrow array: making one imports pandas if it is installed, which most of Spark's processes never need.
 _OPERATION_LINES = [
     "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-    for headers in (*(OPERATION_HEADERS[each] for each in OPERATIONS), {})
+    for headers in (*(OPERATION_HEADERS[operation] for operation in OPERATIONS), {})
 ]
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 _EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
@@ -67,7 +60,7 @@ _MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n
 
 @dataclass(frozen=True)
 class KeyBucket(Target):
-    """A bucket to write to. Its `origin` is the bucket that stores the rows: the one it mirrors, or itself."""
+    """A bucket to write to. `origin` is the bucket that stores the rows: the one that it mirrors, or itself."""
 
     name: str = ""
     origin: Origin = field(default_factory=lambda: Origin("", None, ""))
@@ -85,17 +78,12 @@ class KeyBucket(Target):
             OptionError: The bucket is a mirror of a stream that is no bucket.
         """
         origin = Origin.of(name, prefix, mirror)
-        return cls(origin.api_prefix, name, origin)
+        return cls(origin.stream, None, origin.api_prefix, name, origin)
 
     @property
     def option(self) -> str:
         """The option that names the bucket."""
         return "bucket"
-
-    @property
-    def stream(self) -> str:
-        """The stream that stores the rows."""
-        return self.origin.stream
 
     @property
     def no_stream(self) -> str:
@@ -145,59 +133,48 @@ class KeyBucket(Target):
         return reason(refusal, advice)
 
 
-@dataclass(frozen=True)
-class BucketColumns:
-    """Which columns a DataFrame has for a bucket, checked; ``fields`` are (name, Spark ``simpleString`` type) pairs."""
+class BucketColumns(Columns):
+    """The columns of a DataFrame that is written to a Key-Value bucket."""
 
-    fields: tuple[tuple[str, str], ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns' names."""
-        return tuple(name for name, _ in self.fields)
-
-    @property
-    def payload(self) -> str:
-        """The column that is most of a row."""
-        return "value"
-
-    @classmethod
-    def check(cls, fields: Sequence[tuple[str, str]]) -> BucketColumns:
-        """From (name, Spark ``simpleString`` type) pairs. Raises `SchemaError` for whatever a bucket cannot hold."""
-        names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of value")
-        if "key" not in names:
-            raise SchemaError('the DataFrame has no column "key", which says where in the bucket a row goes (string)')
-        if "value" not in names:
-            raise SchemaError('the DataFrame has no column "value", which holds what is put (binary or string)')
-        return cls(tuple(fields))
+    accepted: ClassVar[Types] = {
+        "key": TEXT,
+        "value": BYTES,
+        "operation": TEXT,
+        "expected_revision": NUMBER,
+        "ttl": TEXT,
+    }
+    ignored: ClassVar[Types] = {"bucket": TEXT, "revision": NUMBER, "timestamp": TIME}
+    required: ClassVar[Mapping[str, str]] = {
+        "key": ", which says where in the bucket a row goes (string)",
+        "value": ", which holds what is put (binary or string)",
+    }
+    payload: ClassVar[str] = "value"
 
 
 def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, first_number: int) -> Rows:
-    """The rows of a record batch whose columns were checked by `BucketColumns.check`."""
+    """Return the rows of a record batch whose columns `BucketColumns.check` has checked."""
     count = batch.num_rows
     faults: dict[int, str] = {}
-    found = {name: batch.column(index) for index, name in enumerate(columns.names)}
-    key = as_bytes(found["key"])
+    given = columns.of(batch)
+    key = as_bytes(given["key"])
     _check_keys(key, bucket, faults)
-    data = as_bytes(found["value"])
+    data = as_bytes(given["value"])
     lines = repeated(NO_BYTES, count)
     put = np.ones(count, np.bool_)
-    if "operation" in found:
-        operations = _operations(as_bytes(found["operation"]), faults)
+    if "operation" in given:
+        operations = _operations(as_bytes(given["operation"]), faults)
         put = operations == _PUT
         if not put.all():
             lines = pa.array(_OPERATION_LINES, pa.binary()).take(pa.array(operations))
-            # An operation that nobody knows keeps its value: whoever looks after the row wants to see it.
+            # A row with an unknown operation keeps its value: its dead letter shows it.
             removed = pa.array((operations == _DELETE) | (operations == _PURGE))
             data = pc.if_else(removed, piece(NO_BYTES), data)
     missing = pc.and_(pc.is_null(data), pa.array(put))
     note(faults, missing, "column value is null, which only a row with operation DELETE or PURGE may be")
-    if "ttl" in found:
-        lines = with_header(lines, b"Nats-TTL", words(found["ttl"], "ttl", faults))
-    if "expected_revision" in found:
-        expected = found["expected_revision"]
-        bad = note(faults, pc.less(expected, 0), "column expected_revision is negative")
-        lines = with_header(lines, EXPECTED.encode(), decimal(without(expected, bad)))
+    if "ttl" in given:
+        lines = with_header(lines, b"Nats-TTL", words(given["ttl"], "ttl", faults))
+    if "expected_revision" in given:
+        lines = with_expected(lines, given["expected_revision"], "expected_revision", faults)
     subject = pc.binary_join_element_wise(
         piece(bucket.origin.write_prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES)
     )
@@ -206,53 +183,52 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, fi
 
 
 def _check_keys(key: pa.BinaryArray, bucket: KeyBucket, faults: dict[int, str]) -> None:
+    """Note the rows with an invalid key."""
     note(faults, pc.is_null(key), "column key is null")
     most = MAX_SUBJECT - len(bucket.origin.write_prefix)
-    # A key with bytes that are no text is none either: only ASCII gets through.
+    # Bytes that are not UTF-8 do not match either: a key is ASCII.
     doubtful = pc.or_(pc.invert(pc.match_substring_regex(key, _GOOD_KEY)), pc.greater(pc.binary_length(key), most))
     flags = pc.fill_null(doubtful, False).to_numpy(zero_copy_only=False)
     for index in np.flatnonzero(flags).tolist():
         value = key[index].as_py()
-        fault = key_fault(value.decode("utf-8", "replace"))
-        why = (
-            f"in its key {shown_bytes(value)} {fault}" if fault else f"its key has {len(value)} bytes, more than {most}"
-        )
-        faults.setdefault(index, why)
+        problem = key_fault(value.decode("utf-8", "replace"))
+        long = f"its key has {len(value)} bytes, more than {most}"
+        faults.setdefault(index, f"in its key {shown_bytes(value)} {problem}" if problem else long)
 
 
 def _operations(operation: pa.BinaryArray, faults: dict[int, str]) -> IntArray:
-    """What each row does; what is no operation is noted. Looks at each distinct word once."""
+    """Return the operation of each row, and note unknown ones. Looks at each distinct word once."""
     coded = operation.dictionary_encode()
     distinct: list[bytes] = coded.dictionary.to_pylist()
     kinds = np.array([_OPERATIONS.get(word.upper(), _UNKNOWN) for word in distinct] + [_PUT], np.int64)
     codes = pc.fill_null(coded.indices, len(distinct)).to_numpy(zero_copy_only=False)
-    found: IntArray = kinds[codes]
-    for index in np.flatnonzero(found == _UNKNOWN).tolist():
+    operations: IntArray = kinds[codes]
+    for index in np.flatnonzero(operations == _UNKNOWN).tolist():
         word = shown_bytes(distinct[codes[index]])
         faults.setdefault(index, f"column operation is {word}, but must be PUT, DELETE or PURGE")
-    return found
+    return operations
 
 
 def expected_revision(lines: bytes) -> int | None:
-    """The revision that header lines ask for, or None."""
-    found = _EXPECTED_LINE.search(lines)
-    return int(found[1]) if found else None
+    """Return the revision that header lines expect, or None."""
+    line = _EXPECTED_LINE.search(lines)
+    return int(line[1]) if line else None
 
 
 def expecting(lines: bytes, revision: int) -> bytes:
-    """Header lines that ask for another revision."""
+    """Return header lines with another expected revision."""
     return _EXPECTED_LINE.sub(b"%b: %d\r\n" % (EXPECTED.encode(), revision), lines)
 
 
 def is_marker(headers: bytes) -> bool:
-    """Whether the message with this header block says that its key was deleted, purged or has expired."""
+    """Return whether a message with this header block marks its key as deleted, purged or expired."""
     return _MARKER.search(headers) is not None
 
 
 def rounds(subject: pa.BinaryArray) -> Iterator[IntArray]:
-    """Indices of rows, such that no subject is twice in one round and each has its rows in their order over the rounds.
+    """Yield the indices of rows in rounds: each round has a subject once, and each subject has its rows in their order.
 
-    One round with all rows when no subject is twice; none without rows.
+    Without equal subjects there is one round with all rows; without rows there is none.
     """
     coded = subject.dictionary_encode()
     codes = coded.indices.to_numpy(zero_copy_only=False)

@@ -27,10 +27,10 @@ from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.hashing import Hashes, HashMap
 from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
-from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
-from spark_jetstream.sink.window import InFlight, Totals
+from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import StoredMessage, last_message
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def write_bucket(
 ) -> TaskReport:
     """Store all rows of a task in a bucket, and return what is stored. Raises what `task.write_task` does."""
     begun = time.monotonic()
-    writer = TaskWriter(connect, options, task, stream=bucket.stream, domain=None, target=bucket)
+    writer = TaskWriter(connect, options, task, bucket)
     requests = Requests(connect, options.connection.retry_timeout)
     return writer.run(batches, _KeyStrategy(writer, columns, bucket, requests), begun)
 
@@ -147,7 +147,7 @@ class _KeyStrategy:
                 lost.append(row)
                 continue
             if last is not None and self._is_stored(row, last):
-                self._writer.publisher.totals.note_duplicate(self._bucket.stream, last.sequence)
+                self._writer.publisher.totals.note_duplicate(self._bucket.origin.stream, last.sequence)
             elif expected_revision(lines) == 0 and (last is None or is_marker(last.headers)):
                 self._creating[row.number] = lines
                 again.append((row, 0 if last is None else last.sequence))
@@ -162,7 +162,11 @@ class _KeyStrategy:
 
     def _last(self, row: RefusedRow) -> StoredMessage | None:
         """The latest revision of the row's key, which may be a marker."""
-        stream, subject, prefix = self._bucket.stream, self._bucket.stored_at(row.subject), self._bucket.api_prefix
+        stream, subject, prefix = (
+            self._bucket.origin.stream,
+            self._bucket.stored_at(row.subject),
+            self._bucket.api_prefix,
+        )
         return self._requests.call(lambda connection: last_message(connection, stream, subject, prefix=prefix))
 
     def _is_stored(self, row: RefusedRow, last: StoredMessage) -> bool:

@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -43,8 +44,9 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import headers
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.protocol.stream import SequenceRange, StreamState, subject_pattern
+from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.streams.lookup import StoredMessage, last_message, next_message, streams_of
+from spark_jetstream.streams.lookup import last_message, next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
 
 log = logging.getLogger(__name__)
@@ -96,33 +98,18 @@ class Ledger:
     Args:
         connect: Returns the connection.
         options: The options of the sink.
-        write: The id of the query or the batch write.
-        batch: The number of the micro-batch.
-        partition: The number of the task.
-        expires: For how many seconds the entry is kept, None for good.
-        prefix: The beginning of the task's message ids.
+        task: The task.
     """
 
-    def __init__(
-        self,
-        connect: Connect,
-        options: SinkOptions,
-        write: str,
-        batch: int,
-        partition: int,
-        expires: float | None,
-        prefix: str,
-    ) -> None:
+    def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
         self.stored: dict[bytes, tuple[str, int]] = {}
-        self._connect = connect
         self._patience = options.connection.retry_timeout
         self._requests = Requests(connect, self._patience)
-        self._key = f"{write}.{partition}"
-        self._partition = partition
-        self._expires = expires
-        self._prefix = f"{prefix}.".encode()
+        self._task = task
+        self._prefix = f"{task.prefix}.".encode()
+        self._key = f"{task.write}.{task.partition}"
         self._attempt = secrets.token_hex(8)
-        self._entry = _Entry(batch, self._attempt, _LEASE)
+        self._entry = _Entry(task.batch, self._attempt, _LEASE)
         self._revision = 0
         self._seen = 0.0
         self._window = float("inf")
@@ -174,7 +161,7 @@ class Ledger:
         for raw in pc.unique(subjects).to_pylist():
             subject = raw.decode("utf-8", "replace")
             if not any(pattern.fullmatch(subject) for pattern in self._patterns.values()):
-                capturing = self._streams_of(subject)
+                capturing = self._requests.call(partial(streams_of, subject=subject))
                 names += capturing
                 if not capturing:
                     lost.add(raw)
@@ -281,7 +268,7 @@ class Ledger:
         elif state.first_kept > first:
             raise DeliveryError(
                 f"stream {name} has removed messages from sequence {first} to {state.first_kept - 1} since "
-                f"partition {self._partition} of batch {self._entry.batch} was begun, so nobody can tell which of "
+                f"partition {self._task.partition} of batch {self._entry.batch} was begun, so nobody can tell which of "
                 "its rows are stored (option delivery): keep messages longer, or let this batch through with "
                 "deduplicated"
             )
@@ -293,7 +280,7 @@ class Ledger:
             if at > state.last_seq:
                 break
             # The last messages were removed, or a replica that lags behind served the reader: only the leader knows.
-            left = self._next_message(name, at)
+            left = self._requests.call(partial(next_message, stream=name, subject=">", sequence=at))
             if left is None:
                 break
             if deadline.expired:
@@ -344,12 +331,6 @@ class Ledger:
         self._window = min(self._window, state.duplicate_window)
         self._patterns[state.name] = subject_pattern(state.subjects)
 
-    def _streams_of(self, subject: str) -> list[str]:
-        return self._requests.call(lambda connection: streams_of(connection, subject))
-
-    def _next_message(self, name: str, sequence: int) -> StoredMessage | None:
-        return self._requests.call(lambda connection: next_message(connection, name, ">", sequence))
-
     def _state(self, name: str) -> StreamState:
         return self._requests.stream(name, f"read the state of stream {name}, which delivery exactly-once needs")
 
@@ -371,8 +352,8 @@ class Ledger:
         """Write the entry over the revision that was read last. Return false if another attempt has written since."""
         body = self._entry.to_json()
         guard = {EXPECTED: str(self._revision)}
-        if self._expires is not None:
-            guard["Nats-TTL"] = f"{self._expires:.0f}s"
+        if self._task.expires is not None:
+            guard["Nats-TTL"] = f"{self._task.expires:.0f}s"
         context = f"write ledger entry {self._key} of bucket {BUCKET}"
 
         def put(connection: Connection) -> int | None:
@@ -405,8 +386,8 @@ class Ledger:
 
     def _superseded(self) -> DeliveryError:
         return DeliveryError(
-            f"another attempt of partition {self._partition} of batch {self._entry.batch} has taken over; this one "
-            "stores nothing more"
+            f"another attempt of partition {self._task.partition} of batch {self._entry.batch} has taken over; this "
+            "one stores nothing more"
         )
 
 

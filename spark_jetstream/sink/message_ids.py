@@ -9,6 +9,7 @@ get their number after the hash, so that the server stores each of them.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,25 @@ from spark_jetstream.protocol.hashing import Hashes, HashSet
 from spark_jetstream.sink.rows import Rows, piece
 
 _DIGEST = 12  # bytes: two different rows among 10**9 share one with a probability of 10**-11
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """The write that the rows belong to: the same for every attempt of a task, and different for every other task.
+
+    `write` is the id of the query or of the batch write, `batch` the number of the micro-batch (0 for a batch write).
+    The ledger remembers the task for `expires` seconds, None for good.
+    """
+
+    write: str
+    batch: int
+    partition: int
+    expires: float | None = None
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of its message ids."""
+        return f"{self.write}.{self.batch}.{self.partition}"
 
 
 class MessageIds:

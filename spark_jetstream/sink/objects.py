@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,47 +18,24 @@ from spark_jetstream.buckets.object_store import NewObject, ObjectNotStored, Obj
 from spark_jetstream.buckets.objects import meta_subject, name_fault
 from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.errors import JetStreamError, OutageError, RowRefused, SchemaError
+from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.preflight import HINT
-from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import TEXT, check_columns
+from spark_jetstream.sink.report import TaskReport, Totals
+from spark_jetstream.sink.rows import BYTES, MAPS, NUMBER, TEXT, TIME, Columns, Types
 from spark_jetstream.sink.task import WriteTask
 
-_ACCEPTED: Mapping[str, tuple[str, ...]] = {
-    "name": TEXT,
-    "content": ("binary", "string"),
-    "headers": ("map<string,array<string>>", "map<string,string>"),
-}
-#: Columns that the source adds. The sink ignores them, so that rows can be written back as they were read.
-_PASSED_OVER: Mapping[str, tuple[str, ...]] = {
-    "bucket": TEXT,
-    "size": ("bigint",),
-    "chunks": ("bigint",),
-    "digest": TEXT,
-    "modified": ("timestamp",),
-}
 
+class ObjectColumns(Columns):
+    """The columns of a DataFrame of objects."""
 
-@dataclass(frozen=True)
-class ObjectColumns:
-    """The checked columns of a DataFrame of objects. `fields` are as in `SinkColumns`."""
-
-    fields: tuple[tuple[str, str], ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(name for name, _ in self.fields)
-
-    @classmethod
-    def check(cls, fields: Sequence[tuple[str, str]]) -> ObjectColumns:
-        """Return the columns of `fields`. Raises `SchemaError` for columns that no object has."""
-        names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of content")
-        for name, what in (("name", "the objects' names (string)"), ("content", "their bytes (binary or string)")):
-            if name not in names:
-                raise SchemaError(f'the DataFrame has no column "{name}", which holds {what} (option objectBucket)')
-        return cls(tuple(fields))
+    accepted: ClassVar[Types] = {"name": TEXT, "content": BYTES, "headers": MAPS}
+    ignored: ClassVar[Types] = {"bucket": TEXT, "size": NUMBER, "chunks": NUMBER, "digest": TEXT, "modified": TIME}
+    required: ClassVar[Mapping[str, str]] = {
+        "name": ", which holds the objects' names (string) (option objectBucket)",
+        "content": ", which holds their bytes (binary or string) (option objectBucket)",
+    }
+    payload: ClassVar[str] = "content"
 
 
 @dataclass(frozen=True)
@@ -76,8 +54,8 @@ class ObjectRow:
 
 def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int) -> Iterator[ObjectRow]:
     """Yield the rows of a record batch whose columns `ObjectColumns.check` has checked."""
-    names, contents = (batch.column(columns.names.index(each)) for each in ("name", "content"))
-    headers = batch.column(columns.names.index("headers")) if "headers" in columns.names else None
+    given = columns.of(batch)
+    names, contents, headers = given["name"], given["content"], given.get("headers")
     present = contents.is_valid().to_pylist()
     content, ends = _bytes_of(contents)
     for index in range(batch.num_rows):
@@ -86,15 +64,12 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
             why = "column name is null" if name is None else "column name is empty"
             yield ObjectRow(number, "", memoryview(b""), fault=why)
             continue
-        found: dict[str, tuple[str, ...]] = {}
-        fault = name_fault(name)
-        if headers is not None:
-            found, wrong = _headers(headers[index].as_py())
-            fault = fault or wrong
+        own_headers, wrong = _headers(None if headers is None else headers[index].as_py())
+        problem = name_fault(name) or wrong
         if not present[index]:
             # The source leaves it out with contentOff.
-            fault = fault or "column content is null: an object without bytes is empty, not null"
-        yield ObjectRow(number, name, content[ends[index] : ends[index + 1]], found, fault)
+            problem = problem or "column content is null: an object without bytes is empty, not null"
+        yield ObjectRow(number, name, content[ends[index] : ends[index + 1]], own_headers, problem)
 
 
 def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
@@ -147,8 +122,8 @@ def write_objects(
         return TaskReport(
             partition=task.partition,
             rows=count,
-            stored=writer.stored,
-            streams=writer.streams,
+            stored=writer.totals.stored,
+            streams=writer.totals.streams,
             seconds=time.monotonic() - begun,
             size=writer.size,
         )
@@ -157,15 +132,13 @@ def write_objects(
 class ObjectWriter:
     """Stores objects, one after the other; use it as a context manager.
 
-    `where` names the task in error messages. `stored` counts the objects, `size` adds up their contents in bytes, and
-    `streams` holds the first and the last sequence.
+    `where` names the task in error messages. `totals` counts the objects, `size` adds up their contents in bytes.
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, where: str) -> None:
         assert options.object_bucket is not None
-        self.stored = 0
+        self.totals = Totals()
         self.size = 0
-        self.streams: dict[str, tuple[int, int]] = {}
         self._where = where
         patience = options.connection.retry_timeout
         settings = UploadSettings(
@@ -189,40 +162,40 @@ class ObjectWriter:
 
     def write(self, row: ObjectRow) -> None:
         """Store an object. It replaces the object of the same name. Raises what `write_objects` raises."""
-        if row.fault is not None:
-            raise self._error(row, ObjectNotStored(row.fault, Disposition.NONE))
         content = row.content
         wanted = NewObject(name=row.name, parts=lambda size: chunks(content, size), headers=row.headers)
         try:
+            if row.fault is not None:
+                raise ObjectNotStored(row.fault, Disposition.NONE)
             stored = self._uploads.store(wanted)
         except ObjectNotStored as failure:
-            if failure.denied is not None:
-                raise self._told(row, failure.denied) from None
             raise self._error(row, failure) from None
         except JetStreamError as error:
             if error.retriable:
-                raise OutageError(self._said(row, f": {error}")) from None
-            raise self._told(row, error) from None
-        self.stored += 1
+                raise OutageError(self._text(row, f": {error}")) from None
+            raise self._with_row(row, error) from None
+        self.totals.stored += 1
+        self.totals.note(self.bucket.name, stored.first, stored.last)
         self.size += len(row.content)
-        known = self.streams.get(self.bucket.name, (stored.first, stored.last))
-        self.streams[self.bucket.name] = min(known[0], stored.first), max(known[1], stored.last)
-
-    # Words
 
     def _error(self, row: ObjectRow, failure: ObjectNotStored) -> JetStreamError:
-        said = self._said(row, f" cannot be stored: {failure.why}")
+        if failure.denied is not None:
+            return self._with_row(row, failure.denied)
+        text = self._text(row, f" cannot be stored: {failure.why}")
         if failure.hope is Disposition.OUTAGE:
-            return OutageError(said)
+            return OutageError(text)
         subject = meta_subject(self.bucket.bucket, row.name)
-        return RowRefused(said, number=row.number, subject=subject, err_code=failure.err_code, stored=self.stored)
+        return RowRefused(
+            text, number=row.number, subject=subject, err_code=failure.err_code, stored=self.totals.stored
+        )
 
-    def _told(self, row: ObjectRow, error: JetStreamError) -> JetStreamError:
-        error.args = (self._said(row, f": {error}"),)
+    def _with_row(self, row: ObjectRow, error: JetStreamError) -> JetStreamError:
+        error.args = (self._text(row, f": {error}"),)
         return error
 
-    def _said(self, row: ObjectRow, what: str) -> str:
-        count = self.stored
+    def _text(self, row: ObjectRow, what: str) -> str:
+        """Return the text of an error: which row, what is wrong with it, and how many objects are stored."""
+        count = self.totals.stored
         so_far = f"{count} object{'s' if count != 1 else ''} of it {'are' if count != 1 else 'is'} stored already"
         name, bucket = row.name[:200], self.bucket.bucket
         return f"row {row.number} of {self._where}, object {name!r} of bucket {bucket}{what}; {so_far}"

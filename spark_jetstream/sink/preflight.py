@@ -282,7 +282,7 @@ def _check_keys(check: _Check, connection: Connection) -> KeyBucket:
     bucket = KeyBucket.of(name, connection.prefix, (info or {}).get("config", {}).get("mirror"))
     if info is not None and bucket.origin.bucket != name:
         what = f"Key-Value bucket {bucket.origin.bucket}, which bucket {name} is a mirror of"
-        info = check.visible(lambda: check.info(bucket.stream, "bucket", what, bucket.api_prefix))
+        info = check.visible(lambda: check.info(bucket.origin.stream, "bucket", what, bucket.api_prefix))
     if info is not None:
         _check_key_stream(stream_state(info, f"read bucket {bucket.origin.bucket}"), bucket)
     check.dead_letters()

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
+from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.pub_ack import (
     NO_STREAM,
     AckReader,
@@ -38,9 +38,10 @@ from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.recovery import settle_expected, settle_stored
+from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
-from spark_jetstream.sink.window import InFlight, Totals
+from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import ReplyListeners
 
 log = logging.getLogger(__name__)
@@ -49,53 +50,29 @@ MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
-@dataclass(frozen=True)
-class PublishSettings:
-    """How to publish; times in seconds.
-
-    `stream` and `domain` are those that must store the rows, or None. `where` names the task in error messages.
-    """
-
-    max_in_flight: int
-    ack_timeout: float
-    max_retries: int
-    retry_timeout: float
-    stream: str | None
-    domain: str | None = None
-    where: str = "this task"
-    target: Target = field(default_factory=Target)
-
-    def misplaced(self, stored: StoredAcks, *, any_stream: bool) -> str | None:
-        """Return why an acknowledgement does not count: another stream or domain than the options name sent it.
-
-        With `any_stream` any stream of the domain may store the row, as for dead letters.
-        """
-        if self.domain is not None and stored.domain != self.domain:
-            # A subject does not name a domain: the nearest stream that captures it stores the row.
-            where = f"of domain {stored.domain}" if stored.domain else "without a domain"
-            return f"stream {stored.stream} {where} stored it, not domain {self.domain} (option domain)"
-        if self.stream is not None and stored.stream != self.stream and not any_stream:
-            return f"stream {stored.stream} stored it, not {self.stream} (option {self.target.option})"
-        return None
-
-
 class Publisher:
     """Publishes portions of rows; use it as a context manager.
 
     Args:
         connect: Returns the connection.
-        settings: How to publish.
+        options: The options of the sink.
+        target: What the rows' subjects mean, and which stream must store the rows.
+        where: The task, in error messages.
         ledger: The ledger entry of the task, with delivery exactly-once.
     """
 
-    def __init__(self, connect: Connect, settings: PublishSettings, ledger: Ledger | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self, connect: Connect, options: SinkOptions, target: Target, where: str, ledger: Ledger | None = None
+    ) -> None:
         self.totals = Totals()
+        self._options = options
+        self._retry_timeout = options.connection.retry_timeout
+        self._target = target
+        self._where = where
         self._ledger = ledger
-        self._connection = connect(settings.retry_timeout)
+        self._connection = connect(self._retry_timeout)
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
-        self._target = settings.target
         self._listeners: dict[str | None, ReplyListeners] = {}
         self._portions: list[InFlight] = []
         self._last_known: dict[str, int] = {}
@@ -180,8 +157,7 @@ class Publisher:
         self._await_last_answers()
         place = self._target.at(row.subject).place(row.subject)
         return RowRefused(
-            f"row {row.number} of {self.settings.where} cannot be stored {place}: {row.reason}; "
-            f"{self._stored_so_far()}",
+            f"row {row.number} of {self._where} cannot be stored {place}: {row.reason}; {self._stored_so_far()}",
             number=row.number,
             subject=row.subject,
             err_code=row.err_code,
@@ -214,7 +190,7 @@ class Publisher:
 
     def _has_room(self, portion: InFlight) -> bool:
         rows, size = self._in_flight + portion.left, self._bytes + portion.nbytes
-        return rows <= self.settings.max_in_flight and size <= MAX_BYTES_IN_FLIGHT
+        return rows <= self._options.max_in_flight and size <= MAX_BYTES_IN_FLIGHT
 
     def _send(self, portion: InFlight, ranges: list[tuple[int, int]]) -> None:
         if self._ledger is not None:
@@ -229,11 +205,11 @@ class Publisher:
         """Wait until the connection is back, and send everything again that has no answer."""
         log.info("%s; rows without an answer are sent again", cut)
         while True:
-            left = self._answered + self.settings.retry_timeout - time.monotonic()
+            left = self._answered + self._retry_timeout - time.monotonic()
             if left <= 0:
                 # Also when each reconnect succeeds: the server may cut the connection because of what is sent.
                 raise OutageError(
-                    f"no answer for {self.settings.retry_timeout:g} s (option retryTimeout) while writing: "
+                    f"no answer for {self._retry_timeout:g} s (option retryTimeout) while writing: "
                     f"{cut}; {self._stored_so_far()}"
                 )
             try:
@@ -274,7 +250,7 @@ class Publisher:
     def _patience(self) -> float:
         now = time.monotonic()
         next_due = min((due for portion in self._portions for due in portion.due.values()), default=now + 1.0)
-        timeout = min((portion.sent + self.settings.ack_timeout for portion in self._portions), default=now + 1.0)
+        timeout = min((portion.sent + self._options.ack_timeout for portion in self._portions), default=now + 1.0)
         return min(max(min(next_due, timeout) - now, 0.005), 1.0)
 
     def _take(self, frames: Frames) -> None:
@@ -295,7 +271,7 @@ class Publisher:
             at, sequences = at[fresh], stored.sequences[inside][fresh]
             if not len(at):
                 continue
-            misplaced = self.settings.misplaced(stored, any_stream=portion.counted is not self.totals)
+            misplaced = self._target.misplaced(stored, any_stream=portion.counted is not self.totals)
             if misplaced is not None:
                 if self._failing:
                     continue
@@ -325,7 +301,7 @@ class Publisher:
             return
         meaning: Outcome | None = outcome(refusal)
         if meaning is Outcome.LOOK:
-            meaning = settle_expected(self._connection, self._target, self.settings.stream, portion, index)
+            meaning = settle_expected(self._connection, self._target, portion, index)
         if meaning is None:
             return
         if meaning is Outcome.RETRY:
@@ -352,10 +328,10 @@ class Publisher:
         A stream without a leader, or with a full queue, may take `retryTimeout` without an answer.
         """
         tries = int(portion.tries[index])
-        if tries >= self.settings.max_retries:
+        if tries >= self._options.max_retries:
             row = portion.row(index)
             target = self._target.at(row.subject)
-            too_long = time.monotonic() - self._answered > self.settings.retry_timeout
+            too_long = time.monotonic() - self._answered > self._retry_timeout
             if refusal.code == NO_STREAM and not refusal.err_code:
                 if not self._is_captured(target, row.subject, too_long=too_long):
                     self._refused.append(portion.refuse(index, target.no_stream, NO_STREAM))
@@ -365,8 +341,8 @@ class Publisher:
                 self._fail(portion, index, why, refusal.err_code)
             if too_long:
                 raise OutageError(
-                    f"row {row.number} of {self.settings.where} cannot be stored: {self._reason(row, refusal)} for "
-                    f"{self.settings.retry_timeout:g} s (option retryTimeout); {self._stored_so_far()}"
+                    f"row {row.number} of {self._where} cannot be stored: {self._reason(row, refusal)} for "
+                    f"{self._retry_timeout:g} s (option retryTimeout); {self._stored_so_far()}"
                 )
         portion.postpone(index)
 
@@ -398,17 +374,17 @@ class Publisher:
                 for index in due:
                     del portion.due[index]
                 self._send(portion, [(index, index + 1) for index in due])
-            if now - portion.sent <= self.settings.ack_timeout or not portion.left:
+            if now - portion.sent <= self._options.ack_timeout or not portion.left:
                 continue
             self._on_timeout(portion)
 
     def _on_timeout(self, portion: InFlight) -> None:
-        if portion.timeouts >= self.settings.max_retries:
+        if portion.timeouts >= self._options.max_retries:
             index = int(np.flatnonzero(portion.waiting)[0])
             target = self._target.at(portion.row(index).subject)
             why = (
-                f"no acknowledgement within {self.settings.ack_timeout:g} s (option ackTimeout), also after "
-                f"{self.settings.max_retries} retries (option maxRetries): {target.no_ack}"
+                f"no acknowledgement within {self._options.ack_timeout:g} s (option ackTimeout), also after "
+                f"{self._options.max_retries} retries (option maxRetries): {target.no_ack}"
             )
             self._fail(portion, index, why, 0)
         portion.timeouts += 1
@@ -430,4 +406,4 @@ class Publisher:
         return f"{count} row{'s' if count != 1 else ''} of it {'are' if count != 1 else 'is'} stored already"
 
 
-__all__ = ["MAX_BYTES_IN_FLIGHT", "PublishSettings", "Publisher"]
+__all__ = ["MAX_BYTES_IN_FLIGHT", "Publisher"]

@@ -39,21 +39,12 @@ def settle_stored(portions: list[InFlight], ledger: Ledger) -> bool:
     return bool(places)
 
 
-def settle_expected(
-    connection: Connection, target: Target, stream: str | None, portion: InFlight, index: int
-) -> Outcome | None:
+def settle_expected(connection: Connection, target: Target, portion: InFlight, index: int) -> Outcome | None:
     """Return what to do about a row that the server refused because of its expected sequence.
 
     The server checks the expected sequence before the message id, so the message at that place may be this very row,
     stored by an earlier try. The function then counts the row as a duplicate and returns None. A row without a message
     id is recognised by payload and headers, and looked for only if it was sent more than once.
-
-    Args:
-        connection: Where to ask.
-        target: What the row's subject means.
-        stream: The stream that must store the row, or None for the one that captures its subject.
-        portion: The rows in flight.
-        index: The row in `portion`.
 
     Returns:
         None if the row is stored, `Outcome.RETRY` if the server cannot be asked now, otherwise `Outcome.REFUSED`.
@@ -62,7 +53,7 @@ def settle_expected(
     if row.message_id is None and not portion.again[index]:
         return Outcome.REFUSED
     try:
-        place = _earlier_try(connection, target, stream, row)
+        place = _earlier_try(connection, target, row)
     except JetStreamError as error:
         log.info("cannot read the message at the expected sequence of a row: %s", error)
         return Outcome.RETRY if error.retriable else Outcome.REFUSED
@@ -72,13 +63,13 @@ def settle_expected(
     return None
 
 
-def _earlier_try(connection: Connection, target: Target, stream: str | None, row: RefusedRow) -> tuple[str, int] | None:
+def _earlier_try(connection: Connection, target: Target, row: RefusedRow) -> tuple[str, int] | None:
     """Stream and sequence of the message that follows the expected one on the row's subject, if it is this row."""
     expected = expected_revision(row.lines)
     if expected is None:
         return None
     subject = target.stored_at(row.subject)
-    for name in [stream] if stream else streams_of(connection, row.subject):
+    for name in [target.stream] if target.stream else streams_of(connection, row.subject):
         message = next_message(connection, name, subject, expected + 1, prefix=target.api_prefix)
         if message is not None and _is_row(message, row):
             return name, message.sequence

@@ -1,4 +1,4 @@
-"""Reports of what a task, and a batch of tasks, has stored. Pure."""
+"""What is stored: counted while a task runs, and reported of a task and of a batch of tasks. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jetstream.errors import ProtocolError
+
+
+@dataclass
+class Totals:
+    """Counts of the rows that are stored, of those stored by an earlier attempt, and sequence ranges by stream."""
+
+    stored: int = 0
+    duplicates: int = 0
+    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, stream: str, first: int, last: int) -> None:
+        """Widen the range of a stream by the sequences `first` to `last`."""
+        known = self.streams.get(stream, (first, last))
+        self.streams[stream] = min(known[0], first), max(known[1], last)
+
+    def note_all(self, streams: Mapping[str, tuple[int, int]]) -> None:
+        """Widen the ranges of these streams."""
+        for stream, (first, last) in streams.items():
+            self.note(stream, first, last)
+
+    def note_duplicate(self, stream: str, sequence: int) -> None:
+        """Count a row that was stored before, as this message of a stream."""
+        self.stored += 1
+        self.duplicates += 1
+        self.note(stream, sequence, sequence)
 
 
 @dataclass(frozen=True)
@@ -70,18 +95,16 @@ class BatchReport:
     def of(cls, reports: Iterable[TaskReport]) -> BatchReport:
         """Return the sum of reports."""
         reports = list(reports)
-        streams: dict[str, tuple[int, int]] = {}
+        totals = Totals()
         for report in reports:
-            for name, (first, last) in report.streams.items():
-                known = streams.get(name, (first, last))
-                streams[name] = min(known[0], first), max(known[1], last)
+            totals.note_all(report.streams)
         return cls(
             tasks=len(reports),
             rows=sum(report.rows for report in reports),
             stored=sum(report.stored for report in reports),
             duplicates=sum(report.duplicates for report in reports),
             dead_letters=sum(report.dead_letters for report in reports),
-            streams=streams,
+            streams=totals.streams,
             seconds=max((report.seconds for report in reports), default=0.0),
             size=sum(report.size for report in reports),
         )

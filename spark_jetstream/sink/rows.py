@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +23,10 @@ from spark_jetstream.protocol.subjects import MAX_SUBJECT
 
 IntArray = npt.NDArray[np.int64]
 
-TEXT = ("string",)
-_ACCEPTED: Mapping[str, tuple[str, ...]] = {
-    "data": ("binary", "string"),
-    "subject": TEXT,
-    "headers": ("map<string,array<string>>", "map<string,string>"),
-    "msg_id": TEXT,
-    "ttl": TEXT,
-    "expected_last_subject_sequence": ("bigint",),
-}
-#: Columns that the source adds. The sink ignores them, so that rows can be written back as they were read.
-_PASSED_OVER: Mapping[str, tuple[str, ...]] = {"stream": TEXT, "sequence": ("bigint",), "timestamp": ("timestamp",)}
+Types = Mapping[str, tuple[str, ...]]
+TEXT, BYTES, NUMBER, TIME = ("string",), ("binary", "string"), ("bigint",), ("timestamp",)
+MAPS = ("map<string,array<string>>", "map<string,string>")
+C = TypeVar("C", bound="Columns")
 
 #: Headers that a server acts on, refuses, or adds by itself (nats-server: server/stream.go); the sink leaves them out.
 _SERVER_HEADERS = re.compile(
@@ -49,68 +43,73 @@ NO_BYTES = b""
 
 
 @dataclass(frozen=True)
-class SinkColumns:
-    """The checked columns of a DataFrame that is written to subjects.
+class Columns:
+    """The checked columns of a DataFrame.
 
     `fields` are pairs of name and Spark `simpleString` type. `subject` is the option, which replaces the column.
     """
 
     fields: tuple[tuple[str, str], ...]
-    subject: str | None
+    subject: str | None = None
+
+    #: The possible types of each column that is written.
+    accepted: ClassVar[Types]
+    #: Those of the columns that the source adds. The sink ignores them, so that rows can be written back as read.
+    ignored: ClassVar[Types]
+    #: Columns that must be there, and the rest of the sentence that one is missing.
+    required: ClassVar[Mapping[str, str]]
+    #: The column that holds most of the bytes.
+    payload: ClassVar[str]
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(name for name, _ in self.fields)
 
-    @property
-    def payload(self) -> str:
-        """The column that holds most of the bytes."""
-        return "data"
+    def of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns of a record batch by name."""
+        return {name: batch.column(index) for index, name in enumerate(self.names)}
 
     @classmethod
-    def check(cls, fields: Sequence[tuple[str, str]], subject: str | None) -> SinkColumns:
-        """Return the columns of `fields`. Raises `SchemaError` for columns that cannot be published."""
-        names = check_columns(fields, _ACCEPTED, _PASSED_OVER, "part of data")
-        if "data" not in names:
-            raise SchemaError('the DataFrame has no column "data", which holds the payload (binary or string)')
-        if subject is None and "subject" not in names:
-            raise SchemaError('the DataFrame has no column "subject": add it, or set option subject')
+    def check(cls: type[C], fields: Sequence[tuple[str, str]], subject: str | None = None) -> C:
+        """Return the columns of `fields`. Raises `SchemaError` for columns that cannot be written."""
+        known = {**cls.accepted, **cls.ignored}
+        names: set[str] = set()
+        for name, kind in fields:
+            if name not in known:
+                hint = did_you_mean(name, known, quoted=True)
+                raise SchemaError(
+                    f'the sink knows no column "{name}"{hint} (columns: {", ".join(cls.accepted)}): drop it, or make '
+                    f"it part of {cls.payload}"
+                )
+            if kind not in known[name]:
+                raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
+            if name in names:
+                raise SchemaError(f'the DataFrame has column "{name}" twice')
+            names.add(name)
+        for name, rest in cls.required.items():
+            if name not in names and (name != "subject" or subject is None):
+                raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
         return cls(tuple(fields), subject)
 
 
-def check_columns(
-    fields: Sequence[tuple[str, str]],
-    accepted: Mapping[str, tuple[str, ...]],
-    passed_over: Mapping[str, tuple[str, ...]],
-    instead: str,
-) -> list[str]:
-    """Return the names of columns.
+class SinkColumns(Columns):
+    """The columns of a DataFrame that is written to subjects."""
 
-    Args:
-        fields: Pairs of name and Spark `simpleString` type.
-        accepted: The possible types of each column that is written.
-        passed_over: The possible types of each column that is ignored.
-        instead: Where the values of other columns belong.
-
-    Raises:
-        SchemaError: A column is unknown, is of another type, or is given twice.
-    """
-    known = {**accepted, **passed_over}
-    names: list[str] = []
-    for name, kind in fields:
-        if name not in known:
-            hint = did_you_mean(name, known, quoted=True)
-            raise SchemaError(
-                f'the sink knows no column "{name}"{hint} (columns: {", ".join(accepted)}): drop it, or make it '
-                f"{instead}"
-            )
-        if kind not in known[name]:
-            raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
-        if name in names:
-            raise SchemaError(f'the DataFrame has column "{name}" twice')
-        names.append(name)
-    return names
+    accepted: ClassVar[Types] = {
+        "data": BYTES,
+        "subject": TEXT,
+        "headers": MAPS,
+        "msg_id": TEXT,
+        "ttl": TEXT,
+        "expected_last_subject_sequence": NUMBER,
+    }
+    ignored: ClassVar[Types] = {"stream": TEXT, "sequence": NUMBER, "timestamp": TIME}
+    required: ClassVar[Mapping[str, str]] = {
+        "data": ", which holds the payload (binary or string)",
+        "subject": ": add it, or set option subject",
+    }
+    payload: ClassVar[str] = "data"
 
 
 @dataclass(frozen=True)
@@ -184,24 +183,22 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
     """Return the rows of a record batch whose columns `SinkColumns.check` has checked."""
     count = batch.num_rows
     faults: dict[int, str] = {}
-    found = {name: batch.column(index) for index, name in enumerate(columns.names)}
-    data = as_bytes(found["data"])
+    given = columns.of(batch)
+    data = as_bytes(given["data"])
     note(faults, pc.is_null(data), "column data is null")
     if columns.subject is not None:
         subject = repeated(columns.subject.encode(), count)
     else:
-        subject = as_bytes(found["subject"])
+        subject = as_bytes(given["subject"])
         _check_subjects(subject, faults)
     lines = repeated(NO_BYTES, count)
-    if "headers" in found:
-        lines = header_lines(found["headers"], faults)
-    if "ttl" in found:
-        lines = with_header(lines, b"Nats-TTL", words(found["ttl"], "ttl", faults))
-    if "expected_last_subject_sequence" in found:
-        expected = found["expected_last_subject_sequence"]
-        bad = note(faults, pc.less(expected, 0), "column expected_last_subject_sequence is negative")
-        lines = with_header(lines, b"Nats-Expected-Last-Subject-Sequence", decimal(without(expected, bad)))
-    msg_id = words(found["msg_id"], "msg_id", faults) if "msg_id" in found else None
+    if "headers" in given:
+        lines = header_lines(given["headers"], faults)
+    if "ttl" in given:
+        lines = with_header(lines, b"Nats-TTL", words(given["ttl"], "ttl", faults))
+    if "expected_last_subject_sequence" in given:
+        lines = with_expected(lines, given["expected_last_subject_sequence"], "expected_last_subject_sequence", faults)
+    msg_id = words(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     return Rows(
         np.arange(first_number, first_number + count, dtype=np.int64),
         pc.fill_null(subject, NO_BYTES),
@@ -289,6 +286,12 @@ def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> p
     """Add a header line to the rows whose value is not null."""
     added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), piece(NO_BYTES))
     return pc.binary_join_element_wise(lines, pc.fill_null(added, NO_BYTES), piece(NO_BYTES))
+
+
+def with_expected(lines: pa.BinaryArray, expected: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
+    """Add the header line of the expected sequence to the rows that have one; negative ones are noted."""
+    bad = note(faults, pc.less(expected, 0), f"column {column} is negative")
+    return with_header(lines, b"Nats-Expected-Last-Subject-Sequence", decimal(without(expected, bad)))
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:

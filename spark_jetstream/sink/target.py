@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_jetstream.protocol.pub_ack import Refusal, reason
+from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks, reason
 
 
 @dataclass(frozen=True)
 class Target:
     """The stream or streams that rows go to, addressed by subject. `kv.KeyBucket` addresses keys instead.
 
-    `api_prefix` is the API prefix of the account that has the stream, None for the prefix of the connection.
+    `stream` and `domain` are those that must store the rows, or None. `api_prefix` is the API prefix of the account
+    that has the stream, None for the prefix of the connection.
     """
 
+    stream: str | None = None
+    domain: str | None = None
     api_prefix: str | None = None
 
     @property
@@ -24,6 +27,19 @@ class Target:
     def at(self, subject: str) -> Target:
         """Return the target that a subject belongs to: dead letters of a bucket go to a plain subject."""
         return self
+
+    def misplaced(self, stored: StoredAcks, *, any_stream: bool) -> str | None:
+        """Return why an acknowledgement does not count: another stream or domain than the options name sent it.
+
+        With `any_stream` any stream of the domain may store the row, as for dead letters.
+        """
+        if self.domain is not None and stored.domain != self.domain:
+            # A subject does not name a domain: the nearest stream that captures it stores the row.
+            where = f"of domain {stored.domain}" if stored.domain else "without a domain"
+            return f"stream {stored.stream} {where} stored it, not domain {self.domain} (option domain)"
+        if self.stream is not None and stored.stream != self.stream and not any_stream:
+            return f"stream {stored.stream} stored it, not {self.stream} (option {self.option})"
+        return None
 
     def stored_at(self, subject: str) -> str:
         """Return the subject under which the stream stores what is published to `subject`."""

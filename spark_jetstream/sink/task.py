@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,46 +19,15 @@ from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import own_lines, tails
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.publisher import Publisher, PublishSettings
-from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import RefusedRow, Rows, SinkColumns, rows_of
+from spark_jetstream.sink.message_ids import MessageIds, WriteTask
+from spark_jetstream.sink.publisher import Publisher
+from spark_jetstream.sink.report import TaskReport, Totals
+from spark_jetstream.sink.rows import Columns, RefusedRow, Rows, SinkColumns, rows_of
 from spark_jetstream.sink.target import Target
-from spark_jetstream.sink.window import InFlight, Totals
+from spark_jetstream.sink.window import InFlight
 
 _PORTION_ROWS = 2000
 _PORTION_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class WriteTask:
-    """The write that the rows belong to: the same for every attempt of a task, and different for every other task.
-
-    `write` is the id of the query or of the batch write, `batch` the number of the micro-batch (0 for a batch write).
-    The ledger remembers the task for `expires` seconds, None for good.
-    """
-
-    write: str
-    batch: int
-    partition: int
-    expires: float | None = None
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of its message ids."""
-        return f"{self.write}.{self.batch}.{self.partition}"
-
-
-class Columns(Protocol):
-    """The columns of a DataFrame."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-
-    @property
-    def payload(self) -> str:
-        """The column that holds most of the bytes."""
 
 
 class WriteStrategy(Protocol):
@@ -96,14 +64,13 @@ def write_task(
     begun = time.monotonic()
     ledger = None
     if options.delivery == "exactly-once":
-        ledger = Ledger(connect, options, task.write, task.batch, task.partition, task.expires, task.prefix)
+        ledger = Ledger(connect, options, task)
         finished = ledger.open(own_ids="msg_id" in columns.names)
         if finished is not None:
             for _ in batches:
                 continue
             return finished
-    domain = options.connection.domain
-    writer = TaskWriter(connect, options, task, stream=options.stream, domain=domain, target=Target(), ledger=ledger)
+    writer = TaskWriter(connect, options, task, Target(options.stream, options.connection.domain), ledger)
     report = writer.run(batches, _SubjectStrategy(writer, columns), begun)
     if ledger is not None:
         ledger.finish(report)
@@ -117,24 +84,14 @@ class TaskWriter:
         connect: Returns the connection.
         options: The options of the sink.
         task: The write that the rows belong to.
-        stream: The stream that must store the rows, or None.
-        domain: The JetStream domain that must store the rows, or None.
-        target: What the rows' subjects mean.
+        target: What the rows' subjects mean, and which stream must store the rows.
         ledger: The task's ledger entry, with delivery exactly-once.
     """
 
     _strategy: WriteStrategy
 
     def __init__(
-        self,
-        connect: Connect,
-        options: SinkOptions,
-        task: WriteTask,
-        *,
-        stream: str | None,
-        domain: str | None,
-        target: Target,
-        ledger: Ledger | None = None,
+        self, connect: Connect, options: SinkOptions, task: WriteTask, target: Target, ledger: Ledger | None = None
     ) -> None:
         self.options = options
         self.resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
@@ -147,17 +104,8 @@ class TaskWriter:
         self._count = 0
         self._dead = Totals()
         self._skipped = Totals()
-        settings = PublishSettings(
-            max_in_flight=options.max_in_flight,
-            ack_timeout=options.ack_timeout,
-            max_retries=options.max_retries,
-            retry_timeout=options.connection.retry_timeout,
-            stream=stream,
-            domain=domain,
-            where=f"partition {task.partition}",
-            target=target,
-        )
-        self.publisher = Publisher(connect, settings, ledger)
+        self._target = target
+        self.publisher = Publisher(connect, options, target, f"partition {task.partition}", ledger)
 
     def run(self, batches: Iterable[pa.RecordBatch], strategy: WriteStrategy, begun: float) -> TaskReport:
         """Store all rows, and return what is stored. `begun` is when the task began, on the monotonic clock."""
@@ -169,8 +117,7 @@ class TaskWriter:
             strategy.finish()
         totals = self.publisher.totals
         for others in (self._skipped, self.resent):
-            for stream, (first, last) in others.streams.items():
-                totals.note(stream, first, last)
+            totals.note_all(others.streams)
         return TaskReport(
             partition=self._task.partition,
             rows=self._count,
@@ -187,9 +134,8 @@ class TaskWriter:
             self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
             rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
         ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows, tails(rows))
-        stream = self.publisher.settings.stream
         if self._ledger is not None and ids is not None:
-            rows, ids = self._without_stored(rows, ids, stream, self._skipped, self._ledger)
+            rows, ids = self._without_stored(rows, ids, self._target.stream, self._skipped, self._ledger)
         self._strategy.send(rows, ids)
 
     # What strategies call
@@ -291,3 +237,6 @@ def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.
         stop = min(at + most, max(fitting, at + 1), batch.num_rows)
         yield batch.slice(at, stop - at)
         at = stop
+
+
+__all__ = ["TaskWriter", "WriteStrategy", "WriteTask", "portions", "write_task"]

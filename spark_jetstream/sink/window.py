@@ -1,39 +1,19 @@
-"""Rows in flight: which of them lack an answer, and the totals of what the answers say. No socket."""
+"""Rows in flight: which of them lack an answer, and what the answers say. No socket."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.sink.encode import Encoded
+from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
 
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
-
-
-@dataclass
-class Totals:
-    """Counts of the rows that are stored, of those stored by an earlier attempt, and sequence ranges by stream."""
-
-    stored: int = 0
-    duplicates: int = 0
-    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def note(self, stream: str, first: int, last: int) -> None:
-        """Widen the range of a stream by the sequences `first` to `last`."""
-        known = self.streams.get(stream, (first, last))
-        self.streams[stream] = min(known[0], first), max(known[1], last)
-
-    def note_duplicate(self, stream: str, sequence: int) -> None:
-        """Count a row that was stored before, as this message of a stream."""
-        self.stored += 1
-        self.duplicates += 1
-        self.note(stream, sequence, sequence)
 
 
 class InFlight:

@@ -15,11 +15,9 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,21 +27,20 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError
-from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import warm_daemon, write_job
+from tests.support.acks import Acks
 from tests.support.client import ask
-from tests.support.jobs import ROOT, Job, SinkJob
+from tests.support.jobs import Job, SinkJob
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
 from tests.support.sinking import Sink, numbers
 from tests.support.sinking import rows as sink_rows
-from tests.support.write_job import COUNT, batches, forget, values
+from tests.support.write_job import COUNT, batches, forget, run_apart, values
 
 log = logging.getLogger(__name__)
 
@@ -86,39 +83,6 @@ def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
     assert found.keys() == set(expected)
 
 
-class Loss:
-    """Loses the answers to publishes, from the n-th of each stream named on: the task that waits for one stands still.
-
-    That is the time to strike: rows are stored, and nobody knows.
-    """
-
-    def __init__(self, proxy: WireProxy, passing: Mapping[str, int]) -> None:
-        self._proxy = proxy
-        self._left = dict(passing)
-        self._lost: set[str] = set()
-        proxy.drop(self._frame)
-
-    def _frame(self, frame: bytes) -> bytes:
-        answer = re.search(rb'\r\n\{"stream":"(\w+)", ?"seq":', frame[:400])
-        name = answer[1].decode() if answer else ""
-        if name not in self._left:
-            return frame
-        self._left[name] -= 1
-        if self._left[name] >= 0:
-            return frame
-        self._lost.add(name)
-        return b""
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether every stream has lost one."""
-        return self._lost == self._left.keys()
-
-    def end(self) -> None:
-        """Let everything pass."""
-        self._proxy.drop(None)
-
-
 # -- a task --
 
 
@@ -138,8 +102,8 @@ class Target:
             "delivery": delivery,
             "maxInFlight": "20",
         }
-        options = SinkOptions.from_spark(self.options, streaming=True)
-        check_start(lambda patience: connect(options.connection, patience=patience), options)
+        sink = Sink(**self.options)
+        check_start(sink.connect, sink.options)
 
     def forget(self) -> None:
         """Let the duplicate window pass."""
@@ -152,17 +116,7 @@ class Target:
 
     def run(self, **more: Any) -> str:
         """Run `write_job`; what it prints."""
-        work = {"options": self.options, "write_name": self.write, **more}
-        done = subprocess.run(
-            [sys.executable, write_job.__file__, json.dumps(work)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return run_apart(write_job, options=self.options, write_name=self.write, **more)
 
 
 _numbers = iter(range(1, 1000))
@@ -245,8 +199,9 @@ def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str, w
     check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
 
 
-@pytest.mark.parametrize("sent", [0, COUNT // 2, COUNT])
-@pytest.mark.parametrize(("delivery", "window"), [("deduplicated", HOUR), ("exactly-once", SECOND)])
+@pytest.mark.parametrize(
+    ("delivery", "window", "sent"), [("deduplicated", HOUR, COUNT // 2), ("exactly-once", SECOND, COUNT)]
+)
 def test_an_attempt_that_goes_on_after_another_has_ended(
     nats_server: NatsServer, delivery: str, window: int, sent: int
 ) -> None:
@@ -278,23 +233,6 @@ def test_an_attempt_that_goes_on_after_another_has_ended(
         else:
             assert first.result(60).stored == COUNT
     check(delivery, rows(target.url, target.stream), values(1))
-
-
-@pytest.mark.parametrize("trouble", ["the connection is cut", "nothing happens until ackTimeout"])
-def test_rows_sent_again_after_the_duplicate_window(nats_server: NatsServer, trouble: str) -> None:
-    # One attempt that lives on, with rows that are stored without its knowing.
-    target = Target(nats_server, "exactly-once", SECOND)
-    with WireProxy(nats_server.url) as proxy, ThreadPoolExecutor(1) as pool:
-        loss = Loss(proxy, {target.stream: 25})
-        running = pool.submit(target.attempt, 1, servers=proxy.url, ackTimeout="4s")
-        proxy.wait(lambda: loss.everywhere or running.done(), 20)
-        target.forget()
-        loss.end()
-        if trouble == "the connection is cut":
-            proxy.cut()
-        report = running.result(60)
-        assert (report.stored, report.duplicates > 0) == (COUNT, True)
-    check(target.delivery, rows(target.url, target.stream), values(1))
 
 
 # -- a Spark job --
@@ -377,18 +315,18 @@ def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
         for ledger in (None, 0, 1, None, 2, 3):
             passing = answers(chance, ledger)
             log.warning("seed %d: killed when so many answers have come, and no more: %s", SEED, passing)
-            loss = Loss(proxy, passing)
+            acks = Acks(proxy, passing)
             connections = proxy.connections
             with start(tmp_path / "job", proxy.url, "local[3]") as job:
                 passed_window(server.url)
                 assert proxy.connections == connections, "the job was back before the duplicate window had passed"
-                job.wait(lambda loss=loss: loss.everywhere, f"answers lost: {passing}")  # type: ignore[misc]
+                job.wait(acks.lost.is_set, f"answers lost: {passing}")
                 job.kill()
             under_way = {
                 delivery: job.latest(f"{delivery}/offsets") - job.latest(f"{delivery}/commits") for delivery in ALL
             }
             assert under_way == dict.fromkeys(ALL, 1)
-        loss.end()
+        acks.end()
         with start(tmp_path / "job", proxy.url, "local[3]") as job:
             catch_up(job)
             job.kill()
@@ -403,10 +341,10 @@ def strike(server: NatsServer, folder: Path, name: str, how: Callable[[Job], obj
         for ledger in (None, 0, None, 1, None, 2, None, 3, 4, None):
             passing = answers(chance, ledger)
             log.warning("seed %d: struck when so many answers have come, and no more: %s", SEED, passing)
-            loss = Loss(proxy, passing)
-            job.wait(lambda loss=loss: loss.everywhere, f"answers lost: {passing}")  # type: ignore[misc]
+            acks = Acks(proxy, passing)
+            job.wait(acks.lost.is_set, f"answers lost: {passing}")
             passed_window(server.url)
-            loss.end()
+            acks.end()
             how(job)
         catch_up(job)
         job.kill()

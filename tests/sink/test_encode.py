@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_jetstream.sink.encode import Encoded, encode, own_lines
 from spark_jetstream.sink.rows import Rows
-from tests.support.sink_rows import rows
+from tests.support.sinking import read_rows
 
 INBOX = "_INBOX.abcdef.7"
 
@@ -74,20 +74,20 @@ def expected(
 
 def made(some: list[tuple[str, list[tuple[str, str]], bytes]]) -> Rows:
     maps = [None if not headers else [(name, [value]) for name, value in headers] for _, headers, _ in some]
-    return rows(subject=[row[0] for row in some], headers=maps, data=[row[2] for row in some])
+    return read_rows(subject=[row[0] for row in some], headers=maps, data=[row[2] for row in some])
 
 
 # -- the exact bytes --
 
 
 def test_a_row_without_headers_is_a_pub() -> None:
-    frames = encoded(rows(subject=["a.b", "c"], data=[b"hello", b""]), first=9)
+    frames = encoded(read_rows(subject=["a.b", "c"], data=[b"hello", b""]), first=9)
     assert bytes(frames.data) == b"PUB a.b _INBOX.abcdef.7.9 5\r\nhello\r\nPUB c _INBOX.abcdef.7.10 0\r\n\r\n"
     assert frames.size.tolist() == [5, 0]
 
 
 def test_a_row_with_headers_is_an_hpub() -> None:
-    some = rows(subject=["a"], data=[b"hello"], headers=[[("A", ["1", "2"])]], ttl=["5s"])
+    some = read_rows(subject=["a"], data=[b"hello"], headers=[[("A", ["1", "2"])]], ttl=["5s"])
     assert bytes(encoded(some, [b"id"], "S").data) == (
         b"HPUB a _INBOX.abcdef.7.1 80 85\r\n"
         b"NATS/1.0\r\nNats-Expected-Stream: S\r\nNats-Msg-Id: id\r\nA: 1\r\nA: 2\r\nNats-TTL: 5s\r\n\r\n"
@@ -121,7 +121,7 @@ def test_own_lines() -> None:
 
 @pytest.mark.parametrize("ids", [None, []])
 def test_no_rows_are_no_frames(ids: list[bytes | None] | None) -> None:
-    frames = encoded(rows(subject=[], data=[]), ids)
+    frames = encoded(read_rows(subject=[], data=[]), ids)
     assert len(frames) == 0
     assert bytes(frames.frames(0, 0)) == b""
 

@@ -7,10 +7,8 @@ test's stream and `<s>` for what its subjects begin with.
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -32,6 +30,7 @@ from tests.support.calls import refusal_of, store, writer_of
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
+from tests.support.sinking import seen
 from tests.support.streams import Stream
 
 PASSWORD = "right-pass-7f3a"
@@ -221,23 +220,16 @@ def name_of(case: Case | BadRow) -> str:
 
 # What is known before any task starts.
 
-UNKNOWN_COLUMN = Case(
-    "bs",
-    "SchemaError",
-    r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
-    columns={"dta": [1, 2, 3]},
-)
-SOURCE_OPTION = Case(
-    "bs",
-    "OptionError",
-    "option startingOffsets belongs to the source and has no meaning for a sink",
-    {"startingOffsets": "earliest"},
-)
 WRONG_PASSWORD = Case(
     "bs", "AuthenticationFailed", rf"{CREDENTIALS} \(options user and password\)", {"password": WRONG}
 )
 EARLY = [
-    UNKNOWN_COLUMN, SOURCE_OPTION, WRONG_PASSWORD,
+    WRONG_PASSWORD,
+    Case("bs", "SchemaError",
+        r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
+        columns={"dta": [1, 2, 3]}),
+    Case("bs", "OptionError", "option startingOffsets belongs to the source and has no meaning for a sink",
+        {"startingOffsets": "earliest"}),
     Case("bs", "SchemaError", 'the DataFrame has no column "subject": add it, or set option subject',
         columns={"subject": None}),
     Case("s", "OptionError", "option writeId has no meaning when writing a stream: .*", {"writeId": "w"}),
@@ -357,29 +349,9 @@ def prepare(s: Stream, bad: BadRow) -> None:
     s.send(*(Message(filled_in(subject, s), b"before") for subject in bad.before))
 
 
-def header_lists(block: bytes) -> dict[str, list[str]]:
-    """Names and values of a header block."""
-    found: dict[str, list[str]] = {}
-    for line in block.decode().split("\r\n")[1:-2]:
-        name, _, value = line.partition(": ")
-        found.setdefault(name, []).append(value)
-    return found
-
-
 def messages_of(s: Stream) -> list[tuple[str, dict[str, list[str]], bytes]]:
-    """Subject, headers and payload of all messages of a stream, by STREAM.MSG.GET."""
-    found = []
-    state = s.state()
-    for sequence in range(max(1, state["first_seq"]), state["last_seq"] + 1):
-        message = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": sequence})["message"]
-        block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
-        found.append((message["subject"], header_lists(block), data))
-    return found
-
-
-def wait_for_line(spark_log: SparkLog, pattern: str) -> None:
-    """Wait until a line of the log matches: what a Python process says takes a moment through the JVM."""
-    wait_until(lambda: re.search(pattern, spark_log.text) is not None, pattern)
+    """Subject, headers and payload of all messages of a stream."""
+    return [(message.subject, message.headers, message.data) for message in seen(s)]
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
@@ -504,41 +476,13 @@ def test_what_fails_the_whole_task(make: Make, case: Case, dead_letters: bool) -
     assert messages_of(dead) == []
 
 
-def test_a_stream_that_is_deleted_while_rows_are_written(make: Make) -> None:
-    s = make()
-    data = [f"row {number}" for number in range(4000)]
-    some = pa.record_batch({"data": data, "subject": [f"{s.subject}.{number % 7}" for number in range(4000)]})
-    seen: list[int] = []
-
-    def delete() -> None:
-        wait_until(lambda: bool(s.state()["messages"]), "the first rows are stored")
-        seen.append(s.state()["messages"])
-        s.delete()
-
-    deleting = threading.Thread(target=delete)
-    deleting.start()
-    with pytest.raises(JetStreamError) as caught:
-        store(writer_of("b", settings(s, {"maxInFlight": "200"}), some.schema), (some for _ in range(1000)))
-    deleting.join(60)
-    kind, said = refusal_of(caught.value, in_task=True)
-    assert kind == "RowRefused"
-    found = re.fullmatch(
-        rf"row (\d+) of partition 0 cannot be stored at subject '{s.subject}\.\d': no stream captures this subject; "
-        r"(\d+) rows of it are stored already",
-        said,
-    )
-    assert found is not None, said
-    assert seen[0] <= int(found[2]) < 4_000_000
-    # A window of rows is under way, and the first of them without an answer is named.
-    assert int(found[1]) <= int(found[2]) + 200
-
-
-def test_a_user_who_may_only_publish(make: Make) -> None:
+def test_a_user_who_may_only_publish(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be looked at is not checked: the rows themselves tell."""
     s = make()
     for options in ({}, HERE, {"subject": "<s>.x", "stream": "<N>"}, {"subject": "<s>.x"}):
         write(s, {"user": "blind", **options})
     assert s.state()["messages"] == 12
+    assert "not checked before writing" in caplog.text
     kind, said = refuse("b", s, at("nowhere.x"), {"user": "blind"}, early=False)
     assert kind == "RowRefused"
     assert said.startswith("row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this subj")
@@ -559,7 +503,8 @@ def test_a_short_duplicate_window_is_warned_of(make: Make, caplog: pytest.LogCap
         write(s, {**options, "ackTimeout": "1500ms"})
     assert caplog.text.count(f"stream {s.name} {SHORT}") == 2
     write(make(), HERE)
-    write(s, {"stream": "<N>", "delivery": "at-least-once"})
+    for delivery in ("at-least-once", "exactly-once"):
+        write(s, {"stream": "<N>", "delivery": delivery})
     assert caplog.text.count("remembers message ids") == 2
 
 
@@ -582,15 +527,13 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
 
 
 def frame_of(spark: SparkSession, s: Stream, bad: str = "") -> DataFrame:
-    """The good rows in one partition, with the SQL of one more column, or of other data in the second row."""
-    frame = spark.range(1, 4, 1, 1)
-    return selected(frame, s, bad)
+    """The good rows in one partition; `bad` is "null" for a second row without data."""
+    return selected(spark.range(1, 4, 1, 1), s, bad)
 
 
 def selected(frame: DataFrame, s: Stream, bad: str) -> DataFrame:
-    data = "if(id = 2, null, concat('row ', id)) as data" if bad == "null" else "concat('row ', id) as data"
-    more = [bad] if bad not in {"", "null"} else []
-    return frame.selectExpr(f"concat('{s.subject}.', id) as subject", data, *more)
+    data = "if(id = 2, null, concat('row ', id))" if bad == "null" else "concat('row ', id)"
+    return frame.selectExpr(f"concat('{s.subject}.', id) as subject", f"{data} as data")
 
 
 def save(frame: DataFrame, s: Stream, options: Mapping[str, str], mode: str = "append") -> None:
@@ -631,22 +574,13 @@ def fail_as_stream(
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("case", "bad"),
-    [
-        pytest.param(UNKNOWN_COLUMN, "1 as dta", marks=pytest.mark.full),
-        pytest.param(SOURCE_OPTION, "", marks=pytest.mark.full),
-        (WRONG_PASSWORD, ""),
-    ],
-    ids=["column", "option", "login"],
-)
 def test_spark_shows_the_error_of_the_driver(
-    spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog, case: Case, bad: str
+    spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog
 ) -> None:
-    s = make()
+    s, case = make(), WRONG_PASSWORD
     for failure in (
-        fail_as_batch(spark, s, bad, case.options, early=True),
-        fail_as_stream(spark, tmp_path, s, bad, case.options, early=True),
+        fail_as_batch(spark, s, "", case.options, early=True),
+        fail_as_stream(spark, tmp_path, s, "", case.options, early=True),
     ):
         kind, said = refusal(failure)
         assert kind == case.kind, said
@@ -668,8 +602,8 @@ def test_spark_shows_the_error_of_a_task_of_a_batch_and_what_the_driver_logs(
     save(frame_of(spark, s, "null"), s, options)
     assert len(messages_of(s)) == stored + 2
     assert messages_of(dead)[0][1]["Dead-Letter-Subject"] == [f"{s.subject}.2"]
-    wait_for_line(spark_log, rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
-    wait_for_line(spark_log, re.escape(f"stream {s.name} {SHORT}"))
+    spark_log.wait_for(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
+    spark_log.wait_for(re.escape(f"stream {s.name} {SHORT}"))
 
 
 @pytest.mark.full
@@ -679,7 +613,7 @@ def test_spark_shows_the_error_of_a_task_of_a_stream(
     s, dead = make(), make()
     failure = fail_as_stream(spark, tmp_path / "failing", s, "null", {}, early=False)
     check_refused_row(failure, s, s.state()["messages"])
-    wait_for_line(spark_log, r"jetstream sink, batch 0 of query .* failed; tasks that ended before it did have")
+    spark_log.wait_for(r"jetstream sink, batch 0 of query .* failed; tasks that ended before it did have")
 
     query = query_of(spark, tmp_path / "dead", s, "null", {"deadLetterSubject": f"{dead.subject}.row"})
     assert query.awaitTermination(60)
@@ -708,6 +642,8 @@ def test_the_only_mode_is_append(spark: SparkSession, make: Make) -> None:
         'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
         "yourself if its messages shall go",
     )
+    with pytest.raises(AnalysisException, match='mode "overwrite" is not possible: a bucket is only ever added to'):
+        save(frame_of(spark, s), s, {"bucket": "b"}, "overwrite")
     # Spark refuses the others by itself, and the one that it takes when none is named.
     for mode in ("errorifexists", "error", "default", "ignore", None):
         writer = frame_of(spark, s).write.format("jetstream").options(**settings(s, {}))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_jetstream.sink import message_ids
 from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.message_ids import MessageIds
-from tests.support.sink_rows import batch_of, read
+from tests.support.sinking import batch, read
 
 PREFIX = "query.7.0"
 Row = tuple[str, list[tuple[str, list[str]]] | None, bytes, str | None]
@@ -29,7 +29,7 @@ def ids_of(portions: Sequence[Sequence[Row]], identifier: MessageIds | None = No
         }
         if not any(columns["msg_id"]):
             del columns["msg_id"]
-        rows = read(batch_of(**columns))
+        rows = read(batch(**columns))
         assert not rows.faults
         found += identifier.ids(rows, tails(rows)).to_pylist()
     return found
@@ -89,7 +89,7 @@ def test_what_other_columns_ask_of_the_server_belongs_to_the_row() -> None:
     identifier = MessageIds(PREFIX)
     found = []
     for more in columns:
-        rows = read(batch_of(subject=["a"], data=[b"x"], **more))
+        rows = read(batch(subject=["a"], data=[b"x"], **more))
         found += identifier.ids(rows, tails(rows)).to_pylist()
     assert len(set(found)) == len(columns)
     assert all(each.count(b".") == 3 for each in found)
@@ -154,7 +154,7 @@ def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
     found: list[bytes] = []
     for start in range(0, len(numbers), portion):
         data = [b"%d" % number for number in numbers[start : start + portion]]
-        rows = read(batch_of(data=data), "a")
+        rows = read(batch(data=data), "a")
         found += identifier.ids(rows, tails(rows)).to_pylist()
     assert len(set(found)) == len(found)
     assert [each + b".1" for each in found[:10_000]] == found[50_000:]
@@ -165,13 +165,13 @@ def test_many_equal_rows_are_counted_on() -> None:
     identifier = MessageIds(PREFIX)
     found: list[bytes] = []
     for _ in range(3):
-        rows = read(batch_of(data=[b"x"] * 2_000), "a")
+        rows = read(batch(data=[b"x"] * 2_000), "a")
         found += identifier.ids(rows, tails(rows)).to_pylist()
     assert found == [found[0], *(found[0] + b".%d" % number for number in range(1, 6_000))]
 
 
 def test_no_rows_have_no_ids() -> None:
-    rows = read(batch_of(data=[]), "a")
+    rows = read(batch(data=[]), "a")
     assert MessageIds(PREFIX).ids(rows, tails(rows)).to_pylist() == []
 
 

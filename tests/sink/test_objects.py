@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import io
 import itertools
 import json
-import os
+import logging
 import re
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +32,6 @@ from spark_jetstream.buckets.object_store import note_body, read_note
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.buckets.objects import digest_text, meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
-from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import (
     OptionError,
     OutageError,
@@ -45,7 +41,6 @@ from spark_jetstream.errors import (
     SchemaError,
     StreamNotFound,
 )
-from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
 from spark_jetstream.sink.preflight import check_object_bucket
 from spark_jetstream.sink.report import TaskReport
@@ -54,82 +49,56 @@ from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support import object_job
 from tests.support.acks import Acks, is_ack
+from tests.support.calls import store, writer_of
 from tests.support.client import ask
-from tests.support.jobs import ROOT
 from tests.support.leaf import Linked
-from tests.support.object_job import batch, content
+from tests.support.object_job import content
 from tests.support.objects import assert_only_objects
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import QUICK, wait_until
+from tests.support.reading import wait_until
+from tests.support.sinking import Sink, batch
 from tests.support.streams import Stream
+from tests.support.write_job import run_apart
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 _numbers = itertools.count(1)
 PASSWORD = "pw"
+ANN = f"//ann:{PASSWORD}@"
+Make = Callable[..., "Bucket"]
 
 
-class Bucket:
-    """An object bucket, as nats-py and the server see it."""
+class Bucket(Stream):
+    """The stream of an object bucket, and what nats-py and the sink make of it."""
 
-    def __init__(self, url: str, name: str = "", domain: str | None = None, **config: Any) -> None:
-        self.url = url
-        self.name = name or f"B{next(_numbers)}"
-        self.stream = f"OBJ_{self.name}"
-        self.prefix = "$JS.API" if domain is None else f"$JS.{domain}.API"
-        self.api(
-            f"STREAM.CREATE.{self.stream}",
-            {
-                "name": self.stream,
-                "subjects": [f"$O.{self.name}.C.>", f"$O.{self.name}.M.>"],
-                "discard": "new",
-                "allow_rollup_hdrs": True,
-                "allow_direct": True,
-                **config,
-            },
-        )
+    def __init__(self, url: str, name: str = "", publisher: Publisher | None = None, **config: Any) -> None:
+        self.bucket = name or f"B{next(_numbers)}"
+        usual: dict[str, Any] = {"discard": "new", "allow_rollup_hdrs": True, "allow_direct": True}
+        usual["subjects"] = [f"$O.{self.bucket}.C.>", f"$O.{self.bucket}.M.>"]
+        super().__init__(url, f"OBJ_{self.bucket}", publisher, **{**usual, **config})
 
-    def api(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        with Publisher(self.url, self.prefix) as publisher:
-            return publisher.api(path, body)
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a sink."""
+        return {"servers": self.url, "objectBucket": self.bucket}
 
-    def update(self, **config: Any) -> None:
-        """Change the stream's configuration."""
-        now = self.api(f"STREAM.INFO.{self.stream}")["config"]
-        self.api(f"STREAM.UPDATE.{self.stream}", {**now, **config})
+    def sink(self, **given: Any) -> Sink:
+        """A sink for the bucket."""
+        return Sink(**{**self.options, **given})
 
     def write(self, *objects: tuple[Any, Any], **given: object) -> TaskReport:
         """Write these names and contents in one task."""
-        names, contents = (list(each) for each in zip(*objects, strict=True))
-        return self.write_batch(batch(name=names, content=contents), **given)
-
-    def write_batch(self, rows: pa.RecordBatch, **given: object) -> TaskReport:
-        """Write a record batch in one task; options as Spark hands them over."""
-        return object_job.write(self.options(**given), [rows])
-
-    def options(self, **given: object) -> dict[str, str]:
-        texts = {name: str(value) for name, value in given.items()}
-        return {**QUICK, "servers": self.url, "objectBucket": self.name, **texts}
+        names, contents = (list(column) for column in zip(*objects, strict=True))
+        return self.sink(**given).write([batch(name=names, content=contents)])
 
     def nats(self, work: Callable[[Any], Any]) -> Any:
         """What `work` does with nats-py's object store."""
 
         async def run(js: JetStreamContext) -> Any:
-            return await work(await js.object_store(self.name))
+            return await work(await js.object_store(self.bucket))
 
         return ask(self.url, run)
-
-    def get(self, name: str) -> bytes:
-        """The content, its digest verified by nats-py; it waits for chunks that are missing."""
-
-        async def read(store: Any) -> bytes:
-            target = io.BytesIO()
-            await asyncio.wait_for(store.get(name, writeinto=target), 20)
-            return target.getvalue()
-
-        found: bytes = self.nats(read)
-        return found
 
     def contents(self) -> dict[str, bytes]:
         """All objects, their digests verified by nats-py."""
@@ -144,53 +113,43 @@ class Bucket:
         found: dict[str, bytes] = self.nats(read)
         return found
 
-    def names(self) -> list[str]:
-        """The names that nats-py lists."""
-
-        async def read(store: Any) -> list[str]:
-            try:
-                return [each.name for each in await store.list(ignore_deletes=True)]
-            except NotFoundError:
-                return []
-
-        found: list[str] = self.nats(read)
-        return found
-
     def meta(self, name: str) -> dict[str, Any]:
         """The meta message of an object."""
-        found = self.last(meta_subject(self.name, name))
-        return json.loads(found["data"])  # type: ignore[no-any-return]
+        body: dict[str, Any] = json.loads(base64.b64decode(self.last(name)["data"]))
+        return body
 
-    def last(self, subject: str) -> dict[str, Any]:
-        """The last message on a subject, with its `data` and `hdrs` decoded."""
-        found = self.api(f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": subject})["message"]
-        return {**found, **{each: base64.b64decode(found.get(each, "")) for each in ("data", "hdrs")}}
-
-    def subjects(self) -> dict[str, int]:
-        """How many messages each subject has."""
-        state = self.api(f"STREAM.INFO.{self.stream}", {"subjects_filter": ">"})["state"]
-        return dict(state.get("subjects") or {})
-
-    def last_sequence(self) -> int:
-        return int(self.api(f"STREAM.INFO.{self.stream}")["state"]["last_seq"])
+    def last(self, name: str) -> dict[str, Any]:
+        """The message that holds the meta message of an object."""
+        body = {"last_by_subj": meta_subject(self.bucket, name)}
+        message: dict[str, Any] = self.publisher.api(f"STREAM.MSG.GET.{self.name}", body)["message"]
+        return message
 
     def check(self) -> None:
         """Nothing is in the bucket but objects: meta messages, and as many chunks as they say."""
-        assert_only_objects(self.api, self.name)
+        assert_only_objects(self.publisher.api, self.bucket)
 
 
 @pytest.fixture
-def bucket(nats_server: NatsServer, publisher: Publisher) -> Iterator[Bucket]:
-    """A bucket on the shared server."""
-    made = Bucket(nats_server.url, storage="file")
-    yield made
-    made.api(f"STREAM.DELETE.{made.stream}")
+def make(nats_server: NatsServer, publisher: Publisher) -> Iterator[Make]:
+    """A function that makes a bucket in memory, on the shared server unless told; gone after the test."""
+    made: list[Bucket] = []
+
+    def make(name: str = "", url: str = "", **config: Any) -> Bucket:
+        here = Publisher(url) if url else publisher
+        made.append(Bucket(url or nats_server.url, name, here, **{"storage": "memory", **config}))
+        return made[-1]
+
+    yield make
+    for bucket in made:
+        if bucket.publisher is not publisher:
+            bucket.publisher.close()
+        elif bucket.name in publisher.api("STREAM.NAMES")["streams"]:
+            bucket.delete()
 
 
 @pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
-    with WireProxy(nats_server.url) as running:
-        yield running
+def bucket(make: Make) -> Bucket:
+    return make(storage="file")
 
 
 # -- pure --
@@ -204,12 +163,10 @@ class TestRows:
         [
             ([("content", "binary")], 'no column "name"'),
             ([("name", "string")], 'no column "content"'),
-            ([("name", "string"), ("contents", "binary")], 'no column "contents"; did you mean "content"'),
             ([("name", "int"), ("content", "binary")], 'column "name" is of type int, but must be string'),
             ([("name", "string"), ("content", "array<int>")], 'column "content" is of type array<int>'),
             ([("name", "string"), ("content", "binary"), ("size", "string")], 'column "size" is of type string'),
-            ([("name", "string"), ("content", "binary"), ("name", "string")], 'column "name" twice'),
-            ([("name", "string"), ("content", "binary"), ("length", "bigint")], 'no column "length"'),
+            ([("name", "string"), ("content", "binary"), ("length", "bigint")], "drop it, or make it part of content"),
         ],
     )
     def test_refuses_columns(self, fields: list[tuple[str, str]], said: str) -> None:
@@ -287,16 +244,17 @@ class TestRows:
 
 
 class TestReaders:
-    @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 40 * CHUNK])
-    def test_sizes(self, bucket: Bucket, size: int) -> None:
-        data = content("a", 1, size)
-        report = bucket.write(("a", data))
-        assert bucket.get("a") == data
-        meta = bucket.meta("a")
-        assert (meta["size"], meta["chunks"]) == (size, -(-size // CHUNK))
-        assert meta["digest"] == digest_text(hashlib.sha256(data).digest())
-        assert (report.rows, report.stored, report.size) == (1, 1, size)
-        assert report.streams[bucket.stream][1] == bucket.last(meta_subject(bucket.name, "a"))["seq"]
+    def test_sizes(self, bucket: Bucket) -> None:
+        sizes = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 40 * CHUNK]
+        objects = {f"a{size}": content("a", 1, size) for size in sizes}
+        report = bucket.write(*objects.items())
+        assert bucket.contents() == objects
+        for name, data in objects.items():
+            meta = bucket.meta(name)
+            assert (meta["size"], meta["chunks"]) == (len(data), -(-len(data) // CHUNK))
+            assert meta["digest"] == digest_text(hashlib.sha256(data).digest())
+        assert (report.rows, report.stored, report.size) == (len(sizes), len(sizes), sum(sizes))
+        assert report.streams[bucket.name][1] == bucket.last(name)["seq"]
         bucket.check()
 
     @pytest.mark.full
@@ -304,11 +262,11 @@ class TestReaders:
         data = content("large", 1, 100_000_001)
         rows = batch(name=["large"], content=[data])
         tracemalloc.start()
-        assert bucket.write_batch(rows).size == len(data)
+        assert bucket.sink().write([rows]).size == len(data)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 4 * MAX_BYTES_IN_FLIGHT
-        assert bucket.get("large") == data
+        assert bucket.contents()["large"] == data
         assert bucket.meta("large")["chunks"] == 763
         bucket.check()
 
@@ -324,7 +282,7 @@ class TestReaders:
             None,
             [],
         ]
-        bucket.write_batch(batch(name=["a", "b", "c"], content=[b"x"] * 3, headers=given))
+        bucket.sink().write([batch(name=["a", "b", "c"], content=[b"x"] * 3, headers=given)])
 
         async def read(store: Any) -> list[Any]:
             return [(await store.get_info(name)).headers for name in "abc"]
@@ -344,29 +302,26 @@ class TestReaders:
 
     def test_the_last_row_of_a_name_wins(self, bucket: Bucket) -> None:
         report = bucket.write(("a", "1"), ("b", "2"), ("a", content("a", 1, 3 * CHUNK)), ("a", "4"))
-        assert (report.stored, bucket.get("a"), bucket.get("b")) == (4, b"4", b"2")
+        assert (report.stored, bucket.contents()["a"], bucket.contents()["b"]) == (4, b"4", b"2")
         bucket.check()
 
-    @pytest.mark.parametrize("before", ["other client", "deleted", "link", "empty", "broken meta"])
-    def test_takes_the_place_of_what_was_there(self, bucket: Bucket, before: str) -> None:
+    def test_takes_the_place_of_what_was_there(self, bucket: Bucket) -> None:
         async def prepare(store: Any) -> None:
-            await store.put("a", b"" if before == "empty" else content("a", 1, 5 * CHUNK))
-            if before == "deleted":
-                await store.delete("a")
+            for name in ("other client", "deleted"):
+                await store.put(name, content(name, 1, 5 * CHUNK))
+            await store.put("empty", b"")
+            await store.delete("deleted")
 
         bucket.nats(prepare)
-        if before == "link":
-            body = {"name": "a", "bucket": bucket.name, "nuid": "", "options": {"link": {"bucket": "x", "name": "y"}}}
-            bucket.api(f"STREAM.PURGE.{bucket.stream}")
-            with Publisher(bucket.url) as publisher:
-                publisher.publish([Message(meta_subject(bucket.name, "a"), json.dumps(body).encode())])
-        if before == "broken meta":
-            bucket.api(f"STREAM.PURGE.{bucket.stream}")
-            with Publisher(bucket.url) as publisher:
-                publisher.publish([Message(meta_subject(bucket.name, "a"), b"{")])
-        bucket.write(("a", content("a", 2, 2 * CHUNK)))
-        assert bucket.get("a") == content("a", 2, 2 * CHUNK)
-        assert "link" not in json.dumps(bucket.meta("a"))
+        link = {"name": "link", "bucket": bucket.bucket, "nuid": "", "options": {"link": {"bucket": "x", "name": "y"}}}
+        for name, body in (("link", json.dumps(link).encode()), ("broken meta", b"{")):
+            bucket.send(Message(meta_subject(bucket.bucket, name), body))
+        objects = {
+            name: content(name, 2, 2 * CHUNK) for name in ("other client", "deleted", "empty", "link", "broken meta")
+        }
+        bucket.write(*objects.items())
+        assert bucket.contents() == objects
+        assert "link" not in bucket.meta("link").get("options", {})
         bucket.check()
 
     def test_what_others_put_and_delete_later(self, bucket: Bucket) -> None:
@@ -377,7 +332,7 @@ class TestReaders:
             await store.delete("b")
 
         bucket.nats(change)
-        assert (bucket.names(), bucket.get("a")) == (["a"], b"new")
+        assert bucket.contents() == {"a": b"new"}
         bucket.check()
 
     @pytest.mark.full
@@ -390,17 +345,17 @@ class TestReaders:
         done = threading.Event()
 
         def read(publisher: Publisher) -> None:
-            get = f"STREAM.MSG.GET.{bucket.stream}"
-            found = publisher.api(get, {"last_by_subj": meta_subject(bucket.name, "a")})["message"]
+            get = f"STREAM.MSG.GET.{bucket.name}"
+            found = publisher.api(get, {"last_by_subj": meta_subject(bucket.bucket, "a")})["message"]
             meta = json.loads(base64.b64decode(found["data"]))
             parts: list[bytes] = []
             at = 1
             for _ in range(meta["chunks"]):
                 try:
-                    chunk = publisher.api(get, {"seq": at, "next_by_subj": f"$O.{bucket.name}.C.{meta['nuid']}"})
+                    chunk = publisher.api(get, {"seq": at, "next_by_subj": f"$O.{bucket.bucket}.C.{meta['nuid']}"})
                 except Refused:
                     # Only what was replaced may lose its chunks.
-                    now = publisher.api(get, {"last_by_subj": meta_subject(bucket.name, "a")})["message"]
+                    now = publisher.api(get, {"last_by_subj": meta_subject(bucket.bucket, "a")})["message"]
                     assert now["seq"] > found["seq"]
                     return
                 at = chunk["message"]["seq"] + 1
@@ -429,9 +384,9 @@ class TestReaders:
 
 
 class TestRefusals:
-    def check_start(self, bucket: Bucket, **given: object) -> None:
-        options = SinkOptions.from_spark(bucket.options(**given), streaming=False)
-        check_object_bucket(lambda patience: connect(options.connection, patience=patience), options)
+    def check_start(self, bucket: Bucket, **given: Any) -> None:
+        sink = bucket.sink(**given)
+        check_object_bucket(sink.connect, sink.options)
 
     @pytest.mark.parametrize(
         ("config", "said"),
@@ -443,17 +398,14 @@ class TestRefusals:
             ({"subjects": [], "mirror": {"name": "KEPT"}}, "is a mirror, which nobody can write to"),
         ],
     )
-    def test_a_bucket_that_takes_nothing(
-        self, nats_server: NatsServer, publisher: Publisher, config: dict[str, Any], said: str
-    ) -> None:
-        sealed = config.pop("sealed", False)
-        made = Bucket(nats_server.url, storage="memory", **config)
+    def test_a_bucket_that_takes_nothing(self, make: Make, config: dict[str, Any], said: str) -> None:
+        sealed = config.get("sealed", False)
+        made = make(**({} if sealed else config))
         if sealed:
             made.update(sealed=True)
-        with pytest.raises(OptionError, match=f"option objectBucket: {made.name} {said}") as raised:
+        with pytest.raises(OptionError, match=f"option objectBucket: {made.bucket} {said}") as raised:
             self.check_start(made)
         assert raised.value.option == "objectBucket"
-        made.api(f"STREAM.DELETE.{made.stream}")
 
     def test_a_bucket_that_is_missing(self, bucket: Bucket) -> None:
         self.check_start(bucket)
@@ -486,7 +438,7 @@ class TestRefusals:
         ) as raised:
             bucket.write(("a", b"1"), ("b", b"2"), (name, data), ("d", b"4"))
         assert (raised.value.number, raised.value.stored) == (3, 2)
-        assert sorted(bucket.names()) == ["a", "b"]
+        assert bucket.contents() == {"a": b"1", "b": b"2"}
 
     def test_a_full_bucket(self, bucket: Bucket) -> None:
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
@@ -497,139 +449,124 @@ class TestRefusals:
             r"objects, also after 2 retries \(option maxRetries\); 1 object of it is stored already",
         ):
             bucket.write(("b", b"x"), ("a", content("a", 2, 4 * CHUNK)), maxRetries=2)
-        assert bucket.get("a") == content("a", 1, 3 * CHUNK)
+        assert bucket.contents()["a"] == content("a", 1, 3 * CHUNK)
         bucket.check()
         bucket.update(max_bytes=20 * CHUNK)
         bucket.write(("a", content("a", 2, 4 * CHUNK)))
-        assert bucket.get("a") == content("a", 2, 4 * CHUNK)
+        assert bucket.contents()["a"] == content("a", 2, 4 * CHUNK)
         bucket.check()
 
-    def test_a_stream_with_small_messages(self, nats_server: NatsServer, publisher: Publisher) -> None:
-        made = Bucket(nats_server.url, storage="memory", max_msg_size=1000)
+    def test_a_stream_with_small_messages(self, make: Make) -> None:
+        made = make(max_msg_size=1000)
         data = content("a", 1, 100_000)
         made.write(("a", data))
-        assert made.get("a") == data
+        assert made.contents()["a"] == data
         assert made.meta("a")["options"]["max_chunk_size"] < 1000
         long = batch(name=["b"], content=[b"x"], headers=[[("X", ["y" * 1000])]])
         with pytest.raises(RowRefused, match=r"object 'b' .*error 10054"):
-            made.write_batch(long)
+            made.sink().write([long])
         made.check()
         made.update(max_msg_size=30)
         with pytest.raises(RowRefused, match=r"takes messages of so few bytes .*max_msg_size 30\) that no chunk fits"):
             made.write(("c", b"x"))
-        made.api(f"STREAM.DELETE.{made.stream}")
 
-    def test_a_server_with_small_payloads(self, nats_server_factory: Callable[..., NatsServer]) -> None:
-        made = Bucket(nats_server_factory(max_payload=4096).url)
+    def test_a_server_with_small_payloads(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
+        made = make(url=nats_server_factory(max_payload=4096).url)
         data = content("a", 1, 100_000)
         made.write(("a", data))
-        assert (made.get("a"), made.meta("a")["chunks"]) == (data, 25)
+        assert (made.contents()["a"], made.meta("a")["chunks"]) == (data, 25)
         long = batch(name=["b"], content=[b"x"], headers=[[("X", ["y" * 4096])]])
         with pytest.raises(RowRefused, match=r"the server takes 4096 \(max_payload\)"):
-            made.write_batch(long)
+            made.sink().write([long])
         made.check()
 
-    @pytest.mark.parametrize(
-        ("user", "said"),
-        [
-            ("nochunks", r"\$O\.P\.C\.spark-jetstream-\w+"),
-            ("nometa", r"\$O\.P\.M\.YQ=="),
-            ("nopurge", r"\$JS\.API\.STREAM\.PURGE\.OBJ_P"),
-            ("noget", r"\$JS\.API\.STREAM\.MSG\.GET\.OBJ_P"),
-        ],
-    )
-    def test_a_missing_permission(self, nats_server_factory: Callable[..., NatsServer], user: str, said: str) -> None:
+    def test_missing_permissions(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
         denied = {
-            "nochunks": "$O.P.C.>",
-            "nometa": "$O.P.M.>",
-            "nopurge": "$JS.API.STREAM.PURGE.>",
-            "noget": "$JS.API.STREAM.MSG.GET.>",
-        }[user]
-        config = f"""accounts {{ A {{ jetstream: enabled, users: [
-            {{ user: ann, password: "{PASSWORD}" }}
-            {{ user: {user}, password: "{PASSWORD}", permissions: {{
-                publish: {{ allow: [">"], deny: ["{denied}"] }}, subscribe: ["_INBOX.>"] }} }} ] }} }}"""
+            "nochunks": ("$O.P.C.>", r"\$O\.P\.C\.spark-jetstream-\w+"),
+            "nometa": ("$O.P.M.>", r"\$O\.P\.M\.YQ=="),
+            "noget": ("$JS.API.STREAM.MSG.GET.>", r"\$JS\.API\.STREAM\.MSG\.GET\.OBJ_P"),
+            "nopurge": ("$JS.API.STREAM.PURGE.>", r"\$JS\.API\.STREAM\.PURGE\.OBJ_P"),
+        }
+        allowed = {user: {"allow": [">"], "deny": [subject]} for user, (subject, _) in denied.items()}
+        # Who may not see the stream can write to it all the same.
+        blind = {"blind": {"allow": ["$O.P.>", "$JS.API.STREAM.MSG.GET.OBJ_P", "$JS.API.STREAM.PURGE.OBJ_P"]}}
+        users = "\n".join(
+            f'{{ user: {user}, password: "{PASSWORD}", permissions: {{ publish: {json.dumps(publish)}, '
+            'subscribe: ["_INBOX.>"] } }'
+            for user, publish in {**allowed, **blind}.items()
+        )
+        ann = f'{{ user: ann, password: "{PASSWORD}" }}'
+        config = f"accounts {{ A {{ jetstream: enabled, users: [\n{ann}\n{users}\n] }} }}"
         url = nats_server_factory(config=config).url
-        made = Bucket(url.replace("nats://", f"nats://ann:{PASSWORD}@"), "P")
-        with pytest.raises(PermissionDenied, match=rf"the account may not publish to {said}; 0 objects") as raised:
-            made.write(("a", b"x"), servers=url, user=user, password=PASSWORD)
-        assert re.fullmatch(said, raised.value.subject or "")
-        if user != "nopurge":
-            made.check()
-
-    def test_without_permission_to_see_the_stream(self, nats_server_factory: Callable[..., NatsServer]) -> None:
-        allowed = ["$O.P.>", "$JS.API.STREAM.MSG.GET.OBJ_P", "$JS.API.STREAM.PURGE.OBJ_P"]
-        config = f"""accounts {{ A {{ jetstream: enabled, users: [
-            {{ user: ann, password: "{PASSWORD}" }}
-            {{ user: bob, password: "{PASSWORD}", permissions: {{
-                publish: {json.dumps(allowed)}, subscribe: ["_INBOX.>"] }} }} ] }} }}"""
-        url = nats_server_factory(config=config).url
-        made = Bucket(url.replace("nats://", f"nats://ann:{PASSWORD}@"), "P")
-        bob = {"servers": url, "user": "bob", "password": PASSWORD}
-        self.check_start(made, **bob)
-        made.write(("a", b"1"), ("a", b"2"), **bob)
-        assert made.get("a") == b"2"
+        made = make("P", url.replace("//", ANN))
+        for user, (_, said) in denied.items():
+            login = {"servers": url, "user": user, "password": PASSWORD}
+            with pytest.raises(PermissionDenied, match=rf"the account may not publish to {said}; 0 objects") as raised:
+                made.write(("a", b"x"), **login)
+            assert re.fullmatch(said, raised.value.subject or "")
+            if user != "nopurge":
+                made.check()
+        login = {"servers": url, "user": "blind", "password": PASSWORD}
+        self.check_start(made, **login)
+        made.write(("a", b"1"), ("a", b"2"), **login)
+        assert made.contents() == {"a": b"2"}
         made.check()
 
-    def test_no_bucket_that_is_another_stream(self, nats_server: NatsServer, publisher: Publisher) -> None:
+    def test_no_bucket_that_is_another_stream(self, make: Make, stream: Callable[..., Stream]) -> None:
         """Another stream has the subjects of the bucket: it must not take what is meant for the bucket."""
-        made = Bucket(nats_server.url, storage="memory", subjects=["$O.nothing.>"])
-        body = {"name": f"{made.stream}x", "subjects": [f"$O.{made.name}.>"], "storage": "memory"}
-        made.api(f"STREAM.CREATE.{made.stream}x", body)
+        made = make(subjects=["$O.nothing.>"])
+        other = stream(subjects=[f"$O.{made.bucket}.>"], storage="memory")
         with pytest.raises(RowRefused, match=r"\(error 10060\): the subjects of the bucket belong to another stream"):
             made.write(("a", b"x"))
-        assert made.api(f"STREAM.INFO.{made.stream}x")["state"]["messages"] == 0
-        for each in (made.stream, f"{made.stream}x"):
-            made.api(f"STREAM.DELETE.{each}")
+        assert other.state()["messages"] == 0
 
 
 # -- a wire that breaks --
 
 
+@contextmanager
+def standing_still(
+    bucket: Bucket, proxy: WireProxy, passing: int, *objects: tuple[str, Any], cut: bool = True, **given: Any
+) -> Iterator[None]:
+    """While this lasts a write has lost an answer, behind those that pass. Then it goes on, and stores everything."""
+    acks = Acks(proxy, passing)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(bucket.write, *objects, servers=proxy.url, **{"ackTimeout": "60s", **given})
+        assert acks.lost.wait(20)
+        yield
+        acks.end()
+        if cut:
+            proxy.cut()
+        assert writing.result(60).stored == len(objects)
+    assert bucket.contents() == dict(objects)
+    bucket.check()
+
+
 class TestWire:
-    def test_bounds_what_is_under_way(self, bucket: Bucket, proxy: WireProxy) -> None:
-        acks = Acks(proxy, 1)
-        size = 2 * MAX_BYTES_IN_FLIGHT
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(bucket.write, ("a", content("a", 1, size)), servers=proxy.url, ackTimeout="60s")
-            proxy.wait(lambda: proxy.dropped == MAX_BYTES_IN_FLIGHT // (CHUNK + 50))
+    @pytest.mark.parametrize(
+        ("size", "sent", "given"),
+        [
+            (2 * MAX_BYTES_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // (CHUNK + 50), {}),
+            (10 * CHUNK, 3, {"maxInFlight": 3}),
+        ],
+        ids=["bytes", "messages"],
+    )
+    def test_bounds_what_is_under_way(
+        self, bucket: Bucket, proxy: WireProxy, size: int, sent: int, given: dict[str, Any]
+    ) -> None:
+        with standing_still(bucket, proxy, 1, ("a", content("a", 1, size)), **given):
+            proxy.wait(lambda: proxy.dropped == sent)
+            assert proxy.client_bytes.count(b"HPUB $O.") == 1 + sent
             assert proxy.bytes_from_client < MAX_BYTES_IN_FLIGHT + 10_000
-            acks.end()
-            proxy.cut()
-            assert writing.result(60).stored == 1
-        assert bucket.get("a") == content("a", 1, size)
-        bucket.check()
 
-    def test_bounds_the_messages_under_way(self, bucket: Bucket, proxy: WireProxy) -> None:
-        acks = Acks(proxy, 1)
-        with ThreadPoolExecutor(1) as pool:
-            data = content("a", 1, 10 * CHUNK)
-            writing = pool.submit(bucket.write, ("a", data), servers=proxy.url, ackTimeout="60s", maxInFlight=3)
-            proxy.wait(lambda: proxy.dropped == 3)
-            assert proxy.client_bytes.count(b"HPUB $O.") == 4
-            acks.end()
-            proxy.cut()
-            assert writing.result(60).stored == 1
-        bucket.check()
-
-    @pytest.mark.parametrize("passing", [0, 1, 3, 5, 6])
+    @pytest.mark.parametrize("passing", [0, 3, 6], ids=["note", "chunk", "meta message"])
     @pytest.mark.parametrize("trouble", ["cut", "silence"])
     def test_an_answer_that_is_lost(self, bucket: Bucket, proxy: WireProxy, passing: int, trouble: str) -> None:
-        """The note's, one of five chunks', the meta message's; the object is there in the end, and nothing else."""
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
-        acks = Acks(proxy, passing)
-        timeout = "60s" if trouble == "cut" else "500ms"
-        with ThreadPoolExecutor(1) as pool:
-            data = content("a", 2, 5 * CHUNK)
-            writing = pool.submit(bucket.write, ("a", data), servers=proxy.url, ackTimeout=timeout)
-            assert acks.lost.wait(20)
-            acks.end()
-            if trouble == "cut":
-                proxy.cut()
-            assert writing.result(60).stored == 1
-        assert bucket.get("a") == data
+        cut, timeout = trouble == "cut", "60s" if trouble == "cut" else "500ms"
+        with standing_still(bucket, proxy, passing, ("a", content("a", 2, 5 * CHUNK)), cut=cut, ackTimeout=timeout):
+            pass
         assert bucket.meta("a")["chunks"] == 5
-        bucket.check()
 
     @pytest.mark.full
     def test_cuts_again_and_again(self, bucket: Bucket, proxy: WireProxy) -> None:
@@ -656,37 +593,26 @@ class TestWire:
 
     @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
     @pytest.mark.full
-    def test_a_server_that_is_started_again(self, nats_server_factory: Callable[..., NatsServer], kill: bool) -> None:
+    def test_a_server_that_is_started_again(
+        self, nats_server_factory: Callable[..., NatsServer], make: Make, kill: bool
+    ) -> None:
         server = nats_server_factory()
-        made = Bucket(server.url, storage="file")
-        with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
-            acks = Acks(proxy, 12)
-            objects = [(f"o{index}", content(f"o{index}", 1, 4 * CHUNK)) for index in range(6)]
-            writing = pool.submit(made.write, *objects, servers=proxy.url)
-            assert acks.lost.wait(20)
-            acks.end()
+        made = make(url=server.url, storage="file")
+        objects = [(f"o{index}", content(f"o{index}", 1, 4 * CHUNK)) for index in range(6)]
+        with WireProxy(server.url) as proxy, standing_still(made, proxy, 12, *objects, cut=False):
+            made.publisher.close()
             if kill:
                 server.kill()
                 server.start()
             else:
                 server.restart()
-            assert writing.result(60).stored == 6
-        assert made.contents() == dict(objects)
-        made.check()
+            made.reconnect()
 
     def test_a_stream_that_has_lost_its_chunks(self, bucket: Bucket, proxy: WireProxy) -> None:
         """A server that comes back without what it had not written to its disk; the meta message must not be alone."""
-        acks = Acks(proxy, 6)  # the note's, five chunks'
-        data = content("a", 1, 5 * CHUNK)
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(bucket.write, ("a", data), servers=proxy.url)
-            assert acks.lost.wait(20)
-            bucket.api(f"STREAM.PURGE.{bucket.stream}")
-            acks.end()
-            proxy.cut()
-            assert writing.result(60).stored == 1
-        assert bucket.get("a") == data
-        bucket.check()
+        # The note's and five chunks' answers pass.
+        with standing_still(bucket, proxy, 6, ("a", content("a", 1, 5 * CHUNK))):
+            bucket.purge()
 
     def test_a_refusal_of_what_may_be_stored_already(self, bucket: Bucket, proxy: WireProxy) -> None:
         """The meta message has no answer, and is not seen; sent again it is refused for a reason of another kind."""
@@ -716,9 +642,9 @@ class TestWire:
         data = content("a", 1, 5 * CHUNK)
         assert bucket.write(("a", data), servers=proxy.url, ackTimeout="500ms").stored == 1
         assert refused.is_set()
-        assert bucket.get("a") == data
+        assert bucket.contents()["a"] == data
         # It was stored by the first upload: the second message in the bucket is its first chunk.
-        assert bucket.last(meta_subject(bucket.name, "a"))["seq"] == 7
+        assert bucket.last("a")["seq"] == 7
         bucket.check()
 
     def test_a_meta_message_in_front_of_its_chunks(self, bucket: Bucket, proxy: WireProxy) -> None:
@@ -736,7 +662,7 @@ class TestWire:
         data = content("a", 1, 5 * CHUNK)
         assert bucket.write(("a", data), servers=proxy.url).stored == 1
         assert left < 0
-        assert bucket.get("a") == data
+        assert bucket.contents()["a"] == data
         bucket.check()
 
     def test_an_outage_that_is_too_long(self, bucket: Bucket, proxy: WireProxy) -> None:
@@ -756,7 +682,7 @@ class TestWire:
             ):
                 writing.result(30)
         acks.end()
-        assert bucket.names() == ["first"]
+        assert bucket.contents() == {"first": b"x"}
         # The next attempt removes what this one has left.
         with pytest.raises(AssertionError):
             bucket.check()
@@ -772,22 +698,20 @@ class TestWire:
         ):
             bucket.write(("a", content("a", 1, 2 * CHUNK)), servers=proxy.url, ackTimeout="300ms", maxRetries=1)
         proxy.drop(None)
-        assert bucket.get("a") == b"old"
+        assert bucket.contents()["a"] == b"old"
         bucket.write(("a", b"new"))
         bucket.check()
 
-    def test_a_bucket_that_is_removed_meanwhile(self, nats_server: NatsServer, publisher: Publisher) -> None:
-        made = Bucket(nats_server.url, storage="memory")
-
+    def test_a_bucket_that_is_removed_meanwhile(self, bucket: Bucket) -> None:
         def rows() -> Iterator[pa.RecordBatch]:
             yield batch(name=["a"], content=[b"x"])
-            made.api(f"STREAM.DELETE.{made.stream}")
+            bucket.delete()
             yield batch(name=["b"], content=[b"x"])
 
         with pytest.raises(
             StreamNotFound, match=r"^row 2 of .*there is no Object Store bucket .*; 1 object of it is stored"
         ):
-            object_job.write(made.options(), rows())
+            bucket.sink().write(rows())
 
 
 # -- several writers --
@@ -808,51 +732,23 @@ class TestTogether:
         with ThreadPoolExecutor(3) as pool:
             reports = list(pool.map(attempt, range(3)))
         assert [report.stored for report in reports] == [count] * 3
-        for index in range(3):
-            name = f"o{index}"
-            assert bucket.get(name) in [content(name, number, 6 * CHUNK) for number in range(3)]
+        for name, data in bucket.contents().items():
+            assert data in [content(name, number, 6 * CHUNK) for number in range(3)]
         bucket.check()
 
-    def test_an_attempt_that_another_has_overtaken(self, bucket: Bucket, proxy: WireProxy) -> None:
-        """It has all its chunks when the other stores the object, and takes them away; then it begins anew."""
-        acks = Acks(proxy, 5)  # the note's, four of five chunks'
-        late = content("a", 1, 5 * CHUNK)
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(bucket.write, ("a", late), servers=proxy.url, ackTimeout="60s")
-            assert acks.lost.wait(20)
-            bucket.write(("a", content("a", 2, 3 * CHUNK)))
-            assert bucket.get("a") == content("a", 2, 3 * CHUNK)
-            bucket.check()
-            acks.end()
-            proxy.cut()
-            assert writing.result(60).stored == 1
-        assert bucket.get("a") == late
-        bucket.check()
-
-    def test_what_another_client_puts_meanwhile(self, bucket: Bucket, proxy: WireProxy) -> None:
+    @pytest.mark.parametrize("client", ["another attempt", "nats-py"])
+    def test_another_stores_the_object_meanwhile(self, bucket: Bucket, proxy: WireProxy, client: str) -> None:
+        """The attempt has all its chunks then, and the other one may take them away; then it begins anew."""
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
-        stalled = threading.Event()
-        passed = threading.Event()
-
-        def hold(frame: bytes) -> bytes:
-            # The last chunk's answer: the meta message has not been sent.
-            if is_ack(frame):
-                hold.left -= 1  # type: ignore[attr-defined]
-                if hold.left == 0:  # type: ignore[attr-defined]
-                    stalled.set()
-                    assert passed.wait(20)
-            return frame
-
-        hold.left = 6  # type: ignore[attr-defined]
-        proxy.drop(hold)
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(bucket.write, ("a", content("a", 2, 5 * CHUNK)), servers=proxy.url)
-            assert stalled.wait(20)
-            bucket.nats(lambda store: store.put("a", content("a", 3, 2 * CHUNK)))
-            passed.set()
-            assert writing.result(60).stored == 1
-        assert bucket.get("a") == content("a", 2, 5 * CHUNK)
-        bucket.check()
+        # The note's answer and those of four of five chunks pass.
+        with standing_still(bucket, proxy, 5, ("a", content("a", 2, 5 * CHUNK))):
+            other = content("a", 3, 2 * CHUNK)
+            if client == "nats-py":
+                bucket.nats(lambda store: store.put("a", other))
+            else:
+                bucket.write(("a", other))
+                bucket.check()
+            assert bucket.contents() == {"a": other}
 
 
 # -- kills --
@@ -860,19 +756,6 @@ class TestTogether:
 
 @pytest.mark.full
 class TestKills:
-    def job(self, bucket: Bucket, **more: Any) -> str:
-        work = {"options": bucket.options(), **more}
-        done = subprocess.run(
-            [sys.executable, object_job.__file__, json.dumps(work)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     @pytest.mark.parametrize("before", ["nothing", "other"])
     def test_a_task_killed_at_every_step(self, bucket: Bucket, before: str) -> None:
         size, most = 2 * CHUNK + 1, 34
@@ -884,7 +767,7 @@ class TestKills:
                     await store.put(name, content(name, 1, size))
 
             bucket.nats(put)
-        moments = json.loads(self.job(bucket, names="n", size=size))
+        moments = json.loads(run_apart(object_job, options=bucket.options, names="n", size=size))
         # The note, three chunks and the meta message. What is asked: the object, limits, removal of note and chunks.
         sends = [f"{when} publish {number}" for number in range(1, 6) for when in ("before", "after", "received")]
         assert [each for each in moments if " publish " in each] == sends
@@ -906,11 +789,11 @@ class TestKills:
     def test_a_task_killed_again_and_again(self, bucket: Bucket) -> None:
         size = 40 * CHUNK
         bucket.nats(lambda store: store.put("a", content("a", 1, size)))
-        self.job(bucket, names="a", size=size, kills=12)
-        assert bucket.get("a") in [content("a", version, size) for version in range(1, 14)]
-        assert sum(bucket.subjects().values()) > 50
+        run_apart(object_job, options=bucket.options, names="a", size=size, kills=12)
+        assert bucket.contents()["a"] in [content("a", version, size) for version in range(1, 14)]
+        assert bucket.state()["messages"] > 50
         bucket.write(("a", b"new"))
-        assert bucket.get("a") == b"new"
+        assert bucket.contents()["a"] == b"new"
         bucket.check()
 
 
@@ -918,24 +801,26 @@ class TestKills:
 
 
 @pytest.mark.full
-def test_a_bucket_behind_a_leaf_node() -> None:
+def test_a_bucket_behind_a_leaf_node(make: Make) -> None:
     """Its subjects have no prefix of a domain, unlike those of the API (and of Key-Value buckets)."""
     with Linked() as linked:
-        made = Bucket(linked.hub.url, "far", storage="memory")
+        made = make("far", linked.hub.url)
         data = content("a", 1, 5 * CHUNK)
         report = made.write(("a", b"old"), ("a", data), servers=linked.leaf.url, domain="hub")
-        assert (report.stored, made.get("a")) == (2, data)
+        assert (report.stored, made.contents()["a"]) == (2, data)
         made.check()
         # Where both have such a bucket both store what is published; only the answers of the right one count.
-        twin = Bucket(linked.hub.url, "twin", storage="memory")
-        Bucket(linked.leaf.url, "twin", storage="memory")
+        twin = make("twin", linked.hub.url)
+        make("twin", linked.leaf.url)
         twin.write(("x", b"1"), ("y", b"2"))
         assert twin.write(("a", data), servers=linked.leaf.url, domain="hub").stored == 1
-        assert twin.get("a") == data
+        assert twin.contents()["a"] == data
 
 
 @pytest.mark.parametrize("imported", [True, False])
-def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServer], imported: bool) -> None:
+def test_a_bucket_of_another_account(
+    nats_server_factory: Callable[..., NatsServer], make: Make, imported: bool
+) -> None:
     """Option apiPrefix says where the API leads, and subjects are a matter of their own."""
     more = ', { service: { account: A, subject: "$O.P.>" } }' if imported else ""
     config = f"""accounts {{
@@ -944,12 +829,12 @@ def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServ
         B {{ jetstream: enabled, users: [ {{ user: bob, password: "{PASSWORD}" }} ], imports: [
             {{ service: {{ account: A, subject: "$JS.API.>" }}, to: "JSA.API.>" }} {more} ] }} }}"""
     url = nats_server_factory(config=config).url
-    made = Bucket(url.replace("nats://", f"nats://ann:{PASSWORD}@"), "P")
+    made = make("P", url.replace("//", ANN))
     made.write(("x", b"1"))
     bob = {"servers": url, "user": "bob", "password": PASSWORD}
     if not imported:
         # What is published goes to a bucket of the account's own.
-        Bucket(url.replace("nats://", f"nats://bob:{PASSWORD}@"), "P")
+        make("P", url.replace("//", f"//bob:{PASSWORD}@"))
         with pytest.raises(RowRefused, match=r"C\.spark-jetstream-\w+ is stored elsewhere than where option apiPrefix"):
             made.write(("a", b"2"), apiPrefix="JSA.API", **bob)
         assert made.contents() == {"x": b"1"}
@@ -969,60 +854,35 @@ class TestSpark:
             "repeat(cast(id as string), 20000) as content",
             "map('Row', cast(id as string)) as headers",
         )
-        frame.write.format("jetstream").options(**bucket.options()).mode("append").save()
+        frame.write.format("jetstream").options(**bucket.options).mode("append").save()
         assert bucket.contents() == {f"dir/{index}": str(index).encode() * 20000 for index in range(20)}
         assert bucket.meta("dir/7")["headers"] == {"Row": ["7"]}
         bucket.check()
-        report = rf"20 of 20 rows stored, 600,000 bytes of content, {bucket.stream} \d+ to \d+; 2 tasks, "
-        wait_until(lambda: re.search(report, spark_log.text) is not None, "the report")
+        spark_log.wait_for(rf"20 of 20 rows stored, 600,000 bytes of content, {bucket.name} \d+ to \d+; 2 tasks, ")
 
     @pytest.mark.full
-    def test_write_back(self, spark: SparkSession, bucket: Bucket) -> None:
+    def test_write_back(self, spark: SparkSession, bucket: Bucket, make: Make) -> None:
         rows = [("a", content("a", 1, 3 * CHUNK), [("A", ["1", "2"])]), ("b/c", b"", None)]
         names, contents, headers = (list(each) for each in zip(*rows, strict=True))
-        bucket.write_batch(batch(name=names, content=contents, headers=headers))
-        copy = Bucket(bucket.url, storage="memory")
-        frame = spark.read.format("jetstream").options(**bucket.options()).load()
-        frame.write.format("jetstream").options(**copy.options()).mode("append").save()
+        bucket.sink().write([batch(name=names, content=contents, headers=headers)])
+        copy = make()
+        frame = spark.read.format("jetstream").options(**bucket.options).load()
+        frame.write.format("jetstream").options(**copy.options).mode("append").save()
         assert copy.contents() == dict(zip(names, contents, strict=True))
         for name in names:
             of, its = copy.meta(name), bucket.meta(name)
             assert {of[each] == its[each] for each in ("name", "size", "chunks", "digest")} == {True}
-            assert (of.get("headers"), of["bucket"]) == (its.get("headers"), copy.name)
+            assert (of.get("headers"), of["bucket"]) == (its.get("headers"), copy.bucket)
         copy.check()
-        copy.api(f"STREAM.DELETE.{copy.stream}")
 
-    @pytest.mark.full
-    def test_stream(
-        self, spark: SparkSession, stream: Callable[..., Stream], bucket: Bucket, spark_log: SparkLog, tmp_path: Path
-    ) -> None:
-        s = stream()
-        s.send(*(Message(f"{s.subject}.o{number % 7}", str(number).encode()) for number in range(35)))
-        rows = (
-            spark.readStream.format("jetstream")
-            .options(servers=s.url, stream=s.name, maxMessagesPerTrigger=10)
-            .load()
-            .selectExpr("subject as name", "data as content", "headers")
-        )
-        writer = rows.writeStream.format("jetstream").options(**bucket.options())
-        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
-        assert bucket.contents() == {f"{s.subject}.o{number % 7}": str(number).encode() for number in range(28, 35)}
-        bucket.check()
-        report = rf"batch 3 of query \w+: 5 of 5 rows stored, 10 bytes of content, {bucket.stream} \d+ to \d+; 1 task, "
-        wait_until(lambda: re.search(report, spark_log.text) is not None, "the report")
 
-    @pytest.mark.full
-    def test_errors(self, spark: SparkSession, bucket: Bucket) -> None:
-        def said(sql: str, mode: str = "append", **given: object) -> str:
-            frame = spark.sql(sql)
-            with pytest.raises(Exception) as raised:  # noqa: PT011  # Spark's own class differs with where it fails
-                frame.write.format("jetstream").options(**bucket.options(**given)).mode(mode).save()
-            return str(raised.value)
-
-        good = "select 'a' as name, 'x' as content"
-        assert "there is no Object Store bucket nowhere (option objectBucket)" in said(good, objectBucket="nowhere")
-        assert 'the sink knows no column "data"' in said("select 'a' as name, 'x' as data")
-        assert 'mode "overwrite" is not possible: a bucket is only ever added to' in said(good, "overwrite")
-        assert "object 'a' of bucket" in said("select 'a' as name, cast(null as string) as content")
-        assert "option subject has no meaning with objectBucket" in said(good, subject="x")
+def test_micro_batches(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for number in range(3):
+        names = [f"o{row % 7}" for row in range(10 * number, 10 * number + 10)]
+        frame = batch(name=names, content=[str(row).encode() for row in range(10 * number, 10 * number + 10)])
+        store(writer_of("s", bucket.options, frame.schema), [frame], number)
+    assert bucket.contents() == {f"o{row % 7}": str(row).encode() for row in range(23, 30)}
+    bucket.check()
+    report = rf"batch 2 of query \w+: 10 of 10 rows stored, 20 bytes of content, {bucket.name} \d+ to \d+; 1 task, "
+    assert re.search(report, caplog.text)

@@ -20,7 +20,7 @@ from spark_jetstream.sink.encode import encode, own_lines
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import RefusedRow
-from tests.support.sink_rows import batch_of, read, rows
+from tests.support.sinking import batch, read, read_rows
 
 INBOX = "_INBOX.abcdef.7"
 
@@ -119,7 +119,7 @@ def letters_of(
 
 
 def test_a_dead_letter_has_the_row_and_what_happened() -> None:
-    some = rows(
+    some = read_rows(
         data=[b"0", b"payload"],
         subject=["a", "orders.größe"],
         headers=[None, [("A", ["1", "2"]), ("B", ["x: y"])]],
@@ -139,7 +139,7 @@ def test_a_dead_letter_has_the_row_and_what_happened() -> None:
 
 
 def test_what_an_earlier_dead_letter_said_is_not_said_again() -> None:
-    some = rows(data=[b"x"], subject=["a"], headers=[[("Dead-Letter-Reason", ["old"]), ("A", ["1"])]])
+    some = read_rows(data=[b"x"], subject=["a"], headers=[[("Dead-Letter-Reason", ["old"]), ("A", ["1"])]])
     [headers], _, _ = letters_of([RefusedRow(some, 0, None, "new", 0)])
     assert headers["Dead-Letter-Reason"] == ["new"]
     assert headers["A"] == ["1"]
@@ -150,7 +150,7 @@ def test_what_an_earlier_dead_letter_said_is_not_said_again() -> None:
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_ids: bool) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    some = rows(data=[payload], subject=["a"], headers=[[("A", ["x" * header])]])
+    some = read_rows(data=[payload], subject=["a"], headers=[[("A", ["x" * header])]])
     [headers], [data], _ = letters_of([RefusedRow(some, 0, b"an-id", "too large", 0)], 8_192, with_ids=with_ids)
     assert payload.startswith(data)
     assert headers.get("Dead-Letter-Size") == ([str(size)] if len(data) < size else None)
@@ -163,14 +163,14 @@ def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_
 
 
 def test_headers_that_are_too_large_for_a_server_do_not_stop_the_letter() -> None:
-    some = rows(data=[b"x"], subject=["a"], headers=[[("A", ["x" * 65_500])]])
+    some = read_rows(data=[b"x"], subject=["a"], headers=[[("A", ["x" * 65_500])]])
     [headers], [data], _ = letters_of([RefusedRow(some, 0, b"i", "header size exceeds maximum allowed of 64k", 10097)])
     assert "A" not in headers
     assert data == b"x"
 
 
 def test_long_words_are_cut_between_characters() -> None:
-    some = rows(data=[b"x"], subject=["ü" * 30_000])
+    some = read_rows(data=[b"x"], subject=["ü" * 30_000])
     [headers], [data], _ = letters_of([RefusedRow(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)
     assert headers["Dead-Letter-Subject"] == ["ü" * 512]
     assert headers["Dead-Letter-Reason"] == ["x" + "ß" * 511]
@@ -193,7 +193,7 @@ BAD_ROWS: dict[str, list[Any]] = {
 
 
 def test_rows_that_could_not_even_be_sent_make_clean_letters() -> None:
-    some = rows(**BAD_ROWS)
+    some = read_rows(**BAD_ROWS)
     assert sorted(some.faults) == list(range(6))
     refused = [RefusedRow(some, index, None, why, 0) for index, why in sorted(some.faults.items())]
     headers, data, ids = letters_of(refused)
@@ -214,15 +214,15 @@ def test_rows_that_could_not_even_be_sent_make_clean_letters() -> None:
 
 
 def test_a_row_sent_again_by_another_portion_has_the_same_letter() -> None:
-    batch = batch_of(**BAD_ROWS)
-    whole = read(batch)
-    apart = [read(batch.slice(index, 1), first=index + 1) for index in range(6)]
+    table = batch(**BAD_ROWS)
+    whole = read(table)
+    apart = [read(table.slice(index, 1), first=index + 1) for index in range(6)]
     together = letters_of([RefusedRow(whole, index, None, "x", 0) for index in range(6)])
     assert letters_of([RefusedRow(each, 0, None, "x", 0) for each in apart]) == together
 
 
 def test_an_id_of_any_length_will_do() -> None:
-    some = rows(data=[b"x"], subject=["a"], msg_id=["i" * 66_000])
+    some = read_rows(data=[b"x"], subject=["a"], msg_id=["i" * 66_000])
     [headers], _, [letter_id] = letters_of([RefusedRow(some, 0, b"i" * 66_000, "header size exceeds ...", 10097)])
     assert headers["Dead-Letter-Error-Code"] == ["10097"]
     assert letter_id is not None
@@ -230,7 +230,7 @@ def test_an_id_of_any_length_will_do() -> None:
 
 
 def test_without_ids_a_letter_has_none() -> None:
-    some = rows(data=[b"x"], subject=["a"], msg_id=["i"])
+    some = read_rows(data=[b"x"], subject=["a"], msg_id=["i"])
     letters, ids = dead_letters([RefusedRow(some, 0, b"i", "no", 0)], "dead", 1 << 20, None)
     assert ids is None
     assert isinstance(letters.data, pa.BinaryArray)

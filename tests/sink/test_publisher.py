@@ -17,9 +17,11 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink.ledger import bucket_config
+from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.acks import answer, is_answer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import create, wait_until
@@ -42,29 +44,13 @@ def ledger(publisher: Publisher) -> None:
 
 
 @pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
-    with WireProxy(nats_server.url) as running:
-        yield running
-
-
-@pytest.fixture
 def target(stream: Callable[..., Stream]) -> Stream:
     return stream(storage="memory")
 
 
-def is_answer(frame: bytes) -> bool:
-    """Whether a frame answers a published row: it comes to `<inbox>.<number>`."""
-    words = frame.partition(b"\r\n")[0].split(b" ")
-    return words[0] in (b"MSG", b"HMSG") and words[1].rpartition(b".")[2].isdigit()
-
-
-def answer(frame: bytes, body: bytes, head: bytes = b"") -> bytes:
-    """The frame with another payload and header block."""
-    words = frame.partition(b"\r\n")[0].split(b" ")
-    if head:
-        size = b"%d %d" % (len(head), len(head) + len(body))
-        return b"HMSG %s %s %s\r\n%s%s\r\n" % (words[1], words[2], size, head, body)
-    return b"MSG %s %s %d\r\n%s\r\n" % (words[1], words[2], len(body), body)
+def mute(frame: bytes) -> bytes:
+    """Loses every answer."""
+    return b"" if is_answer(frame) else frame
 
 
 def error(err_code: int, code: int = 503, description: str = "said no") -> bytes:
@@ -102,13 +88,13 @@ class Window:
 
 
 class TestWindow:
-    @pytest.mark.parametrize("max_in_flight", [1, 2, 3, 10, 64])
+    @pytest.mark.parametrize("max_in_flight", [1, 3, 64])
     def test_bounds_the_rows_under_way(self, proxy: WireProxy, target: Stream, max_in_flight: int) -> None:
         window = Window(proxy, target.subject)
-        report = Sink(proxy.url, maxInFlight=max_in_flight).write([rows(f"{target.subject}.a", 0, 300)])
-        assert (report.rows, report.stored, window.answers) == (300, 300, 300)
+        report = Sink(proxy.url, maxInFlight=max_in_flight).write([rows(f"{target.subject}.a", 0, 150)])
+        assert (report.rows, report.stored, window.answers) == (150, 150, 150)
         assert max_in_flight / 2 <= window.most <= max_in_flight
-        assert numbers(target.url, target.name) == list(range(300))
+        assert numbers(target.url, target.name) == list(range(150))
 
     def test_bounds_dead_letters_too(self, proxy: WireProxy, stream: Callable[..., Stream]) -> None:
         small, dead = stream(storage="memory", max_msg_size=100), stream(storage="memory")
@@ -122,9 +108,9 @@ class TestWindow:
     def test_bounds_the_bytes_under_way(self, proxy: WireProxy, target: Stream) -> None:
         sink = Sink(proxy.url, ackTimeout="60s")
         # With a message id, so that what is sent again after the cut counts once.
-        proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+        proxy.drop(mute)
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(sink.write, [rows(f"{target.subject}.a", 0, 60, 1_000_000)])
+            writing = pool.submit(sink.write, [rows(f"{target.subject}.a", 0, 40, 1_000_000)])
             proxy.wait(lambda: proxy.bytes_from_client > MAX_BYTES_IN_FLIGHT - 4_200_000, 30)
             proxy.wait(lambda: proxy.dropped == 32, 30)
             assert proxy.bytes_from_client < MAX_BYTES_IN_FLIGHT
@@ -132,8 +118,8 @@ class TestWindow:
             proxy.cut()
             proxy.drop(None)
             report = writing.result(60)
-        assert (report.stored, report.duplicates) == (60, 32)
-        assert numbers(target.url, target.name) == list(range(60))
+        assert (report.stored, report.duplicates) == (40, 32)
+        assert numbers(target.url, target.name) == list(range(40))
 
     def test_holds_rows_back_while_answers_are_late(self, proxy: WireProxy, target: Stream) -> None:
         held: list[bytes] = []
@@ -150,7 +136,7 @@ class TestWindow:
             return out
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for first in range(0, 1000, 10):
+            for first in range(0, 300, 10):
                 taken.append(first)
                 yield rows(f"{target.subject}.a", first, 10)
 
@@ -162,8 +148,8 @@ class TestWindow:
             wait_until(lambda: len(taken) == 3, "the window is full")
             hold = False
             report = writing.result(60)
-        assert report.stored == 1000
-        assert numbers(target.url, target.name) == list(range(1000))
+        assert report.stored == 300
+        assert numbers(target.url, target.name) == list(range(300))
 
 
 class TestCut:
@@ -172,19 +158,19 @@ class TestCut:
         cuts: list[threading.Event] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for index in range(40):
+            for index in range(15):
                 if index % 5 == 1:
                     cuts.append(proxy.cut_after(100 + 37 * index))
                 yield rows(lambda number: f"{target.subject}.{number % 7}", 500 * index, 500)
 
         report = Sink(proxy.url, delivery=delivery, maxInFlight=1000).write(batches())
-        assert [cut.is_set() for cut in cuts[:-1]] == [True] * 7
+        assert [cut.is_set() for cut in cuts[:-1]] == [True] * 2
         found = numbers(target.url, target.name)
-        assert (report.rows, report.stored, report.dead_letters) == (20_000, 20_000, 0)
-        assert set(found) == set(range(20_000))
+        assert (report.rows, report.stored, report.dead_letters) == (7500, 7500, 0)
+        assert set(found) == set(range(7500))
         assert report.streams == {target.name: (1, len(found))}
         if delivery in IDS:
-            assert len(found) == 20_000
+            assert len(found) == 7500
 
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_before_the_first_answer(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
@@ -192,7 +178,7 @@ class TestCut:
 
         def batches() -> Iterator[pa.RecordBatch]:
             # All rows are stored, and no answer gets through.
-            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            proxy.drop(mute)
             yield rows(f"{target.subject}.a", 0, 100)
             proxy.wait(lambda: proxy.dropped == 100)
             proxy.cut()
@@ -208,21 +194,28 @@ class TestCut:
         else:
             assert sorted(found) == sorted([*range(100), *range(200)])
 
-    @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
-    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
-    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("delivery", "kill"),
+        [
+            pytest.param("at-least-once", True, marks=pytest.mark.full),
+            pytest.param("deduplicated", False, marks=pytest.mark.full),
+            ("exactly-once", True),
+        ],
+    )
     def test_of_the_server_itself(
         self, nats_server_factory: Callable[..., NatsServer], delivery: str, kill: bool
     ) -> None:
         server = nats_server_factory()
         create(server.url, "S", storage="file")
+        sink = Sink(server.url, delivery=delivery)
+        check_start(sink.connect, sink.options)
         go = threading.Event()
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for index in range(60):
-                if index == 20:
+            for index in range(30):
+                if index == 15:
                     go.set()
-                yield rows("S.a", 500 * index, 500)
+                yield rows("S.a", 200 * index, 200)
 
         def restart() -> None:
             assert go.wait(30)
@@ -234,20 +227,22 @@ class TestCut:
 
         with ThreadPoolExecutor(1) as pool:
             restarting = pool.submit(restart)
-            report = Sink(server.url, delivery=delivery).write(batches())
+            report = sink.write(batches())
             restarting.result(60)
         found = numbers(server.url, "S")
-        assert report.stored == 30_000
-        assert set(found) == set(range(30_000))
-        if delivery == "deduplicated":
-            assert len(found) == 30_000
+        assert report.stored == 6000
+        assert set(found) == set(range(6000))
+        if delivery in IDS:
+            assert len(found) == 6000
 
-    @pytest.mark.parametrize("delivery", LEVELS)
+    @pytest.mark.parametrize(
+        "delivery", ["at-least-once", "deduplicated", pytest.param("exactly-once", marks=pytest.mark.full)]
+    )
     def test_for_too_long(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(f"{target.subject}.a", 0, 1000)
             target.wait_for(1000)
-            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            proxy.drop(mute)
             yield rows(f"{target.subject}.a", 1000, 1000)
             proxy.refuse()
             proxy.cut()
@@ -279,15 +274,15 @@ class TestCut:
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(f"{target.subject}.a", 0, 10)
             target.wait_for(10)
-            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            proxy.drop(mute)
             threads.append(pool.submit(cutting))
             yield rows(f"{target.subject}.a", 10, 10, 5000)
 
         threads: list[Future[None]] = []
         with ThreadPoolExecutor(1) as pool:
             try:
-                with pytest.raises(OutageError, match="no answer for 2 s") as raised:
-                    Sink(proxy.url, retryTimeout="2s").write(batches())
+                with pytest.raises(OutageError, match="no answer for 1 s") as raised:
+                    Sink(proxy.url, retryTimeout="1s").write(batches())
             finally:
                 ended.set()
                 close_all()
@@ -304,7 +299,7 @@ class TestCut:
             def batches() -> Iterator[pa.RecordBatch]:
                 yield rows("S.a", 0, 10)
                 wait_until(lambda: numbers(server.url, "S") == list(range(10)), "stored")
-                wire.drop(lambda frame: b"" if is_answer(frame) else frame)
+                wire.drop(mute)
                 yield rows("S.a", 10, 10, 5000)
                 wait_until(lambda: numbers(server.url, "S") == list(range(20)), "stored")
                 server.config = "max_payload: 1000"
@@ -318,7 +313,7 @@ class TestCut:
         """A connection that this process has closed does not come back: nothing is waited for."""
 
         def batches() -> Iterator[pa.RecordBatch]:
-            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            proxy.drop(mute)
             yield rows(f"{target.subject}.a", 0, 10)
             target.wait_for(10)
             close_all()
@@ -331,32 +326,21 @@ class TestCut:
         """Spark may take its time for the next batch, longer than an outage may last."""
 
         def batches() -> Iterator[pa.RecordBatch]:
-            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            proxy.drop(mute)
             yield rows(f"{target.subject}.a", 0, 10)
             proxy.wait(lambda: proxy.dropped == 10)
             proxy.cut()
             proxy.drop(None)
-            too_long = Deadline(1.0)
+            too_long = Deadline(0.5)
             wait_until(lambda: too_long.expired, "longer than retryTimeout")
             yield rows(f"{target.subject}.a", 10, 10)
 
-        report = Sink(proxy.url, retryTimeout="1s", connectTimeout="5s").write(batches())
+        report = Sink(proxy.url, retryTimeout="500ms", connectTimeout="5s").write(batches())
         assert report.stored == 20
         assert numbers(target.url, target.name) == list(range(20))
 
 
 class TestSilence:
-    def test_fails_after_the_last_retry(self, nats_server: NatsServer, target: Stream) -> None:
-        target.update(no_ack=True)
-        with pytest.raises(RowRefused) as raised:
-            Sink(nats_server.url, ackTimeout="100ms", maxRetries=2).write([rows(f"{target.subject}.a", 0, 10)])
-        assert re.match(
-            rf"row 1 of partition 0 cannot be stored at subject '{target.subject}\.a': no acknowledgement within 0.1 s "
-            r"\(option ackTimeout\), also after 2 retries \(option maxRetries\): a stream with no_ack gives none",
-            str(raised.value),
-        )
-        assert (raised.value.number, raised.value.stored, counted(raised.value)) == (1, 0, 0)
-
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_of_some_answers_is_made_good(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 5)
@@ -406,20 +390,10 @@ class TestSilence:
 
 
 class TestNobodyListens:
-    @pytest.mark.parametrize("delivery", LEVELS)
-    def test_fails_with_the_count_of_what_is_stored(
-        self, nats_server: NatsServer, target: Stream, delivery: str
-    ) -> None:
-        subjects = [f"{target.subject}.a"] * 5 + ["nowhere.a"] + [f"{target.subject}.a"] * 5
-        with pytest.raises(RowRefused, match=r"'nowhere\.a': no stream captures this subject") as raised:
-            Sink(nats_server.url, delivery=delivery).write([rows(lambda number: subjects[number], 0, 11)])
-        assert raised.value.number == 6
-        assert raised.value.stored == counted(raised.value) == target.state()["messages"]
-
     def test_dead_letters_for_those_rows_alone(self, nats_server: NatsServer, target: Stream) -> None:
         dead = f"{target.subject}.dead"
         for delivery in LEVELS:
-            sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=dead)
+            sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=dead, maxRetries=1)
             at = lambda number: "nowhere.a" if number % 10 == 3 else f"{target.subject}.a"  # noqa: E731
             report = sink.write([rows(at, 0, 100)], task=WriteTask(delivery, 1, 0))
             assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
@@ -566,7 +540,7 @@ class TestRefusals:
             yield rows(f"{target.subject}.a", 1000, 1000)
 
         with pytest.raises(RowRefused, match="no stream captures this subject") as raised:
-            Sink(nats_server.url, stream=target.name).write(batches())
+            Sink(nats_server.url, stream=target.name, maxRetries=1).write(batches())
         assert counted(raised.value) == 1000
         assert raised.value.number == 1001
 
@@ -604,7 +578,7 @@ class TestExpectedSequence:
         )
 
         def batches() -> Iterator[pa.RecordBatch]:
-            proxy.drop(lambda frame: b"" if is_answer(frame) else frame)
+            proxy.drop(mute)
             yield chain
             proxy.wait(lambda: proxy.dropped == 20)
             proxy.drop(None)
@@ -628,7 +602,7 @@ class TestExpectedSequence:
             proxy.drop_frames(b"wrong last sequence")
         sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms")
         with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)") as raised:
-            sink.write([row], names=EXPECTED)
+            sink.write([row])
         assert (raised.value.err_code, counted(raised.value)) == (10071, 0)
         assert target.state()["messages"] == 1
 
@@ -638,22 +612,18 @@ class TestDeadLetters:
     def test_thousands_at_once(self, nats_server: NatsServer, stream: Callable[..., Stream], delivery: str) -> None:
         small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
         sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row", stream=small.name)
-        data = [payload(number, 400 if number % 2 else 10) for number in range(8000)]
-        batches = [batch(data=data, subject=[f"{small.subject}.a"] * 8000)]
+        data = [payload(number, 400 if number % 2 else 10) for number in range(2000)]
+        batches = [batch(data=data, subject=[f"{small.subject}.a"] * 2000)]
         report = sink.write(batches)
-        assert (report.rows, report.stored, report.dead_letters) == (8000, 4000, 4000)
-        assert report.streams == {small.name: (1, 4000)}
-        assert numbers(small.url, small.name) == list(range(0, 8000, 2))
-        assert sorted(numbers(dead.url, dead.name)) == list(range(1, 8000, 2))
+        assert (report.rows, report.stored, report.dead_letters) == (2000, 1000, 1000)
+        assert report.streams == {small.name: (1, 1000)}
+        assert numbers(small.url, small.name) == list(range(0, 2000, 2))
+        assert sorted(numbers(dead.url, dead.name)) == list(range(1, 2000, 2))
         # Written again, the letters of the other levels are the same.
-        assert sink.write(batches).dead_letters == 4000
-        assert len(stored(dead.url, dead.name)) == (8000 if delivery == "at-least-once" else 4000)
+        assert sink.write(batches).dead_letters == 1000
+        assert len(stored(dead.url, dead.name)) == (2000 if delivery == "at-least-once" else 1000)
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("delivery", LEVELS)
-    def test_that_nobody_takes_any_more(
-        self, nats_server: NatsServer, stream: Callable[..., Stream], delivery: str
-    ) -> None:
+    def test_that_nobody_takes_any_more(self, nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
         small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -663,18 +633,10 @@ class TestDeadLetters:
             dead.delete()
             yield rows(f"{small.subject}.a", 20, 10, 400)
 
-        sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row", maxInFlight=10)
+        sink = Sink(nats_server.url, deadLetterSubject=f"{dead.subject}.row", maxInFlight=10, maxRetries=1)
         with pytest.raises(RowRefused, match=rf"'{dead.subject}\.row': no stream captures this subject") as raised:
             sink.write(batches())
         assert counted(raised.value) == 10 == small.state()["messages"]
-
-    def test_of_rows_that_are_never_sent(self, nats_server: NatsServer, target: Stream) -> None:
-        sink = Sink(nats_server.url, deadLetterSubject=f"{target.subject}.dead")
-        subjects = [f"{target.subject}.a", "no good", None, f"{target.subject}.b"]
-        data = [payload(0), payload(1), payload(2), payload(3, 1_100_000)]
-        report = sink.write([batch(data=data, subject=subjects)])
-        assert (report.rows, report.stored, report.dead_letters) == (4, 1, 3)
-        assert sorted(numbers(target.url, target.name)) == [0, 1, 2, 3]
 
 
 class TestReport:
@@ -712,16 +674,16 @@ class TestSharing:
         def attempt(partition: int) -> int:
             def batches() -> Iterator[pa.RecordBatch]:
                 together.wait(30)
-                for index in range(20):
-                    if index == 10:
+                for index in range(10):
+                    if index == 5:
                         proxy.cut_after(1000)
                     yield rows(f"{target.subject}.{partition}", 100_000 * partition + 500 * index, 500)
 
             return sink.write(batches(), task=WriteTask("q", 1, partition)).stored
 
         with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(attempt, (1, 2))) == [10_000, 10_000]
-        wanted = [*range(100_000, 110_000), *range(200_000, 210_000)]
+            assert list(pool.map(attempt, (1, 2))) == [5000, 5000]
+        wanted = [*range(100_000, 105_000), *range(200_000, 205_000)]
         assert sorted(numbers(target.url, target.name)) == wanted
 
     def test_no_inbox_is_left(self, nats_server_factory: Callable[..., NatsServer]) -> None:
@@ -772,25 +734,3 @@ class TestCluster:
         assert set(found) == set(range(4000))
         if delivery == "deduplicated":
             assert len(found) == 4000
-
-    def test_a_leader_that_is_killed(self, nats_cluster: NatsCluster) -> None:
-        create(nats_cluster.url, "KILLED", num_replicas=3, storage="file")
-        crashed: list[int] = []
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for index in range(20):
-                if index == 5:
-                    crashed.append(nats_cluster.leader_of("KILLED"))
-                    nats_cluster.kill(crashed[0])
-                yield rows("KILLED.a", 200 * index, 200)
-
-        try:
-            report = Sink(nats_cluster.url, ackTimeout="1s", retryTimeout="60s", maxRetries=30).write(batches())
-        finally:
-            for index in crashed:
-                nats_cluster.restart(index)
-        assert report.stored == 4000
-        found = numbers(nats_cluster.url, "KILLED")
-        with Publisher(nats_cluster.urls[0]) as admin:
-            admin.api("STREAM.DELETE.KILLED")
-        assert sorted(found) == list(range(4000))

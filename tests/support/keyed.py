@@ -1,37 +1,19 @@
-"""Buckets of a test's own, tasks that write to them, and what nats-py's Key-Value client reads there."""
+"""Buckets of a test's own, rows for them, and what nats-py's Key-Value client reads there."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 from nats.js.client import JetStreamContext
 from nats.js.errors import NoKeysError
 
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
-from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink.kv import BucketColumns
-from spark_jetstream.sink.kv_task import write_bucket
-from spark_jetstream.sink.preflight import check_bucket
-from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.task import WriteTask
 from tests.support.client import ask
-from tests.support.reading import QUICK
+from tests.support.sinking import batch
 from tests.support.streams import Stream
 
-KINDS = {
-    "key": ("string", pa.string()),
-    "value": ("binary", pa.binary()),
-    "operation": ("string", pa.string()),
-    "expected_revision": ("bigint", pa.int64()),
-    "ttl": ("string", pa.string()),
-    "bucket": ("string", pa.string()),
-    "revision": ("bigint", pa.int64()),
-    "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
-}
 #: What the clients give a bucket.
 CONFIG: dict[str, Any] = {
     "max_msgs_per_subject": 64,
@@ -41,8 +23,6 @@ CONFIG: dict[str, Any] = {
     "allow_direct": True,
     "storage": "memory",
 }
-TASK = WriteTask("q", 1, 0)
-
 _names = itertools.count(1)
 
 Entry = tuple[str, bytes, str]
@@ -58,32 +38,6 @@ def make_bucket(stream: Callable[..., Stream], name: str = "", **config: Any) ->
 def name_of(bucket: Stream) -> str:
     """The name of the bucket, from its stream."""
     return bucket.name.removeprefix("KV_")
-
-
-class KeyedSink:
-    """A sink for a bucket with these options; each `write` is one attempt of one task, in a process that stays."""
-
-    def __init__(self, url: str, bucket: Stream | str, **given: object) -> None:
-        texts = {name: str(value) for name, value in given.items()}
-        name = bucket if isinstance(bucket, str) else name_of(bucket)
-        self.options = SinkOptions.from_spark({**QUICK, "servers": url, "bucket": name, **texts}, streaming=True)
-
-    def connect(self, patience: float) -> Connection:
-        """The connection of this process with these options."""
-        return connect(self.options.connection, patience=patience)
-
-    def write(self, batches: Iterable[pa.RecordBatch], task: WriteTask = TASK) -> TaskReport:
-        """What one attempt of the task reports; all batches have the columns of the first."""
-        remaining = iter(batches)
-        first = next(remaining)
-        columns = BucketColumns.check([(name, KINDS[name][0]) for name in first.schema.names])
-        bucket = check_bucket(self.connect, self.options)
-        return write_bucket(itertools.chain([first], remaining), self.connect, self.options, columns, bucket, task)
-
-
-def batch(**columns: list[Any]) -> pa.RecordBatch:
-    """A record batch of a bucket's columns."""
-    return pa.record_batch({name: pa.array(values, KINDS[name][1]) for name, values in columns.items()})
 
 
 def puts(*pairs: tuple[str, bytes | None]) -> pa.RecordBatch:

@@ -10,9 +10,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_jetstream.permissions import needed
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
-from tests.support import keyed, object_job
+from tests.support import keyed
 from tests.support.permissions import INBOX, Account, Work
 from tests.support.reading import wait_until
+from tests.support.sinking import Sink, batch
 
 MESSAGES = 12
 need = partial(needed, inbox_prefix=INBOX)
@@ -159,8 +160,8 @@ def kv_keys(account: Account) -> None:
 
 def bucket_objects(account: Account) -> None:
     account.make("OBJ_b", subjects=["$O.b.C.>", "$O.b.M.>"], allow_rollup_hdrs=True, allow_direct=True)
-    admin = {"servers": account.admin, "objectBucket": "b"}
-    object_job.write(admin, [object_job.batch(name=["one", "two"], content=[b"1" * 300_000, b"2"])])
+    admin = Sink(account.admin, objectBucket="b")
+    admin.write([batch(name=["one", "two"], content=[b"1" * 300_000, b"2"])])
 
 
 def read_objects(account: Account, **given: Any) -> None:

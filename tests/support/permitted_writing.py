@@ -12,10 +12,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import OptionError, RowRefused
-from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.preflight import check_bucket, check_object_bucket, check_start
 from spark_jetstream.sink.task import WriteTask
-from tests.support import keyed, object_job
+from tests.support import keyed
 from tests.support.permissions import Account
 from tests.support.permitted_reading import bucket_kv, made, state
 from tests.support.reading import wait_until
@@ -108,9 +107,8 @@ def seal(account: Account, stream: str) -> None:
     account.ask(f"STREAM.UPDATE.{stream}", {**found["config"], "sealed": True, "deny_delete": True})
 
 
-def kv_sink(account: Account, **given: Any) -> keyed.KeyedSink:
-    where = account.where
-    return keyed.KeyedSink(where.pop("url"), "b", **{**where, **given})
+def kv_sink(account: Account, **given: Any) -> Sink:
+    return sink(account, bucket="b", **given)
 
 
 def kv_store(account: Account) -> None:
@@ -120,8 +118,8 @@ def kv_store(account: Account) -> None:
 
 def kv_create(account: Account) -> None:
     """A key that was deleted is made again."""
-    kv_sink(account).write([keyed.batch(key=["d"], value=[None], operation=["DELETE"])], WriteTask("q", 5, 0))
-    made = keyed.batch(key=["d"], value=[b"1"], expected_revision=[0])
+    kv_sink(account).write([batch(key=["d"], value=[None], operation=["DELETE"])], WriteTask("q", 5, 0))
+    made = batch(key=["d"], value=[b"1"], expected_revision=[0])
     assert kv_sink(account).write([made], WriteTask("q", 6, 0)).stored == 1
 
 
@@ -160,14 +158,9 @@ def kv_write_without_looking(account: Account) -> None:
         kv_create(account)
 
 
-def object_sink(account: Account) -> dict[str, str]:
-    return {**account.login, "objectBucket": "b"}
-
-
 def object_store(account: Account) -> None:
     for content in (b"1", b"2" * 300_000):
-        done = object_job.write(object_sink(account), [object_job.batch(name=["two"], content=[content])])
-        assert done.stored == 1
+        assert sink(account, objectBucket="b").write([batch(name=["two"], content=[content])]).stored == 1
 
 
 def object_write(account: Account) -> None:
@@ -186,8 +179,7 @@ def object_write_unseen(account: Account) -> None:
 
 
 def check_objects(account: Account) -> None:
-    options = SinkOptions.from_spark(object_sink(account), streaming=True)
-    check_object_bucket(account.connect, options)
+    check_object_bucket(account.connect, sink(account, objectBucket="b").options)
 
 
 # -- streams on demand --

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import base64
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -11,47 +13,80 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.columns import headers, payloads
+from spark_jetstream.sink.kv import BucketColumns
+from spark_jetstream.sink.kv_task import write_bucket
+from spark_jetstream.sink.objects import ObjectColumns, write_objects
+from spark_jetstream.sink.preflight import check_bucket
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
 from spark_jetstream.sink.task import WriteTask, write_task
 from tests.support.reading import QUICK, api, part_of, pulls
+from tests.support.streams import Stream
 
-KINDS = {
-    "data": ("binary", pa.binary()),
-    "subject": ("string", pa.string()),
-    "msg_id": ("string", pa.string()),
-    "ttl": ("string", pa.string()),
-    "expected_last_subject_sequence": ("bigint", pa.int64()),
-    "headers": ("map<string,array<string>>", pa.map_(pa.string(), pa.list_(pa.string()))),
+TEXT, BINARY, NUMBER = ("string", pa.string()), ("binary", pa.binary()), ("bigint", pa.int64())
+HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
+#: Spark's and Arrow's types of the columns of streams, Key-Value buckets and Object Store buckets.
+KINDS: Mapping[str, tuple[str, pa.DataType]] = {
+    **dict.fromkeys(("subject", "msg_id", "ttl", "key", "operation", "bucket", "name"), TEXT),
+    **dict.fromkeys(("data", "value", "content"), BINARY),
+    **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision"), NUMBER),
+    "headers": ("map<string,array<string>>", HEADERS),
+    "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
 }
+TASK = WriteTask("q", 1, 0)
+_OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+\.\d+\.[0-9a-f]{24}(\.\d+)?|Nats-Expected-Stream: \w+")
 
 
 class Sink:
     """A sink with these options; each `write` is one attempt of one task, in a process that stays."""
 
-    def __init__(self, url: str, **given: object) -> None:
+    def __init__(self, servers: str, **given: object) -> None:
         texts = {name: str(value) for name, value in given.items()}
-        self.options = SinkOptions.from_spark({**QUICK, "servers": url, **texts}, streaming=True)
+        self.options = SinkOptions.from_spark({**QUICK, "servers": servers, **texts}, streaming=True)
 
     def connect(self, patience: float) -> Connection:
         """The connection of this process with these options."""
         return connect(self.options.connection, patience=patience)
 
     def write(
-        self,
-        batches: Iterable[pa.RecordBatch],
-        *,
-        names: Iterable[str] = ("data", "subject"),
-        task: WriteTask | None = None,
+        self, batches: Iterable[pa.RecordBatch], task: WriteTask = TASK, *, names: Iterable[str] | None = None
     ) -> TaskReport:
-        """What one attempt of the task reports; columns `names` of the kinds in `KINDS`."""
-        columns = SinkColumns.check([(name, KINDS[name][0]) for name in names], self.options.subject)
-        return write_task(batches, self.connect, self.options, columns, task or WriteTask("q", 1, 0))
+        """What one attempt of the task reports. A list of batches has its own columns, others those in `names`."""
+        if names is None and isinstance(batches, list) and batches:
+            names = batches[0].schema.names
+        if self.options.bucket is not None:
+            keyed = BucketColumns.check(_fields(names or ("key", "value")))
+            bucket = check_bucket(self.connect, self.options)
+            return write_bucket(batches, self.connect, self.options, keyed, bucket, task)
+        if self.options.object_bucket is not None:
+            named = ObjectColumns.check(_fields(names or ("name", "content")))
+            return write_objects(batches, self.connect, self.options, named, task)
+        columns = SinkColumns.check(_fields(names or ("data", "subject")), self.options.subject)
+        return write_task(batches, self.connect, self.options, columns, task)
 
 
-def batch(**columns: list[Any]) -> pa.RecordBatch:
-    """A record batch of the sink's columns."""
-    return pa.record_batch({name: pa.array(values, KINDS[name][1]) for name, values in columns.items()})
+def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, KINDS[name][0]) for name in names]
+
+
+def batch(types: Mapping[str, pa.DataType] | None = None, /, **columns: Any) -> pa.RecordBatch:
+    """A record batch of these columns (lists or arrays), with the types that Spark gives them, or others."""
+    types = types or {}
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.array(values, types.get(name) or KINDS[name][1])
+        for name, values in columns.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def read(made: pa.RecordBatch, option: str | None = None, *, first: int = 1) -> Rows:
+    """The rows of a record batch as the pure part of the sink sees them; `option` is the option subject."""
+    return rows_of(made, SinkColumns(tuple((name, "") for name in made.schema.names), option), first)
+
+
+def read_rows(option: str | None = None, /, **columns: Any) -> Rows:
+    """The rows that `read` makes of these columns."""
+    return read(batch(**columns), option)
 
 
 def rows(subject: str | Callable[[int], str], first: int, count: int, size: int = 0) -> pa.RecordBatch:
@@ -86,3 +121,35 @@ def _pulled(url: str, stream: str) -> Iterator[Any]:
     if not state["messages"]:
         return iter(())
     return pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
+
+
+class Seen(NamedTuple):
+    """A message as the server keeps it: its header block and its payload, byte for byte."""
+
+    subject: str
+    block: bytes
+    data: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        """The header lines but those that the sink makes itself: its message id, and what option `stream` asks for."""
+        return [line for line in self.block.decode().split("\r\n")[1:-2] if not _OWN_LINE.fullmatch(line)]
+
+    @property
+    def headers(self) -> dict[str, list[str]]:
+        """The same, each name with its values in their order."""
+        found: dict[str, list[str]] = {}
+        for name, _, value in (each.partition(": ") for each in self.lines):
+            found.setdefault(name, []).append(value)
+        return found
+
+
+def seen(s: Stream) -> list[Seen]:
+    """All messages of a stream, by STREAM.MSG.GET."""
+    state = s.state()
+    found = []
+    for sequence in range(max(1, state["first_seq"]), state["last_seq"] + 1):
+        message = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": sequence})["message"]
+        block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
+        found.append(Seen(message["subject"], block, data))
+    return found

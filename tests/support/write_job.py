@@ -19,23 +19,24 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.pool import connect
-from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import SinkColumns
-from spark_jetstream.sink.task import WriteTask, write_task
+from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing.process import poll
 from tests.support.publish import Message, Publisher
+from tests.support.sinking import Sink
 
-COUNT = 60
+COUNT = 40
 _ROWS = 10  # of a record batch
 _BATCH = 7
 
@@ -53,21 +54,10 @@ def batches(partition: int, count: int = COUNT) -> Iterator[pa.RecordBatch]:
 
 
 def write(
-    given: dict[str, str],
-    write: str,
-    partition: int,
-    count: int = COUNT,
-    rows: Iterator[pa.RecordBatch] | None = None,
+    options: Mapping[str, str], write: str, partition: int, rows: Iterable[pa.RecordBatch] | None = None
 ) -> TaskReport:
     """One attempt of a task, on the connection that this process has for its options."""
-    options = SinkOptions.from_spark(given, streaming=True)
-    columns = SinkColumns.check([("data", "binary")], options.subject)
-
-    def to_server(patience: float) -> Connection:
-        return connect(options.connection, patience=patience)
-
-    task = WriteTask(write, _BATCH, partition)
-    return write_task(batches(partition, count) if rows is None else rows, to_server, options, columns, task)
+    return Sink(**options).write(rows or batches(partition), WriteTask(write, _BATCH, partition), names=["data"])
 
 
 class Death:
@@ -109,40 +99,74 @@ def arm(death: Death) -> None:
     setattr(Inbox, "send", death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True))  # noqa: B010
 
 
-def die_everywhere(options: dict[str, str], write_name: str) -> list[str]:
-    """Kill one task after the other, each a moment later; the names of the moments."""
+def child(work: Callable[[], object]) -> int:
+    """The id of a new process that does this work."""
+    process = os.fork()
+    if not process:
+        work()
+        os._exit(0)
+    return process
+
+
+def ended(process: int) -> int:
+    """How a process has ended, once it has."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def die_everywhere(work: Callable[[int], object]) -> list[str]:
+    """Kill one task after the other, `work` of 1, 2, ..., each a moment later; the names of the moments."""
     moments: list[str] = []
     while True:
-        partition = len(moments) + 1
+        number = len(moments) + 1
         told, tell = os.pipe()
-        child = os.fork()
-        if not child:
-            arm(Death(partition, tell))
-            write(options, write_name, partition)
-            os._exit(0)
+
+        def mortal(number: int = number, tell: int = tell) -> None:
+            arm(Death(number, tell))
+            work(number)
+
+        process = child(mortal)
         os.close(tell)
         with os.fdopen(told) as pipe:
             moment = pipe.read()
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = ended(process)
         if status == 0:
             return moments
         assert (status, bool(moment)) == (-signal.SIGKILL, True)
         moments.append(moment)
 
 
+def kill_when(work: Callable[[], object], reached: Callable[[], bool]) -> None:
+    """Kill the process that does this work as soon as something is reached."""
+    process = child(work)
+    while not reached():
+        assert os.waitpid(process, os.WNOHANG) == (0, 0), "the task was too quick for this"
+    os.kill(process, signal.SIGKILL)
+    assert ended(process) == -signal.SIGKILL
+
+
+def run_apart(script: ModuleType, **work: Any) -> str:
+    """What a script prints that does this work in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(script.__file__), json.dumps(work)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def die_again_and_again(options: dict[str, str], write_name: str, count: int, jumps: list[int]) -> None:
     """Kill one task many times, from outside, wherever it is when the stream has grown by so much."""
     with Publisher(options["servers"]) as publisher:
         for jump in jumps:
-            before = stored(publisher, options["stream"])
-            child = os.fork()
-            if not child:
-                write(options, write_name, 0, count)
-                os._exit(0)
-            while stored(publisher, options["stream"]) < before + jump:
-                assert os.waitpid(child, os.WNOHANG) == (0, 0), "the task was too quick for this"
-            os.kill(child, signal.SIGKILL)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+            aim = stored(publisher, options["stream"]) + jump
+            kill_when(
+                lambda: write(options, write_name, 0, batches(0, count)),
+                lambda aim=aim: stored(publisher, options["stream"]) >= aim,  # type: ignore[misc]
+            )
             if options["delivery"] == "exactly-once":
                 forget(publisher, options["stream"])
 
@@ -166,7 +190,7 @@ def forget(publisher: Publisher, stream: str) -> None:
 def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
     """Do one of the two things."""
     if jumps is None:
-        json.dump(die_everywhere(options, write_name), sys.stdout)
+        json.dump(die_everywhere(lambda partition: write(options, write_name, partition)), sys.stdout)
     else:
         die_again_and_again(options, write_name, count, jumps)
 
