@@ -28,15 +28,10 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 def dead_letters(
     refused: Sequence[RefusedRow], subject: str, max_payload: int, identifier: MessageIds | None
 ) -> tuple[Rows, pa.BinaryArray | None]:
-    """Return the dead letters of refused rows, and their message ids.
+    """Return the dead letters of refused rows for a subject, and their message ids, if `identifier` makes some.
 
-    An id depends on the row alone, so that a task that runs again makes no second letter.
-
-    Args:
-        refused: The rows.
-        subject: The subject of the dead letters.
-        max_payload: The most bytes of each, header and payload; 4 KiB are enough for the dead letter's own headers.
-        identifier: Makes the message ids, None for dead letters without.
+    An id depends on the row alone, so that a task that runs again makes no second letter. Header and payload of each
+    have at most `max_payload` bytes; 4 KiB are enough for the dead letter's own headers.
     """
     numbers, data, lines, ids = [], [], [], []
     for row in refused:

@@ -94,11 +94,6 @@ class Ledger:
 
     `stored` maps the message ids that earlier attempts have stored to stream and sequence. Methods raise
     `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
-
-    Args:
-        connect: Returns the connection.
-        options: The options of the sink.
-        task: The task.
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
@@ -148,8 +143,7 @@ class Ledger:
     def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:
         """Note the next sequence of `stream`, or of the streams that capture these subjects, unless it is noted.
 
-        Returns:
-            The subjects that no stream captures. The ledger could not find what is stored there later.
+        Return the subjects that no stream captures: the ledger could not find what is stored there later.
         """
         self._look_again()
         if stream is not None:
@@ -192,15 +186,9 @@ class Ledger:
     def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> dict[bytes, tuple[str, int]]:
         """Return which of these message ids are stored, and where.
 
-        The result is empty as long as the streams surely remember the ids themselves.
-
-        Args:
-            age: Seconds since the rows were first sent.
-            after: The last sequence of each stream that was known then; the rows can only be behind it.
-            ids: The message ids to look for.
-
-        Returns:
-            Stream and sequence by message id.
+        The result, stream and sequence by message id, is empty as long as the streams surely remember the ids: until
+        `age`, the seconds since the rows were first sent, is half a window. `after` holds the last sequence of each
+        stream that was known then; the rows can only be behind it.
         """
         places: dict[bytes, tuple[str, int]] = {}
         if age < self._window / 2:
@@ -341,7 +329,10 @@ class Ledger:
         try:
             message = self._requests.call(lambda connection: last_message(connection, STREAM, _subject(self._key)))
         except StreamNotFound:
-            raise missing_bucket() from None
+            raise DeliveryError(
+                f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a "
+                f"query starts, if the account may publish to $JS.API.STREAM.CREATE.{STREAM}"
+            ) from None
         if message is None:
             return None, 0
         if b"KV-Operation:" in message.headers or not message.data:
@@ -400,14 +391,6 @@ def refuse_unfit(state: StreamState) -> None:
         why = "it keeps few messages of each subject (max_msgs_per_subject), and older ones can no longer be found"
     if why is not None:
         raise DeliveryError(f"delivery exactly-once is not possible with stream {state.name}: {why}; use deduplicated")
-
-
-def missing_bucket() -> DeliveryError:
-    """Return the error for a ledger that does not exist and could not be made."""
-    return DeliveryError(
-        f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a query "
-        f"starts, if the account may publish to $JS.API.STREAM.CREATE.{STREAM}"
-    )
 
 
 def bucket_config(replicas: int) -> Mapping[str, Any]:

@@ -113,7 +113,8 @@ def write_objects(
         StreamNotFound: There is no such bucket.
     """
     begun = time.monotonic()
-    with ObjectWriter(connect, options, f"partition {task.partition}") as writer:
+    writer = ObjectWriter(connect, options, f"partition {task.partition}")
+    with writer.uploads:
         count = 0
         for batch in batches:
             for row in object_rows(batch, columns, count + 1):
@@ -130,7 +131,7 @@ def write_objects(
 
 
 class ObjectWriter:
-    """Stores objects, one after the other; use it as a context manager.
+    """Stores objects, one after the other.
 
     `where` names the task in error messages. `totals` counts the objects, `size` adds up their contents in bytes.
     """
@@ -152,13 +153,7 @@ class ObjectWriter:
             retries=" (option maxRetries)",
         )
         self.bucket = ObjectStream(connect, options.object_bucket, patience, HINT)
-        self._uploads = ObjectUploads(connect, self.bucket, settings)
-
-    def __enter__(self) -> ObjectWriter:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._uploads.__exit__(*exc_info)
+        self.uploads = ObjectUploads(connect, self.bucket, settings)
 
     def write(self, row: ObjectRow) -> None:
         """Store an object. It replaces the object of the same name. Raises what `write_objects` raises."""
@@ -167,7 +162,7 @@ class ObjectWriter:
         try:
             if row.fault is not None:
                 raise ObjectNotStored(row.fault, Disposition.NONE)
-            stored = self._uploads.store(wanted)
+            stored = self.uploads.store(wanted)
         except ObjectNotStored as failure:
             raise self._error(row, failure) from None
         except JetStreamError as error:

@@ -76,11 +76,7 @@ def patience_before_rows(options: SinkOptions, checked: float | None, *, needed:
 
     A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
     micro-batch builds its writer anew, often in a new process, which cannot know whether the query just begins.
-
-    Args:
-        options: The options of the write.
-        checked: When this process has checked them, None for never.
-        needed: Whether the write needs the answer.
+    `checked` is when this process has checked the options, None for never.
     """
     starts = checked is None and not (options.streaming and needed)
     return options.connection.connect_timeout if starts else options.connection.retry_timeout
@@ -91,15 +87,9 @@ def check_interval(
 ) -> None:
     """Warn if the micro-batches of a query are further apart than a stream remembers message ids.
 
-    The message before the first of this batch tells how far apart they are, if it is of the batch before. The process
-    that commits may be a new one each time, so it cannot remember.
-
-    Args:
-        connect: Returns the connection.
-        options: The options of the write.
-        write: The id of the query in message ids.
-        batch: The number of the micro-batch that is committed.
-        streams: The first and last sequence of the batch in each stream.
+    `write` is the id of the query in message ids, `batch` the number of the committed micro-batch, and `streams` holds
+    its first and last sequence in each stream. The message before the first one tells how far apart the batches are, if
+    it is of the batch before: the process that commits may be a new one each time, so it cannot remember.
     """
     if options.delivery != "deduplicated" or not batch:
         return

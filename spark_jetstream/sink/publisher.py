@@ -53,12 +53,7 @@ _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 class Publisher:
     """Publishes portions of rows; use it as a context manager.
 
-    Args:
-        connect: Returns the connection.
-        options: The options of the sink.
-        target: What the rows' subjects mean, and which stream must store the rows.
-        where: The task, in error messages.
-        ledger: The ledger entry of the task, with delivery exactly-once.
+    `where` names the task in error messages. `ledger` is the entry of the task, with delivery exactly-once.
     """
 
     def __init__(
@@ -74,6 +69,7 @@ class Publisher:
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
         self._listeners: dict[str | None, ReplyListeners] = {}
+        self._no_stream: set[tuple[str | None, str]] = set()  # subjects that no stream captures, by the last answers
         self._portions: list[InFlight] = []
         self._last_known: dict[str, int] = {}
         self._next = 1
@@ -97,16 +93,10 @@ class Publisher:
         return self._connection.max_payload
 
     def publish(self, rows: Rows, own: pa.BinaryArray | bytes, ids: pa.BinaryArray | None, counted: Totals) -> InFlight:
-        """Send rows as soon as the window has room for them.
+        """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
 
-        Args:
-            rows: The rows.
-            own: The sink's own header lines, from `encode.own_lines`.
-            ids: The message ids in `own`.
-            counted: Where to count the rows once they are stored.
-
-        Returns:
-            The rows in flight. The caller sees there which of them were answered, and how.
+        `own` are the sink's own header lines, from `encode.own_lines`, and `ids` the message ids in them. `counted`
+        counts the rows once they are stored.
 
         Raises:
             RowRefused: A row makes the task fail.
@@ -254,6 +244,7 @@ class Publisher:
         return min(max(min(next_due, timeout) - now, 0.005), 1.0)
 
     def _take(self, frames: Frames) -> None:
+        self._no_stream.clear()
         answers = self._acks.read(frames)
         for stored in answers.stored:
             self._on_stored(stored)
@@ -320,7 +311,10 @@ class Publisher:
         if target.api_prefix not in self._listeners:
             self._listeners[target.api_prefix] = ReplyListeners(self._connection, target.api_prefix)
         listeners = self._listeners[target.api_prefix]
-        return not (listeners.nobody(target.stored_at(subject)) or (too_long and not listeners.may_ask))
+        place = target.api_prefix, subject
+        if place not in self._no_stream and listeners.nobody(target.stored_at(subject)):
+            self._no_stream.add(place)
+        return place not in self._no_stream and not (too_long and not listeners.may_ask)
 
     def _try_again(self, portion: InFlight, index: int, refusal: Refusal) -> None:
         """Send the row again after a pause; give up after `maxRetries`.

@@ -78,15 +78,7 @@ def write_task(
 
 
 class TaskWriter:
-    """Writes the record batches of one task.
-
-    Args:
-        connect: Returns the connection.
-        options: The options of the sink.
-        task: The write that the rows belong to.
-        target: What the rows' subjects mean, and which stream must store the rows.
-        ledger: The task's ledger entry, with delivery exactly-once.
-    """
+    """Writes the record batches of one task. `ledger` is the task's entry, with delivery exactly-once."""
 
     _strategy: WriteStrategy
 

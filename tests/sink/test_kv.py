@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -20,7 +19,6 @@ from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.acks import answer, is_answer
@@ -30,7 +28,7 @@ from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
-from tests.support.sinking import Sink, batch, stored, stored_headers
+from tests.support.sinking import Sink, batch, seen, stored, stored_headers
 from tests.support.streams import Stream
 
 MakeStream = Callable[..., Stream]
@@ -320,27 +318,22 @@ def test_rows_that_cannot_be_stored_become_dead_letters(bucket: Stream, stream: 
         report = sink.write([rows])
         assert (report.rows, report.stored, report.dead_letters) == (6, 1, 5)
     assert table(bucket) == {"good": b"1"}
-    letters = dict(
-        zip(
-            (headers["Dead-Letter-Subject"][0] for headers in stored_headers(dead.url, dead.name)),
-            zip(stored(dead.url, dead.name), stored_headers(dead.url, dead.name), strict=True),
-            strict=True,
-        )
-    )
-    name = name_of(bucket)
-    assert letters.keys() == {f"$KV.{name}.{key}" for key in ("a b", "good", "gone", "null", "odd")}
-    found = {
-        subject.removeprefix(f"$KV.{name}."): (data, headers["Dead-Letter-Reason"][0])
-        for subject, (data, headers) in letters.items()
+    letters = {
+        letter.headers["Dead-Letter-Subject"][0].removeprefix(f"$KV.{name_of(bucket)}."): letter
+        for letter in seen(dead)
     }
-    assert found["good"][0] == b"3"
-    assert "column expected_revision is 0, but the key has revision 1" in found["good"][1]
-    assert found["gone"][0] == b""
-    assert "column expected_revision is 99, and the key does not exist" in found["gone"][1]
-    assert found["a b"][0] == b"2"
-    assert found["a b"][1].startswith("in its key 'a b' there is something else than letters")
-    assert found["odd"] == (b"6", "column operation is 'MOVE', but must be PUT, DELETE or PURGE")
-    assert letters[f"$KV.{name}.gone"][1]["KV-Operation"] == ["PURGE"]
+    expected = {
+        "good": (b"3", "column expected_revision is 0, but the key has revision 1"),
+        "gone": (b"", "column expected_revision is 99, and the key does not exist"),
+        "a b": (b"2", "in its key 'a b' there is something else than letters"),
+        "odd": (b"6", "column operation is 'MOVE', but must be PUT, DELETE or PURGE"),
+        "null": (b"", "column value is null"),
+    }
+    assert letters.keys() == expected.keys()
+    for key, (data, reason) in expected.items():
+        assert letters[key].data == data
+        assert reason in letters[key].headers["Dead-Letter-Reason"][0]
+    assert letters["gone"].headers["KV-Operation"] == ["PURGE"]
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
@@ -586,37 +579,6 @@ def test_order_when_the_wire_stalls(proxy: WireProxy, bucket: Stream) -> None:
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
-@pytest.mark.full
-def test_order_when_the_server_is_killed_and_paused(
-    nats_server_factory: Callable[..., NatsServer], delivery: str
-) -> None:
-    server = nats_server_factory()
-    bucket = Stream(server.url, "KV_b", **{**CONFIG, "subjects": ["$KV.b.>"], "storage": "file"})
-    paused = threading.Event()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for index in range(12):
-            if index == 3:
-                bucket.publisher.close()
-                server.kill()
-                server.start()
-            if index == 7:
-                server.pause()
-                threading.Timer(1.0, wake).start()
-            yield numbered(index * 250, 250, 200)
-
-    def wake() -> None:
-        server.resume()
-        paused.set()
-
-    report = sink_of(bucket, delivery=delivery, ackTimeout="300ms").write(batches())
-    assert paused.is_set()
-    assert report.stored == 3000
-    assert_in_order(bucket, 3000, 200, once=delivery == "deduplicated")
-    close_all()
-
-
-@pytest.mark.parametrize("delivery", LEVELS)
 def test_one_key_again_and_again(bucket: Stream, delivery: str) -> None:
     bucket.update(max_msgs_per_subject=-1)
     assert sink_of(bucket, delivery=delivery).write([numbered(0, 200, 1)]).stored == 200
@@ -851,14 +813,3 @@ def test_a_micro_batch_that_is_written_again(bucket: Stream) -> None:
         store(writer_of("s", options, frame.schema), [frame], number)
     assert table(bucket) == {f"k.{row % 300}": str(row).encode() for row in range(600, 900)}
     assert bucket.state()["last_seq"] == 900
-
-
-def test_python_rows_become_record_batches() -> None:
-    """Spark 4.0 has no Arrow writer for streams."""
-    fields = [("key", "string"), ("value", "binary"), ("operation", "string"), ("expected_revision", "bigint"),
-              ("ttl", "string"), ("bucket", "string"), ("revision", "bigint"), ("timestamp", "timestamp")]  # fmt: skip
-    when = datetime.datetime(2026, 2, 3, tzinfo=datetime.timezone.utc)
-    made = list(record_batches([("a", bytearray(b"1"), None, 3, "5m", "b", 7, when)], fields))
-    found = rows_of(made[0], BucketColumns.check(fields), HOME, 1)
-    assert (found.subject.to_pylist(), found.data.to_pylist(), found.faults) == ([b"$KV.b.a"], [b"1"], {})
-    assert found.lines.to_pylist() == [b"Nats-TTL: 5m\r\nNats-Expected-Last-Subject-Sequence: 3\r\n"]

@@ -44,7 +44,6 @@ from spark_jetstream.errors import (
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
 from spark_jetstream.sink.preflight import check_object_bucket
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support import object_job
@@ -55,8 +54,7 @@ from tests.support.leaf import Linked
 from tests.support.object_job import content
 from tests.support.objects import assert_only_objects
 from tests.support.proxy import WireProxy
-from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import wait_until
+from tests.support.publish import Message, Publisher
 from tests.support.sinking import Sink, batch
 from tests.support.streams import Stream
 from tests.support.write_job import run_apart
@@ -230,15 +228,6 @@ class TestRows:
             with pytest.raises(ProtocolError, match="noted of uploads at s cannot be read"):
                 read_note(broken, "s")
 
-    def test_python_rows_come_one_at_a_time(self) -> None:
-        """Spark 4.0 hands over a stream's rows as Python rows: many objects at once would need their memory."""
-        fields = [("name", "string"), ("content", "binary"), ("size", "bigint")]
-        found = list(record_batches([("a", bytearray(b"x"), 1), ("b", bytearray(b"y"), 2)], fields, 1))
-        assert [each.to_pylist() for each in found] == [
-            [{"name": "a", "content": b"x", "size": 1}],
-            [{"name": "b", "content": b"y", "size": 2}],
-        ]
-
 
 # -- what others read --
 
@@ -333,50 +322,6 @@ class TestReaders:
 
         bucket.nats(change)
         assert bucket.contents() == {"a": b"new"}
-        bucket.check()
-
-    @pytest.mark.full
-    def test_old_or_new_while_it_is_replaced(self, bucket: Bucket) -> None:
-        """A reader that has all chunks of a meta message has that version; it looks again when some are gone."""
-        size = 12 * CHUNK
-        versions = {content("a", version, size): version for version in range(40)}
-        bucket.write(("a", next(iter(versions))))
-        seen: list[int] = []
-        done = threading.Event()
-
-        def read(publisher: Publisher) -> None:
-            get = f"STREAM.MSG.GET.{bucket.name}"
-            found = publisher.api(get, {"last_by_subj": meta_subject(bucket.bucket, "a")})["message"]
-            meta = json.loads(base64.b64decode(found["data"]))
-            parts: list[bytes] = []
-            at = 1
-            for _ in range(meta["chunks"]):
-                try:
-                    chunk = publisher.api(get, {"seq": at, "next_by_subj": f"$O.{bucket.bucket}.C.{meta['nuid']}"})
-                except Refused:
-                    # Only what was replaced may lose its chunks.
-                    now = publisher.api(get, {"last_by_subj": meta_subject(bucket.bucket, "a")})["message"]
-                    assert now["seq"] > found["seq"]
-                    return
-                at = chunk["message"]["seq"] + 1
-                parts.append(base64.b64decode(chunk["message"]["data"]))
-            data = b"".join(parts)
-            assert meta["digest"] == digest_text(hashlib.sha256(data).digest())
-            seen.append(versions[data])
-
-        def reads() -> None:
-            with Publisher(bucket.url) as publisher:
-                while not done.is_set():
-                    read(publisher)
-
-        with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(reads)
-            for version in itertools.islice(versions, 1, None):
-                bucket.write(("a", version))
-            done.set()
-            reading.result(30)
-        assert seen == sorted(seen)
-        assert len(set(seen)) > 3
         bucket.check()
 
 
@@ -567,29 +512,6 @@ class TestWire:
         with standing_still(bucket, proxy, passing, ("a", content("a", 2, 5 * CHUNK)), cut=cut, ackTimeout=timeout):
             pass
         assert bucket.meta("a")["chunks"] == 5
-
-    @pytest.mark.full
-    def test_cuts_again_and_again(self, bucket: Bucket, proxy: WireProxy) -> None:
-        objects = [(f"o{index % 7}", content(f"o{index % 7}", index, 4 * CHUNK + index)) for index in range(25)]
-        ended = threading.Event()
-
-        def cutting() -> int:
-            cuts = 0
-            while not ended.is_set() and cuts < 10:
-                before = proxy.bytes_from_client
-                wait_until(lambda before=before: ended.is_set() or proxy.bytes_from_client > before + 900_000, "more")  # type: ignore[misc]
-                proxy.cut()
-                cuts += 1
-            return cuts
-
-        with ThreadPoolExecutor(1) as pool:
-            cuts = pool.submit(cutting)
-            report = bucket.write(*objects, servers=proxy.url)
-            ended.set()
-            assert cuts.result(30) > 3
-        assert report.stored == 25
-        assert bucket.contents() == dict(objects)
-        bucket.check()
 
     @pytest.mark.parametrize("kill", [False, True], ids=["restart", "kill"])
     @pytest.mark.full

@@ -65,6 +65,14 @@ def counted(message: object) -> int:
     return int(found[1])
 
 
+def assert_stored(url: str, stream: str, count: int, once: bool) -> None:
+    """A stream has all rows, each of them once if that is promised."""
+    found = numbers(url, stream)
+    assert set(found) == set(range(count))
+    if once:
+        assert len(found) == count
+
+
 class Window:
     """How much is under way at most: what the proxy has from the client, less the answers it has passed on."""
 
@@ -165,12 +173,9 @@ class TestCut:
 
         report = Sink(proxy.url, delivery=delivery, maxInFlight=1000).write(batches())
         assert [cut.is_set() for cut in cuts[:-1]] == [True] * 2
-        found = numbers(target.url, target.name)
         assert (report.rows, report.stored, report.dead_letters) == (7500, 7500, 0)
-        assert set(found) == set(range(7500))
-        assert report.streams == {target.name: (1, len(found))}
-        if delivery in IDS:
-            assert len(found) == 7500
+        assert_stored(target.url, target.name, 7500, once=delivery in IDS)
+        assert report.streams == {target.name: (1, target.state()["messages"])}
 
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_before_the_first_answer(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
@@ -229,11 +234,8 @@ class TestCut:
             restarting = pool.submit(restart)
             report = sink.write(batches())
             restarting.result(60)
-        found = numbers(server.url, "S")
         assert report.stored == 6000
-        assert set(found) == set(range(6000))
-        if delivery in IDS:
-            assert len(found) == 6000
+        assert_stored(server.url, "S", 6000, once=delivery in IDS)
 
     @pytest.mark.parametrize(
         "delivery", ["at-least-once", "deduplicated", pytest.param("exactly-once", marks=pytest.mark.full)]
@@ -253,11 +255,8 @@ class TestCut:
         proxy.drop(None)
         proxy.accept()
         report = Sink(proxy.url, delivery=delivery).write([rows(f"{target.subject}.a", 0, 2000)])
-        found = numbers(target.url, target.name)
         assert report.stored == 2000
-        assert set(found) == set(range(2000))
-        if delivery in IDS:
-            assert len(found) == 2000
+        assert_stored(target.url, target.name, 2000, once=delivery in IDS)
 
     def test_each_time_something_is_sent(self, proxy: WireProxy, target: Stream) -> None:
         """The connection comes back each time; what is sent brings it down. That does not go on for ever."""
@@ -346,13 +345,8 @@ class TestSilence:
         proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 5)
         sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", stream=target.name)
         report = sink.write([rows(f"{target.subject}.a", 0, 3000)])
-        found = numbers(target.url, target.name)
-        assert report.stored == 3000
-        assert set(found) == set(range(3000))
-        if delivery in IDS:
-            assert (len(found), report.duplicates) == (3000, 5)
-        else:
-            assert len(found) > 3000
+        assert (report.stored, report.duplicates) == (3000, 5 if delivery in IDS else 0)
+        assert_stored(target.url, target.name, 3000, once=delivery in IDS)
 
     def test_answers_after_it_count_once(self, proxy: WireProxy, target: Stream) -> None:
         held: list[bytes] = []
@@ -372,21 +366,6 @@ class TestSilence:
         assert (report.stored, report.duplicates) == (10, 0)
         assert report.streams[target.name][1] == 20
         assert sorted(numbers(target.url, target.name)) == sorted([*range(10), *range(10)])
-
-    def test_of_the_whole_wire_is_made_good(self, proxy: WireProxy, target: Stream) -> None:
-        def end() -> None:
-            proxy.wait(lambda: proxy.connections > 1)
-            proxy.unstall()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield rows(f"{target.subject}.a", 0, 100)
-            proxy.stall()
-            threading.Thread(target=end).start()
-            yield rows(f"{target.subject}.a", 100, 100)
-
-        report = Sink(proxy.url, ackTimeout="200ms").write(batches())
-        assert report.stored == 200
-        assert sorted(numbers(target.url, target.name)) == list(range(200))
 
 
 class TestNobodyListens:
@@ -477,12 +456,11 @@ class TestRefusals:
             Sink(proxy.url, maxRetries=2).write([rows(f"{target.subject}.a", 0, 100)])
         assert raised.value.err_code == 10023
 
-    @pytest.mark.full
     @pytest.mark.parametrize("reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")])
     def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
         self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
     ) -> None:
-        left = [8]  # of which each is waited for longer, up to a second
+        left = [3]  # of which each is waited for longer
 
         def refuse(frame: bytes) -> bytes:
             if is_answer(frame) and left[0] and b".1 " in frame.partition(b"\r\n")[0]:
@@ -534,15 +512,15 @@ class TestRefusals:
 
     def test_a_stream_that_is_deleted(self, nats_server: NatsServer, target: Stream) -> None:
         def batches() -> Iterator[pa.RecordBatch]:
-            yield rows(f"{target.subject}.a", 0, 1000)
-            target.wait_for(1000)
+            yield rows(f"{target.subject}.a", 0, 200)
+            target.wait_for(200)
             target.delete()
-            yield rows(f"{target.subject}.a", 1000, 1000)
+            yield rows(f"{target.subject}.a", 1000, 200)
 
         with pytest.raises(RowRefused, match="no stream captures this subject") as raised:
             Sink(nats_server.url, stream=target.name, maxRetries=1).write(batches())
-        assert counted(raised.value) == 1000
-        assert raised.value.number == 1001
+        assert counted(raised.value) == 200
+        assert raised.value.number == 201
 
     def test_the_permission_for_one_of_two_subjects(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         server = nats_server_factory(
@@ -640,15 +618,6 @@ class TestDeadLetters:
 
 
 class TestReport:
-    def test_of_rows_that_another_attempt_has_stored(self, nats_server: NatsServer, target: Stream) -> None:
-        sink = Sink(nats_server.url)
-        first = sink.write([rows(f"{target.subject}.a", 0, 300)])
-        again = sink.write([rows(f"{target.subject}.a", 0, 500)])
-        assert (first.rows, first.stored, first.duplicates, first.dead_letters) == (300, 300, 0, 0)
-        assert (again.rows, again.stored, again.duplicates, again.dead_letters) == (500, 500, 300, 0)
-        assert first.streams == {target.name: (1, 300)}
-        assert again.streams == {target.name: (1, 500)}
-
     def test_of_several_streams_and_of_none(self, nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
         one, two = stream(storage="memory"), stream(storage="memory")
         two.fill(7)
@@ -728,9 +697,6 @@ class TestCluster:
 
             report = Sink(nats_cluster.url, delivery=delivery, ackTimeout="1s").write(batches())
             nats_cluster.leader_of(name)
-            found = numbers(nats_cluster.url, name)
+            assert report.stored == 4000
+            assert_stored(nats_cluster.url, name, 4000, once=delivery == "deduplicated")
             admin.api(f"STREAM.DELETE.{name}")
-        assert report.stored == 4000
-        assert set(found) == set(range(4000))
-        if delivery == "deduplicated":
-            assert len(found) == 4000

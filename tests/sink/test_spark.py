@@ -488,3 +488,5 @@ def test_rows_become_record_batches_of_a_bounded_size() -> None:
     assert [text for each in found for text in each.column(0).to_pylist()] == [f"row {n}" for n in range(4500)]
     assert found[2].column(1).to_pylist()[-2:] == [[], [("N", "4499")]]
     assert list(record_batches([], fields)) == []
+    # Objects come one at a time: many at once would need their memory.
+    assert [each.num_rows for each in record_batches([("a", {}), ("b", {})], fields, 1)] == [1, 1]
