@@ -37,12 +37,12 @@ from spark_jetstream.sink.rows import (
     Rows,
     Types,
     as_bytes,
+    header_values,
     note,
     piece,
     shown_bytes,
     with_expected,
     with_header,
-    words,
 )
 from spark_jetstream.sink.target import Target
 
@@ -172,7 +172,7 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, fi
     missing = pc.and_(pc.is_null(data), pa.array(put))
     note(faults, missing, "column value is null, which only a row with operation DELETE or PURGE may be")
     if "ttl" in given:
-        lines = with_header(lines, b"Nats-TTL", words(given["ttl"], "ttl", faults))
+        lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
     if "expected_revision" in given:
         lines = with_expected(lines, given["expected_revision"], "expected_revision", faults)
     subject = pc.binary_join_element_wise(

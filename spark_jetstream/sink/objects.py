@@ -42,14 +42,14 @@ class ObjectColumns(Columns):
 class ObjectRow:
     """The object of one row. `number` counts the rows of the task from 1.
 
-    `content` is a view of the record batch, not a copy. `fault` is the reason why the row can never be stored, or None.
+    `content` is a view of the record batch, not a copy. `problem` is the reason why the row can never be stored, or None.
     """
 
     number: int
     name: str
     content: memoryview
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    fault: str | None = None
+    problem: str | None = None
 
 
 def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int) -> Iterator[ObjectRow]:
@@ -62,7 +62,7 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
         number, name = first_number + index, names[index].as_py()
         if not name:
             why = "column name is null" if name is None else "column name is empty"
-            yield ObjectRow(number, "", memoryview(b""), fault=why)
+            yield ObjectRow(number, "", memoryview(b""), problem=why)
             continue
         own_headers, wrong = _headers(None if headers is None else headers[index].as_py())
         problem = name_fault(name) or wrong
@@ -88,13 +88,13 @@ def _headers(
     entries: Sequence[tuple[str, str | Sequence[str | None] | None]] | None,
 ) -> tuple[dict[str, tuple[str, ...]], str | None]:
     """The headers of an object, and why they are invalid; null counts as no headers."""
-    found: dict[str, tuple[str, ...]] = {}
+    headers: dict[str, tuple[str, ...]] = {}
     for name, given in entries or ():
         values = (given,) if isinstance(given, str) else given
         if values is None or None in values:
             return {}, f"column headers holds null as a value of {name[:80]!r}"
-        found[name] = tuple(str(value) for value in values)
-    return found, None
+        headers[name] = tuple(str(value) for value in values)
+    return headers, None
 
 
 def write_objects(
@@ -160,8 +160,8 @@ class ObjectWriter:
         content = row.content
         wanted = NewObject(name=row.name, parts=lambda size: chunks(content, size), headers=row.headers)
         try:
-            if row.fault is not None:
-                raise ObjectNotStored(row.fault, Disposition.NONE)
+            if row.problem is not None:
+                raise ObjectNotStored(row.problem, Disposition.NONE)
             stored = self.uploads.store(wanted)
         except ObjectNotStored as failure:
             raise self._error(row, failure) from None

@@ -281,29 +281,29 @@ def _check_keys(check: _Check, connection: Connection) -> KeyBucket:
 
 def _check_key_stream(state: StreamState, bucket: KeyBucket) -> None:
     name = bucket.origin.bucket
-    fault = None
+    problem = None
     if state.mirror:
-        fault = (
+        problem = (
             f"{bucket.name} is a mirror of {name}, which is a mirror as well; name the bucket that this one is a "
             "mirror of"
         )
     elif not subject_pattern(state.subjects).fullmatch(bucket.origin.subject("key")):
-        fault = (
+        problem = (
             f"stream {state.name} is no Key-Value bucket: it does not capture $KV.{name}.> (its subjects: "
             f"{', '.join(state.subjects)})"
         )
     elif state.sealed:
-        fault = f"{name} is sealed and takes no more values"
+        problem = f"{name} is sealed and takes no more values"
     elif state.no_ack:
-        fault = f"{name} has no_ack set on its stream, so nothing says whether a row is stored"
-    if fault is not None:
-        raise OptionError(f"option bucket: {fault}", option="bucket")
+        problem = f"{name} has no_ack set on its stream, so nothing says whether a row is stored"
+    if problem is not None:
+        raise OptionError(f"option bucket: {problem}", option="bucket")
 
 
 def _check_objects(check: _Check, connection: Connection) -> None:
     name = check.options.object_bucket or ""
     bucket = ObjectStream(check.requests.connect, name, check.requests.retry_timeout, HINT)
     state = check.visible(bucket.state)
-    fault = "" if state is None else writing_fault(state, name)
-    if fault:
-        raise OptionError(f"option objectBucket: {name} {fault}", option="objectBucket")
+    problem = "" if state is None else writing_fault(state, name)
+    if problem:
+        raise OptionError(f"option objectBucket: {name} {problem}", option="objectBucket")

@@ -195,10 +195,10 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
     if "headers" in given:
         lines = header_lines(given["headers"], faults)
     if "ttl" in given:
-        lines = with_header(lines, b"Nats-TTL", words(given["ttl"], "ttl", faults))
+        lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
     if "expected_last_subject_sequence" in given:
         lines = with_expected(lines, given["expected_last_subject_sequence"], "expected_last_subject_sequence", faults)
-    msg_id = words(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
+    msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     return Rows(
         np.arange(first_number, first_number + count, dtype=np.int64),
         pc.fill_null(subject, NO_BYTES),
@@ -231,8 +231,8 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
         names, values, row = names.filter(pa.array(allowed)), values.filter(pa.array(allowed)), row[allowed]
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         note(faults, pc.is_null(values), "column headers holds a null list of values", row)
-        each = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        parents = np.repeat(np.arange(len(row)), each)
+        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        parents = np.repeat(np.arange(len(row)), counts)
         names, row = names.take(pa.array(parents)), row[parents]
         values = pc.list_flatten(values)
     values = as_bytes(values)
@@ -269,7 +269,7 @@ def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
     )
 
 
-def words(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
+def header_values(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
     """Return the values of a column that becomes a header; invalid ones are noted, and null in the result."""
     values = as_bytes(values)
     broken = pc.or_(pc.equal(pc.binary_length(values), 0), pc.match_substring_regex(values, _BLANK_OR_CONTROL))

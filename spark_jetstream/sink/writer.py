@@ -115,18 +115,16 @@ class _Sink:
         return Committed(self.store(batches, self._connect, self.options, task=task), task.write)
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], what: str, batch: int = 0) -> None:
-        found = [message for message in messages if isinstance(message, Committed)]
-        report = BatchReport.of(message.report for message in found)
+        tasks = [message for message in messages if isinstance(message, Committed)]
+        report = BatchReport.of(message.report for message in tasks)
         _driver_log().info("jetstream sink, %s: %s", what, report)
         subjects = self.options.bucket is None and self.options.object_bucket is None
-        if found and self.streaming and subjects:
-            check_interval(self._connect, self.options, found[0].write, batch, report.streams)
+        if tasks and self.streaming and subjects:
+            check_interval(self._connect, self.options, tasks[0].write, batch, report.streams)
 
     def _aborted(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-        found = [message.report for message in messages if isinstance(message, Committed)]
-        _driver_log().warning(
-            "jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, BatchReport.of(found)
-        )
+        report = BatchReport.of(message.report for message in messages if isinstance(message, Committed))
+        _driver_log().warning("jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, report)
 
 
 class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):

@@ -125,8 +125,8 @@ _numbers = iter(range(1, 1000))
 @pytest.mark.parametrize(
     ("delivery", "window", "later"),
     [
-        ("at-least-once", HOUR, False),
-        ("deduplicated", HOUR, False),
+        pytest.param("at-least-once", HOUR, False, marks=pytest.mark.full),
+        pytest.param("deduplicated", HOUR, False, marks=pytest.mark.full),
         ("exactly-once", SECOND, True),
     ],
 )

@@ -184,7 +184,7 @@ class TestRows:
             (8, "d", b"cde"),
         ]
         assert [row.headers for row in found] == [{"A": ("1",), "B": ("2",)}, {}, {}, {}]
-        assert [row.fault for row in found] == [
+        assert [row.problem for row in found] == [
             None,
             "column content is null: an object without bytes is empty, not null",
             None,
@@ -207,7 +207,7 @@ class TestRows:
     def test_refuses_names(self, name: str | None, said: str) -> None:
         columns = ObjectColumns.check([("name", "string"), ("content", "binary")])
         (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
-        assert said in str(row.fault)
+        assert said in str(row.problem)
 
     @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (10, 1), (11, 2), (20, 2), (29, 3)])
     def test_cuts_contents(self, size: int, count: int) -> None:
