@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.cli.fields import flag
 from spark_jetstream.testing import NatsServer
 from tests.support.command import Ran, run_command, succeed
 from tests.support.publish import Publisher
@@ -37,12 +40,12 @@ def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
 
 @pytest.fixture
 def name(publisher: Publisher) -> Iterator[str]:
-    """A name for a stream; what has it, or begins with it, is gone after the test."""
+    """A name for a stream or a bucket; what has it, or begins with it, is gone after the test."""
     chosen = f"COMMAND{next(_numbers)}x"
     yield chosen
-    for each in publisher.api("STREAM.NAMES").get("streams") or []:
-        if each.startswith(chosen):
-            publisher.api(f"STREAM.DELETE.{each}")
+    for stream in publisher.api("STREAM.NAMES").get("streams") or []:
+        if chosen in stream:  # of a bucket as well
+            publisher.api(f"STREAM.DELETE.{stream}")
 
 
 @pytest.fixture
@@ -55,3 +58,19 @@ def run(nats_server: NatsServer) -> Command:
 def do(nats_server: NatsServer) -> Command:
     """`succeed` on the shared server."""
     return partial(succeed, url=nats_server.url)
+
+
+def written(config: dict[str, Any]) -> Iterator[str]:
+    """The options for a configuration, as `rendered` has it."""
+    for name, value in config.items():
+        option = flag(name)
+        if isinstance(value, bool):
+            opposite = flag(name.removeprefix("no_")) if name.startswith("no_") else f"--no-{option[2:]}"
+            yield option if value else opposite
+        elif name == "metadata":
+            for key, each in value.items():
+                yield from (option, f"{key}={each}")
+        elif value and isinstance(value, list) and all(isinstance(each, str) for each in value):
+            yield from (option, ",".join(value))
+        else:
+            yield from (option, json.dumps(value) if isinstance(value, (dict, list)) else str(value))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +13,7 @@ from spark_jetstream.cli.fields import flag
 from spark_jetstream.cli.main import app
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, STREAMS
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, written
 from tests.support.publish import Publisher
 
 
@@ -30,25 +28,8 @@ def origin(publisher: Publisher) -> Iterator[None]:
 @pytest.fixture
 def nothing(tmp_path: Path) -> Path:
     """A configuration without fields, so that no template adds any."""
-    file = tmp_path / "nothing.json"
-    file.write_text("{}")
-    return file
-
-
-def written(config: dict[str, Any]) -> Iterator[str]:
-    """The options for a configuration."""
-    for name, value in config.items():
-        option = flag(name)
-        if isinstance(value, bool):
-            opposite = flag(name.removeprefix("no_")) if name.startswith("no_") else f"--no-{option[2:]}"
-            yield option if value else opposite
-        elif name == "metadata":
-            for key, each in value.items():
-                yield from (option, f"{key}={each}")
-        elif value and isinstance(value, list) and all(isinstance(each, str) for each in value):
-            yield from (option, ",".join(value))
-        else:
-            yield from (option, json.dumps(value) if isinstance(value, (dict, list)) else str(value))
+    (tmp_path / "nothing.json").write_text("{}")
+    return tmp_path / "nothing.json"
 
 
 def test_each_field_is_an_option_with_its_docstring(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,31 +101,3 @@ def test_completion(line: str, offered: list[str], nats_server: NatsServer) -> N
     shell = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     asked = {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", **shell}
     assert CliRunner().invoke(app, prog_name=words[0], env=asked).output.split() == offered
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--mirror", "nam=X"], "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq"),
-        (["--placement", "north"], "--placement must be JSON, or field=value,... with the fields cluster, tags"),
-        (["--mirror", '{"name"'], "--mirror: this is not valid JSON"),
-        (["--mirror", '{"nam": "X"}'], 'in mirror, there is no field "nam" (did you mean name?)'),
-        (["--mirror", "name=A,name=B"], "--mirror: name is there twice"),
-        (["--subjects", ""], '--subjects: "" has an empty item'),
-        (["--subjects", "a,,b"], '--subjects: "a,,b" has an empty item'),
-        (["--metadata", "owner"], '--metadata: "owner" is no name=value'),
-        (["--metadata", "a=1", "--metadata", "a=2"], "--metadata: a name is there twice"),
-        (["--max-age", "a while"], "max_age must be a duration"),
-        (["--retention", "work"], 'retention must be limits, interest or workqueue, not "work"'),
-        (["--subjects", "a..b"], "subjects.0 must be a subject"),
-        (["--num-replicas", "many"], "num_replicas must be a whole number from 0 to 5"),
-        (["--republish", "dest=b.>,headers_only=yes"], "republish.headers_only must be true or false"),
-        (["--discard-new-per-subject"], "discard_new_per_subject needs discard: new"),
-        (["--maxage", "1h"], "--max-age"),
-    ],
-)
-def test_what_cannot_be_is_wrong_usage(options: list[str], said: str, run: Command, name: str) -> None:
-    ran = run("stream", "add", name, *options)
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
-    assert run("stream", "info", name).code == 1

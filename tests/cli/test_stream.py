@@ -1,0 +1,349 @@
+"""``spark-jetstream stream`` on a real server: what each command prints and does. `test_usage` has what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.admin.fake_api import FakeApi
+from tests.cli.conftest import Command
+from tests.support.client import ask, stored
+from tests.support.command import run_command, succeed
+from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
+from tests.support.terminal import on_terminal
+
+BINARY = b"\xff\x00\x1b[31m"
+
+
+@pytest.fixture
+def filled(do: Command, publisher: Publisher, name: str) -> str:
+    """A stream of twelve messages at three subjects; 2 is binary, and 3 has headers and control characters."""
+    do("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", "--metadata", "owner=me")
+    odd = {
+        2: Message(f"{name}.b", BINARY),
+        3: Message(f"{name}.c", "grün\x1b[31m".encode(), [("N", "1"), ("N", "2"), ("Other", "ä")]),
+    }
+    publisher.publish(odd.get(number, Message(f"{name}.a", b"%d" % number)) for number in range(1, 13))
+    return name
+
+
+def config(do: Command, stream: str) -> dict[str, Any]:
+    found: dict[str, Any] = do("stream", "info", stream, "--json").json["config"]
+    return found
+
+
+# -- look --
+
+
+def test_ls_and_names(do: Command, filled: str) -> None:
+    do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--storage", "memory", "--retention", "interest")
+    table = do("stream", "ls").rows
+    assert table[0] == ["name", "storage", "retention", "messages", "bytes", "consumers", "last", "message"]
+    rows = {row[0]: row[1:] for row in table[1:]}
+    [entry] = do("stream", "ls", "--subject", f"{filled}.0", "--json").json
+    state = entry["state"]
+    time = state["last_ts"].partition(".")[0] + "Z"
+    assert rows[filled] == ["file", "limits", "12", f"{state['bytes']:,}", "0", time]
+    assert rows[f"{filled}B"] == ["memory", "interest", "0", "0", "0"]
+    assert list(rows) == sorted(rows)
+    nothing = do("stream", "ls", "--subject", f"{filled}nowhere")
+    assert (nothing.out, nothing.err) == ("", f"no stream stores {filled}nowhere\n")
+    assert do("stream", "ls", "--subject", f"{filled}nowhere", "--json").json == []
+    assert filled in do("stream", "names").out.splitlines()
+    assert do("stream", "names", "--subject", f"{filled}.*", "--json").json == [filled]
+
+
+def test_ls_of_a_part(run: Command, nats_server: NatsServer) -> None:
+    """A server of the cluster did not answer: what is there is shown, and it is no success."""
+    state = {"messages": 1, "bytes": 2, "first_seq": 1, "last_seq": 1}
+    stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": state}
+    part = {"total": 2, "offset": 0, "limit": 256, "streams": [stream], "missing": ["B"]}
+    with FakeApi(nats_server.url, {"STREAM.LIST": part}) as fake:
+        ran = run("stream", "ls", "--js-api-prefix", fake.prefix)
+        assert (ran.code, ran.rows[1][:4]) == (1, ["A", "file", "limits", "1"])
+        assert "no server answered for B" in ran.err
+        fake.answers = {"STREAM.LIST": {**part, "streams": []}}
+        ran = run("stream", "ls", "--js-api-prefix", fake.prefix, "--json")
+        assert (ran.code, ran.out) == (1, "")
+
+
+def test_info_and_subjects(do: Command, nats_server: NatsServer, filled: str) -> None:
+    configuration, _, state = do("stream", "info", filled).out.partition("State\n")
+    pairs = {row[0]: row[1:] for row in map(str.split, configuration.splitlines()) if row}
+    held = {row[0]: row[1:] for row in map(str.split, state.splitlines())}
+    assert pairs["Stream"] == [filled]
+    assert (pairs["max_age"], pairs["subjects"], pairs["metadata"]) == (["1h"], [f"{filled}.>"], ["owner=me"])
+    assert (held["messages"], held["subjects"], held["last"][:2]) == (["12"], ["3"], ["sequence", "12,"])
+    # What is the default is not shown.
+    assert not {"storage", "retention", "max_msgs", "discard"} & pairs.keys()
+    whole = do("stream", "info", filled, "--json").json
+    theirs = ask(nats_server.url, lambda js: js._api_request(f"$JS.API.STREAM.INFO.{filled}", b"", timeout=5))
+    volatile = ("ts", "total", "offset", "limit")
+    assert [{k: v for k, v in each.items() if k not in volatile} for each in (whole, theirs)] == [
+        {k: v for k, v in theirs.items() if k not in volatile}
+    ] * 2
+    rows = [["subject", "messages"], [f"{filled}.a", "10"], [f"{filled}.b", "1"], [f"{filled}.c", "1"]]
+    assert do("stream", "subjects", filled).rows == rows
+    assert do("stream", "subjects", filled, f"{filled}.b", "--json").json == [{"subject": f"{filled}.b", "messages": 1}]
+    nothing = do("stream", "subjects", filled, "nowhere")
+    assert (nothing.out, nothing.err) == ("", f"stream {filled} has no messages on nowhere\n")
+
+
+def test_info_of_copies(do: Command, filled: str, nats_server: NatsServer) -> None:
+    do("stream", "add", f"{filled}M", "--mirror", filled)
+    do("stream", "add", f"{filled}S", "--sources", f"{filled},{filled}nowhere")
+    wait_until(lambda: stored(nats_server.url, f"{filled}M") == 12, "the mirror has all")
+    wait_until(lambda: stored(nats_server.url, f"{filled}S") == 12, "the sources are copied")
+    rows = do("stream", "info", f"{filled}M").rows
+    at = rows.index(["mirror", "of", "lag", "last", "sign"])
+    assert rows[at + 1][:2] == [filled, "0"]
+    rows = do("stream", "info", f"{filled}S").rows
+    at = next(index for index, row in enumerate(rows) if row[:1] == ["source"])
+    assert [row[:1] for row in rows[at + 1 :]] == [[filled], [f"{filled}nowhere"]]
+    assert "never" in rows[at + 2]
+
+
+# -- messages --
+
+
+def test_get_one(do: Command, nats_server: NatsServer, filled: str) -> None:
+    whole = do("stream", "get", filled, 3, "--json").json
+    other = ask(nats_server.url, lambda js: js.get_msg(filled, 3))
+    assert (whole["subject"], whole["seq"], whole["data"].encode()) == (other.subject, other.seq, other.data)
+    assert (whole["headers"], whole["encoding"]) == ({"N": ["1", "2"], "Other": ["ä"]}, "utf-8")
+    text = do("stream", "get", filled, 3).out.splitlines()
+    # A terminal does not obey what is in a message.
+    assert text == [f"3 {filled}.c {whole['time']}", "N: 1", "N: 2", "Other: ä", "", "grün\\x1b[31m", ""]
+    whole = do("stream", "get", filled, 2, "--json").json
+    assert (whole["data"], whole["encoding"]) == ("/wAbWzMxbQ==", "base64")
+    assert "(7 bytes that are no text)" in do("stream", "get", filled, 2).out
+    assert do("stream", "get", filled, 2, "--raw").raw == BINARY
+
+
+def test_get_several(do: Command, filled: str) -> None:
+    def sequences(*options: object) -> list[int]:
+        return [each["seq"] for each in do("stream", "get", filled, *options, "--json").json]
+
+    assert do("stream", "get", filled, "--from", 10, "--raw").raw == b"101112"
+    assert sequences("--from", 11) == [11, 12]
+    assert sequences("--subject", f"{filled}.a", "--count", 3) == [1, 4, 5]
+    assert sequences("--count", 1) == [1]
+    time = do("stream", "get", filled, 6, "--json").json["time"]
+    assert sequences("--since", time, "--count", 2, "--subject", f"{filled}.a") == [6, 7]
+    assert sequences("--since", "2036-03-01T12:00:00Z") == []
+    some = do("stream", "get", filled, "--from", 1, "--json")
+    assert [each["seq"] for each in some.json] == list(range(1, 11))
+    assert some.err == "these are the first 10: --count N for more\n"
+    assert do("stream", "get", filled, "--from", 3, "--json").err == ""
+    nothing = do("stream", "get", filled, "--from", 99)
+    assert (nothing.out, nothing.err) == ("", "there are no such messages\n")
+    for direct in ([], ["--direct"]):
+        for chosen, sequence in (
+            (["--last", f"{filled}.a"], 12),
+            (["--next", f"{filled}.a"], 1),
+            (["--next", f"{filled}.a", "--from", 2], 4),
+            ([5], 5),
+        ):
+            assert do("stream", "get", filled, *chosen, "--json", *direct).json["seq"] == sequence
+
+
+def test_delete_msg_purge_and_rm(do: Command, run: Command, nats_server: NatsServer, filled: str) -> None:
+    said = do("stream", "delete-msg", filled, 1, "--force").out
+    assert said == f"message 1 of stream {filled} was erased\n"
+    said = do("stream", "delete-msg", filled, 2, "--no-erase", "--force", "--json").json
+    assert said == {"stream": filled, "seq": 2, "erased": False}
+    state = do("stream", "info", filled, "--json").json["state"]
+    assert (state["messages"], state["first_seq"]) == (10, 3)
+    said = do("stream", "purge", filled, "--subject", f"{filled}.a", "--keep", 6, "--force").out
+    assert said == f"3 messages of stream {filled} were removed\n"
+    said = do("stream", "purge", filled, "--sequence", 9, "--force", "--json").json
+    assert said == {"stream": filled, "purged": 3}
+    assert do("stream", "purge", filled, "--force", "--json").json["purged"] == 4
+    assert stored(nats_server.url, filled) == 0
+    do("stream", "edit", filled, "--deny-purge", "--force")
+    ran = run("stream", "purge", filled, "--force")
+    assert ran.code == 1
+    assert f"cannot purge stream {filled}" in ran.err
+    assert do("stream", "rm", filled, "--force", "--json").json == {"stream": filled, "deleted": True}
+    assert run("stream", "info", filled).code == 1
+
+
+# -- create and change --
+
+
+def test_add_and_copy(do: Command, run: Command, name: str) -> None:
+    line = ("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "30s")
+    assert do(*line).out == f"stream {name} was created; it stores {name}.>\n"
+    made = config(do, name)
+    # A plain stream is what it begins with.
+    assert (made["max_age"], made["allow_direct"], made["discard"]) == (30 * 10**9, True, "old")
+    assert do(*line).out == f"stream {name} already exists, unchanged; it stores {name}.>\n"
+    again = do(*line, "--json").json
+    assert (again["config"], again["did_create"]) == (made, False)
+    for flag, shown in (("--no-deny-delete", ""), ("--deny-delete", "; deny_delete: false -> true")):
+        ran = run("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", flag)
+        assert (ran.code, ran.out) == (1, "")
+        assert f"cannot create stream {name}: stream name already in use" in ran.err
+        assert ran.err.endswith(f"; there -> asked for: max_age: 30s -> 1h{shown}\n")
+    copy = ("stream", "copy", name, f"{name}B", "--subjects", f"{name}b", "--unset", "max_age")
+    made = do(*copy, "--json").json
+    assert (made["did_create"], made["config"]["subjects"], made["config"]["max_age"]) == (True, [f"{name}b"], 0)
+    assert do(*copy).out.startswith(f"stream {name}B already exists, unchanged; ")
+    do("stream", "copy", name, f"{name}C", "--mirror", name, "--unset", "subjects")
+    assert config(do, f"{name}C")["mirror"] == {"name": name}
+
+
+def test_what_may_not_be_looked_at_was_perhaps_created(
+    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
+) -> None:
+    """The server gives the same answer for a stream that it creates and for one that exists."""
+    may = '{ publish: "$JS.API.STREAM.CREATE.>", subscribe: "_INBOX.>" }'
+    server = nats_server_factory(config=f"authorization {{ users: [{{ user: a, password: p, permissions: {may} }}] }}")
+    for _ in range(2):
+        ran = succeed("stream", "add", "S", "--user", "a", "--password", "p", url=server.url)
+        assert ran.out == "stream S exists; it stores S\n"
+
+
+def test_templates_and_files(do: Command, name: str, tmp_path: Path) -> None:
+    do("stream", "add", f"{name}A", "--template", "work-queue", "--max-msgs", 10)
+    queue = config(do, f"{name}A")
+    assert (queue["retention"], queue["discard"], queue["max_msgs"]) == ("workqueue", "new", 10)
+    team, own = tmp_path / "team.yaml", tmp_path / "own.json"
+    team.write_text("max_age: 30d\nmax_msgs: 5\nmetadata: {team: data}\n")
+    own.write_text(json.dumps({"name": "SOMETHING", "max_msgs": 6, "max_bytes": "1m", "description": "from the file"}))
+    do("stream", "add", f"{name}B", "--template", team, "--config", own, "--description", "from the line")
+    made = config(do, f"{name}B")
+    assert (made["max_age"], made["max_msgs"], made["max_bytes"]) == (30 * 86400 * 10**9, 6, 2**20)
+    assert (made["description"], made["metadata"]["team"]) == ("from the line", "data")
+    assert (made["allow_direct"], made["name"]) == (False, f"{name}B")
+
+
+def test_what_info_printed_is_added_again(do: Command, name: str, tmp_path: Path) -> None:
+    do("stream", "add", name, "--max-msgs", "0", "--max-bytes", "0", "--max-age", "1h")
+    before = do("stream", "info", name, "--json").json
+    file = tmp_path / "s.json"
+    for found in (before, before["config"]):
+        file.write_text(json.dumps(found))
+        do("stream", "add", name, "--config", file)
+        do("stream", "edit", name, "--config", file)
+        do("stream", "add", f"{name}B", "--config", file, "--subjects", f"{name}b.>")
+        assert config(do, f"{name}B")["max_age"] == 3600 * 10**9
+        do("stream", "rm", f"{name}B", "--force")
+    assert do("stream", "info", name, "--json").json["created"] == before["created"]
+
+
+def test_edit(do: Command, run: Command, name: str, tmp_path: Path) -> None:
+    do("stream", "add", name, "--subjects", f"{name}.>", "--metadata", "owner=me", "--max-msgs", 5)
+    edit = ("stream", "edit", name, "--max-age", "1h", "--deny-delete")
+    lines = [
+        "    max_age: 0s -> 1h (risk: messages beyond it are deleted at once)",
+        "    deny_delete: false -> true (risk: it cannot be taken back)",
+    ]
+    assert do(*edit, "--dry-run").out.splitlines() == [*lines, f"stream {name} would be changed"]
+    ran = run(*edit)  # nobody is there to answer
+    assert (ran.code, ran.out.splitlines()) == (2, lines)
+    assert "--force" in ran.err
+    assert config(do, name)["max_age"] == 0
+    assert do(*edit, "--force").out.splitlines() == [*lines, f"stream {name} was changed"]
+    assert do(*edit).out == f"stream {name}: nothing to change\n"
+    changed = config(do, name)
+    assert (changed["max_age"], changed["deny_delete"]) == (3600 * 10**9, True)
+    assert changed["metadata"]["owner"] == "me"
+    # One part that cannot be, and nothing is done.
+    for options in (["--force"], ["--dry-run"]):
+        ran = run("stream", "edit", name, "--max-age", "2h", "--no-deny-delete", *options)
+        assert ran.code == 1
+        assert "    deny_delete: true -> false (refused: it cannot be taken back)\n" in ran.out
+        assert ran.out.endswith(f"stream {name} cannot be changed so, and stays as it is\n")
+    assert config(do, name)["max_age"] == 3600 * 10**9
+    do("stream", "edit", name, "--unset", "max-msgs,metadata", "--unset", "max_age", "--force")
+    changed = config(do, name)
+    assert (changed["max_msgs"], changed["max_age"], "owner" in changed["metadata"]) == (-1, 0, False)
+    file = tmp_path / "changes.json"
+    file.write_text('{"max_msgs": 7, "max_age": "2h"}')
+    do("stream", "edit", name, "--config", file, "--max-msgs", 8, "--force")
+    changed = config(do, name)
+    assert (changed["max_msgs"], changed["max_age"]) == (8, 7200 * 10**9)
+
+
+def test_edit_as_json_and_seal(do: Command, run: Command, nats_server: NatsServer, name: str) -> None:
+    do("stream", "add", name, "--subjects", f"{name}.>")
+    edit = ("stream", "edit", name, "--max-bytes", "1k", "--force", "--json")
+    risk = "messages beyond it are deleted at once"
+    assert do(*edit).json == {
+        "stream": name,
+        "changed": True,
+        "differences": [{"field": "max_bytes", "actual": -1, "wanted": 1024, "risk": risk}],
+    }
+    assert do(*edit).json == {"stream": name, "changed": False, "differences": []}
+    ran = run("stream", "edit", name, "--storage", "memory", "--max-age", "1h", "--force", "--json")
+    assert (ran.code, ran.json["changed"]) == (1, False)
+    assert [(each["field"], each.get("refused")) for each in ran.json["differences"]] == [
+        ("max_age", None),
+        ("storage", "it can never change"),
+    ]
+    ran = run("stream", "seal", name)
+    assert ran.code == 2
+    assert "sealed: false -> true (risk: it cannot be taken back)" in ran.out
+    do("stream", "seal", name, "--force")
+    assert ask(nats_server.url, lambda js: js.stream_info(name)).config.sealed
+    assert do("stream", "seal", name).out == f"stream {name}: nothing to change\n"
+
+
+# -- servers, and a terminal --
+
+
+def test_on_a_cluster(nats_cluster: NatsCluster) -> None:
+    url, stream = nats_cluster.url, "PLACED"
+    succeed("stream", "add", stream, "--subjects", "placed.>", "--num-replicas", 2, url=url)
+    with JetStreamAdmin(servers=url) as admin:
+
+        def servers() -> list[str]:
+            found = admin.streams.replicas(stream)
+            whole = len(found) == 2 and found[0].leader and all(each.current for each in found)
+            return [each.server for each in found] if whole else []
+
+        wait_until(lambda: bool(servers()), "two replicas that are up to date", 30)
+        leader, other = servers()
+        rows = {row[0]: row[1:] for row in succeed("stream", "info", stream, url=url).rows if row}
+        assert rows["servers"][:3] == [leader, "(leader),", other]
+        said = succeed("stream", "step-down", stream, "--preferred", other, "--json", url=url).json
+        assert said == {"stream": stream, "leader_before": leader, "preferred": other}
+        wait_until(lambda: servers()[:1] == [other], f"{other} leads", 30)
+        said = succeed("stream", "peer-remove", stream, leader, "--force", "--json", url=url).json
+        assert said == {"stream": stream, "removed": leader}
+        wait_until(lambda: bool(servers()) and leader not in servers(), "another server keeps it", 30)
+        ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=url)
+        assert (ran.code, ran.out) == (1, "")
+        assert f"remove server nobody from stream {stream}" in ran.err
+    succeed("stream", "rm", stream, "--force", url=url)
+
+
+@pytest.mark.full
+def test_it_asks_and_shows_how_far_it_is(
+    do: Command, publisher: Publisher, nats_server: NatsServer, name: str, tmp_path: Path
+) -> None:
+    do("stream", "add", name, "--subjects", f"{name}.>")
+    publisher.publish(Message(f"{name}.a", os.urandom(200_000)) for _ in range(20))
+    at = ("-s", nats_server.url)
+    question = f"Change stream {name}? [y/N]:"
+    refused = on_terminal("stream", "edit", name, "--max-msgs", 5, *at, question=question, answer="n")
+    assert refused.code == 1
+    assert b"\x1b[33m    max_msgs" in refused.raw  # yellow: a risk
+    assert question in refused.text
+    assert stored(nats_server.url, name) == 20
+    saved = on_terminal("stream", "backup", name, tmp_path / "saved", *at)
+    assert saved.code == 0
+    assert f"Saving {name}" in saved.text
+    assert "MiB" in saved.text
+    assert f"stream {name} was saved at" in saved.text
+    # With JSON there is none.
+    assert do("stream", "backup", name, tmp_path / "again", "--json").err == ""

@@ -1,0 +1,280 @@
+"""``stream apply``, ``export``, ``backup`` and ``restore``. What plans and backups hold, tests/admin tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin.backup_files import DATA, MANIFEST
+from spark_jetstream.client.pool import connect
+from spark_jetstream.testing import NatsServer
+from tests.cli.conftest import Command
+from tests.support.backups import table
+from tests.support.publish import Message, Publisher
+from tests.support.reading import options
+
+Describe = Callable[..., Path]
+BILLING = {"durable_name": "billing", "ack_policy": "explicit", "max_deliver": 5}
+
+
+@pytest.fixture
+def describe(tmp_path: Path, name: str) -> Describe:
+    """A function that writes a description of a stream with two consumers, with changes, as JSON or YAML."""
+
+    def write(file: str = "streams.json", consumers: list[dict[str, Any]] | None = None, **changes: Any) -> Path:
+        audit = {"durable_name": "audit", "ack_policy": "none", "filter_subject": f"{name}.a"}
+        described = {"name": name, "subjects": [f"{name}.>"], "max_age": "1h", "metadata": {"owner": "me"}, **changes}
+        described["consumers"] = [BILLING, audit] if consumers is None else consumers
+        path = tmp_path / file
+        path.write_text(json.dumps(described))  # which is YAML, too
+        return path
+
+    return write
+
+
+def there(publisher: Publisher, name: str) -> list[dict[str, Any]]:
+    """The configurations of a stream and of its consumers."""
+    consumers = publisher.api(f"CONSUMER.LIST.{name}")["consumers"]
+    return [each["config"] for each in (publisher.api(f"STREAM.INFO.{name}"), *consumers)]
+
+
+def test_apply_and_again(do: Command, run: Command, publisher: Publisher, name: str, describe: Describe) -> None:
+    file = describe("streams.yaml")
+    lines = [
+        f"+ create stream {name}",
+        f'    subjects: ["{name}.>"]',
+        "    max_age: 1h",
+        '    metadata: {"owner": "me"}',
+        f"+ create consumer billing of stream {name}",
+        "    ack_policy: explicit",
+        "    max_deliver: 5",
+        f"+ create consumer audit of stream {name}",
+        "    ack_policy: none",
+        f"    filter_subject: {name}.a",
+    ]
+    ran = run("stream", "apply", file, "--check")
+    assert (ran.code, ran.out.splitlines()) == (1, [*lines, "1 stream and 2 consumers would be changed"])
+    ran = run("stream", "apply", file)  # nobody is there to answer
+    assert (ran.code, ran.out.splitlines()) == (2, lines)
+    assert run("stream", "info", name).code == 1
+    assert do("stream", "apply", file, "--force").out.splitlines() == [*lines, "1 stream and 2 consumers changed"]
+    stream, audit, billing = there(publisher, name)
+    assert (stream["subjects"], stream["max_age"]) == ([f"{name}.>"], 3600 * 10**9)
+    assert (billing["max_deliver"], audit["filter_subject"]) == (5, f"{name}.a")
+    for given in ([], ["--check"], ["--force"]):
+        assert do("stream", "apply", file, *given).out.splitlines() == [
+            f"= unchanged stream {name}",
+            f"= unchanged consumer billing of stream {name}",
+            f"= unchanged consumer audit of stream {name}",
+            "nothing to change",
+        ]
+    # A change
+    changed = describe(
+        "changed.json",
+        [{**BILLING, "backoff": ["1s", "5s"], "max_deliver": 6}, {"durable_name": "new", "ack_policy": "explicit"}],
+        max_bytes="1g",
+        metadata={"team": "data"},
+    )
+    checked = run("stream", "apply", changed, "--check", "--json")
+    assert (checked.code, checked.json["applied"]) == (1, False)
+    assert do("stream", "apply", changed, "--force", "--json").json == {**checked.json, "applied": True}
+    fields = [difference["field"] for step in checked.json["steps"] for difference in step["differences"]]
+    # ack_wait is the first value of backoff.
+    assert sorted(fields) == ["ack_wait", "backoff", "max_bytes", "max_deliver", "metadata.owner", "metadata.team"]
+    again = do("stream", "apply", changed, "--check", "--json").json
+    assert {step["action"] for step in again["steps"]} == {"unchanged"}
+    assert (again["changes"], again["applied"]) == (False, False)
+    # A part of it
+    file.write_text(f"{name}:\n  max_msgs: 5\n")
+    do("stream", "apply", file, "--given-only", "--force")
+    stream, *_ = there(publisher, name)
+    assert (stream["max_msgs"], stream["max_age"], stream["metadata"]["team"]) == (5, 3600 * 10**9, "data")
+    assert do("stream", "apply", file, "--given-only", "--check").out.endswith("nothing to change\n")
+
+
+def test_what_is_refused_changes_nothing(
+    do: Command, run: Command, publisher: Publisher, name: str, describe: Describe
+) -> None:
+    do("stream", "apply", describe(), "--force")
+    before = there(publisher, name)
+    consumers = [{"durable_name": "billing", "ack_policy": "all", "max_deliver": 6}]
+    file = describe("refused.json", consumers, storage="memory", max_msgs=5)
+    new = describe("other.json", [], name=f"{name}B", subjects=[f"{name}b"])
+    for option in ("--force", "--check"):
+        ran = run("stream", "apply", new, file, option)
+        assert ran.code == 1
+        assert ran.out.splitlines()[-7:] == [
+            f"! cannot update stream {name}",
+            "    max_msgs: -1 -> 5 (risk: messages beyond it are deleted at once)",
+            "    storage: file -> memory (refused: it can never change)",
+            f"! cannot update consumer billing of stream {name}",
+            "    ack_policy: explicit -> all (refused: it can never change)",
+            "    max_deliver: 5 -> 6",
+            "nothing was changed: not all of this is possible",
+        ]
+    ran = run("stream", "apply", new, file, "--force", "--json")
+    assert (ran.code, ran.json["applied"], ran.json["changes"]) == (1, False, True)
+    assert [step["action"] for step in ran.json["steps"]] == ["create", "refused", "refused"]
+    assert there(publisher, name) == before
+    assert run("stream", "info", f"{name}B").code == 1
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_is_exported_is_applied_without_a_change(
+    form: str, do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
+) -> None:
+    since = "2026-03-01T12:00:00.123456789Z"
+    consumers = [
+        {"durable_name": "a", "ack_policy": "explicit", "backoff": ["1s", "1m"], "filter_subjects": [f"{name}.a"]},
+        {"durable_name": "b", "deliver_policy": "by_start_time", "opt_start_time": since},
+    ]
+    do("stream", "apply", describe(consumers=consumers, republish={"dest": f"{name}x.>"}), "--force")
+    publisher.api(f"CONSUMER.CREATE.{name}.short", {"stream_name": name, "config": {"name": "short"}})
+    file = tmp_path / f"exported.{form}"
+    file.write_bytes(do("stream", "export", name, *(["--yaml"] if form == "yaml" else [])).raw)
+    assert do("stream", "apply", file, "--check").out.splitlines() == [
+        f"= unchanged stream {name}",
+        f"= unchanged consumer a of stream {name}",
+        f"= unchanged consumer b of stream {name}",
+        "nothing to change",
+    ]
+    # It is all there is to know.
+    before = do("stream", "export", name).json
+    do("stream", "rm", name, "--force")
+    do("stream", "apply", file, "--force")
+    assert do("stream", "export", name, "--json").json == before
+    assert before["consumers"][1]["opt_start_time"] == since
+    if form == "yaml":
+        assert f"max_age: 1h{chr(10)}" in file.read_text()
+        assert "max_consumers" not in file.read_text()
+
+
+def test_exported_json_is_what_the_server_takes(
+    do: Command, publisher: Publisher, name: str, describe: Describe
+) -> None:
+    """No other client reads durations and sizes as text, and the schema of the nats command needs some defaults."""
+    consumers = [{"durable_name": "a", "ack_policy": "explicit", "backoff": ["1s", "1m"]}]
+    do("stream", "apply", describe(consumers=consumers, max_bytes="1g", duplicate_window="2m"), "--force")
+    found = do("stream", "export", name).json
+    [consumer] = found.pop("consumers")
+    expected = {"max_age": 3600 * 10**9, "max_bytes": 2**30, "duplicate_window": 120 * 10**9, "num_replicas": 1}
+    expected |= {"max_consumers": -1, "max_msgs": -1, "retention": "limits", "storage": "file"}
+    assert expected.items() <= {key: value for key, value in found.items() if isinstance(value, (int, str))}.items()
+    assert (consumer["backoff"], consumer["ack_wait"]) == ([10**9, 60 * 10**9], 10**9)
+    assert (found["metadata"], consumer.get("metadata")) == ({"owner": "me"}, None)
+    publisher.api(f"STREAM.DELETE.{name}")
+    made = publisher.api(f"STREAM.CREATE.{name}", found)["config"]
+    assert {**made, "metadata": found["metadata"]} == found
+    reply = publisher.api(f"CONSUMER.DURABLE.CREATE.{name}.a", {"stream_name": name, "config": consumer})
+    assert {key: value for key, value in reply["config"].items() if key != "metadata"} == consumer
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["info", "its configuration"])
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_info_prints_is_applied(
+    form: str, whole: bool, do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
+) -> None:
+    """Of a server, and so of any client that prints what the server says."""
+    do("stream", "apply", describe(max_bytes="1g"), "--force")
+    stream = publisher.api(f"STREAM.INFO.{name}")
+    consumers = [publisher.api(f"CONSUMER.INFO.{name}.{each}") for each in ("audit", "billing")]
+    if not whole:
+        stream, consumers = stream["config"], [consumer["config"] for consumer in consumers]
+    file = tmp_path / f"printed.{form}"
+    described = {**stream.get("config", stream), "consumers": consumers}
+    for document in (described, [stream], stream):
+        file.write_text(json.dumps(document))  # which is YAML, too
+        assert do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
+    do("stream", "add", f"{name}NEW", "--config", file, "--subjects", f"{name}new")
+    assert do("stream", "info", f"{name}NEW", "--json").json["config"]["max_bytes"] == 2**30
+    file.write_text(json.dumps(consumers[0]))
+    do("consumer", "add", name, "again", "--config", file)
+    again = publisher.api(f"CONSUMER.INFO.{name}.again")["config"]
+    assert again == {**consumers[0].get("config", consumers[0]), "name": "again", "durable_name": "again"}
+
+
+# -- backups --
+
+
+@pytest.fixture
+def filled(do: Command, publisher: Publisher, name: str) -> str:
+    """A stream of 20 messages, with a consumer."""
+    do("stream", "add", name, "--subjects", f"{name}.>")
+    publisher.publish(Message(f"{name}.{number % 3}", b"%d" % number, [("N", str(number))]) for number in range(20))
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    publisher.api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": config})
+    return name
+
+
+@pytest.mark.parametrize("suffix", ["", ".tar"])
+def test_there_and_back(
+    suffix: str, do: Command, run: Command, nats_server: NatsServer, filled: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "deep" / f"saved{suffix}"
+    made = do("stream", "backup", filled, target, "--json").json
+    assert (made["stream"], made["path"], made["messages"], made["consumers"]) == (filled, str(target), 20, True)
+    assert target.is_file() == bool(suffix)
+    copy, subjects = f"{filled}COPY", f"{filled}copy.>"
+    back = do("stream", "restore", target, "--name", copy, "--subjects", subjects, "--description", "x", "--json").json
+    assert back == {
+        "stream": copy,
+        "messages": 20,
+        "bytes": made["bytes"],
+        "consumers": 1,
+        "sha256": made["sha256"],
+        "differences": [],
+        "notes": [],
+    }
+    connection = connect(options(nats_server.url))
+    assert table(connection, nats_server.url, copy).equals(table(connection, nats_server.url, filled))
+    config = do("stream", "info", copy, "--json").json["config"]
+    assert (config["subjects"], config["description"]) == ([subjects], "x")
+    if suffix:
+        return
+    for given, code, said in (
+        ([], 1, "stream name already in use"),
+        (["--name", f"{filled}D"], 1, f"its subject {filled}.> overlaps those of stream {filled}"),
+        (["--max-age", "soon"], 2, "max_age must be a duration"),
+    ):
+        ran = run("stream", "restore", target, *given)
+        assert (ran.code, ran.out) == (code, "")
+        assert said in ran.err
+    do("stream", "rm", filled, "--force")
+    said = do("stream", "restore", target).out
+    assert said.startswith(f"stream {filled} was restored from {target}: 20 messages; its checksum was right, SHA-256 ")
+    assert do("stream", "get", filled, 20, "--raw").raw == b"19"
+
+
+def test_backups_of_other_content(do: Command, run: Command, filled: str, tmp_path: Path) -> None:
+    """Without consumers, with changes, without checksums, and damaged."""
+    saved = tmp_path / "saved"
+    said = do("stream", "backup", filled, saved, "--no-consumers").out
+    assert said.startswith(f"stream {filled} was saved at {saved}: 20 messages in ")
+    restore = ("stream", "restore", saved, "--name", f"{filled}COPY", "--subjects", f"{filled}copy.>")
+    ran = run(*restore, "--max-msgs", 5)
+    assert ran.code == 1
+    assert "not as it was: messages was 20 and is 5\n" in ran.err
+    assert f"stream {filled}COPY was restored from {saved}: 5 messages" in ran.out
+    do("stream", "rm", f"{filled}COPY", "--force")
+    manifest = (saved / MANIFEST).read_bytes()
+    (saved / MANIFEST).unlink()
+    ran = do(*restore, "--json")
+    assert (ran.json["sha256"], ran.json["consumers"]) == (None, 0)
+    [note] = ran.json["notes"]
+    assert "made by another tool, and has no checksums" in note
+    assert ran.err == f"note: {note}\n"
+    do("stream", "rm", f"{filled}COPY", "--force")
+    (saved / MANIFEST).write_bytes(manifest)
+    data = bytearray((saved / DATA).read_bytes())
+    data[len(data) // 2] ^= 1
+    (saved / DATA).write_bytes(data)
+    for more in ([], ["--json"]):
+        ran = run(*restore, *more)
+        assert (ran.code, ran.out) == (1, "")
+        assert "damaged backup" in ran.err
+        assert ran.err.count("\n") == 1
+    assert run("stream", "info", f"{filled}COPY").code == 1

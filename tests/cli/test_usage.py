@@ -1,0 +1,353 @@
+"""Command lines that cannot be: one line on standard error, the exit code, and nothing that changes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing import NatsServer
+from tests.cli.conftest import Command
+from tests.support.publish import Message, Publisher
+
+WRONG = [
+    ("account inof", "No such command 'inof'. Did you mean 'info'? (see spark-jetstream account --help)"),
+    ("account info --what", "No such option: --what"),
+    ("account info again", "unexpected extra argument"),
+    ("account info -o conectTimeout=2s", "did you mean connectTimeout"),
+    ("account info -o connectTimeout", "name=value"),
+    ("stream info", "Missing argument 'stream' (see spark-jetstream stream info --help)"),
+    ("stream info A --jsn", "No such option: --jsn"),
+    ("stream info a.b", "stream must be the name of a stream"),
+    ("stream info 'a\x1b[31m\tb'", r"without blanks, dots, *, >, / or \, not "),
+    ("stream names --subject a..b", "subject"),
+    ("stream subjects USAGE a..b", "subject"),
+    ("stream purge USAGE --subject '' --force", "subject"),
+    ("stream purge USAGE --sequence 9 --keep 1 --force", "seq and keep cannot be set together"),
+    ("stream peer-remove USAGE", "Missing argument"),
+    ("stream copy USAGE A.D", "must be the name of a stream"),
+    ("stream edit USAGE", "nothing to change was given"),
+    ("stream edit USAGE --unset max_msg", '--unset: there is no field "max_msg" (did you mean max_msgs?)'),
+    ("stream edit USAGE --unset max-age --max-age 1h", "--max-age and --unset max_age cannot be given together"),
+    ("stream edit USAGE --max-age 30s --duplicate-window 1m", "duplicate_window (1m) is longer than max_age (30s)"),
+    ("stream export USAGE --yaml --json", "--yaml and --json contradict each other"),
+    ("stream apply", "Missing argument"),
+    ("stream apply {plain} {plain}", "is described in"),
+    ("stream backup USAGE", "Missing argument"),
+    ("stream backup USAGE {json}", "exists already"),
+    ("stream restore", "Missing argument"),
+    ("stream restore {json} --name a.b", "without blanks, dots"),
+    # Which message?
+    ("stream get USAGE", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"),
+    ("stream get USAGE 1 --last a", "SEQUENCE and --last contradict each other"),
+    ("stream get USAGE --last a --next a", "--last and --next contradict each other"),
+    ("stream get USAGE 1 --count 2", "SEQUENCE and --count contradict each other"),
+    ("stream get USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
+    ("stream get USAGE 1 --raw --json", "--raw and --json contradict each other"),
+    ("stream get USAGE 0", "sequence must be a whole number from 1 on"),
+    ("stream get USAGE --from 0", "sequence must be a whole number from 1 on"),
+    ("stream get USAGE --next a --from 0", "sequence must be a whole number from 1 on"),
+    ("stream get USAGE --since yesterday", "time must be a time such as"),
+    ("stream get USAGE --last a..b", "subject must be a subject"),
+    ("stream get USAGE --next ''", "subject must be a subject"),
+    ("stream get USAGE --since ''", "time must be a time such as"),
+    # What an option of a field can hold.
+    ("stream add NEW --mirror nam=X", "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq"),
+    ("stream add NEW --placement north", "must be JSON, or field=value,... with the fields cluster, tags"),
+    ("""stream add NEW --mirror '{{"name"'""", "--mirror: this is not valid JSON"),
+    ("""stream add NEW --mirror '{{"nam": "X"}}'""", 'in mirror, there is no field "nam" (did you mean name?)'),
+    ("stream add NEW --mirror name=A,name=B", "--mirror: name is there twice"),
+    ("stream add NEW --subjects ''", '--subjects: "" has an empty item'),
+    ("stream add NEW --subjects a,,b", '--subjects: "a,,b" has an empty item'),
+    ("stream add NEW --metadata owner", '--metadata: "owner" is no name=value'),
+    ("stream add NEW --metadata a=1 --metadata a=2", "--metadata: a name is there twice"),
+    ("stream add NEW --max-age 'a while'", "max_age must be a duration"),
+    ("stream add NEW --retention work", 'retention must be limits, interest or workqueue, not "work"'),
+    ("stream add NEW --subjects a..b", "subjects.0 must be a subject"),
+    ("stream add NEW --num-replicas many", "num_replicas must be a whole number from 0 to 5"),
+    ("stream add NEW --republish dest=b.>,headers_only=yes", "republish.headers_only must be true or false"),
+    ("stream add NEW --discard-new-per-subject", "discard_new_per_subject needs discard: new"),
+    ("stream add NEW --maxage 1h", "--max-age"),
+    # Consumers
+    ("consumer ls", "Missing argument"),
+    ("consumer ls NO.WHERE", "stream must be the name of a stream"),
+    ("consumer info USAGE", "Missing argument"),
+    ("consumer add USAGE new --ack-policy sometimes", "ack_policy must be none, all, explicit or flow_control"),
+    ("consumer add USAGE new --max-deliver -2", "max_deliver must be a whole number"),
+    ("consumer add USAGE new --ack-wait 30", "ack_wait must be a duration"),
+    ("consumer add USAGE new --deliver-policy by_start_sequence", "by_start_sequence needs opt_start_seq"),
+    ("consumer add USAGE new --filter-subject c.a --filter-subjects c.b", "cannot be set together"),
+    ("consumer add USAGE new --deliver-subject d --max-waiting 5", "max_waiting cannot be set for a push consumer"),
+    ("consumer add USAGE a.b", "must be the name of a consumer"),
+    ("consumer add USAGE new --max-delivery 5", "No such option"),
+    ("consumer add USAGE --durable-form", "durable_form needs a durable_name"),
+    ("consumer add USAGE --config {tmp}/gone.json", "gone.json"),
+    ("consumer edit USAGE billing", "say what to change"),
+    ("consumer edit USAGE billing --max-deliver 5 --unset max-deliver", "cannot be given together"),
+    ("consumer edit USAGE billing --deliver-group g --flow-control --force", "for a pull consumer"),
+    ("consumer copy USAGE billing a.b", "must be the name of a consumer"),
+    ("consumer pause USAGE billing", "Missing argument"),
+    ("consumer pause USAGE billing soon", 'or a duration such as 10m, not "soon"'),
+    ("consumer pause USAGE billing '10 parsecs'", 'or a duration such as 10m, not "10 parsecs"'),
+    ("consumer pause USAGE billing 2036-01-01T00:00:00", 'such as 10m, not "2036-01-01T00:00:00"'),
+    ("consumer reset USAGE billing --sequence 0 --force", "sequence must be a whole number from 1 on"),
+    ("consumer next USAGE billing --count 0", "--count"),
+    ("consumer next USAGE billing --count 1001", "--count"),
+    ("consumer next USAGE billing --wait 5", "Invalid value for '--wait': \"5\" is no duration such as 10s"),
+    ("consumer next USAGE billing --wait 1ms", "timeout must be 0 (do not wait), or at least 0.1 seconds"),
+    ("consumer next USAGE billing --ack yes", "ack must be one of ack, nak, term, none"),
+    ("consumer next USAGE billing --ack nak --no-ack", "contradict each other"),
+    ("consumer next USAGE billing --raw --json", "contradict each other"),
+    ("consumer unpin USAGE billing", "Missing argument"),
+    # Buckets
+    ("kv get usage", "Missing argument"),
+    ("kv get usage 'a b'", "cannot be one"),
+    ("kv get a.b a", "bucket must be 1 to 252 letters"),
+    ("kv get usage a --revision 0", "--revision"),
+    ("kv put usage a..b x", "a token between the dots is empty"),
+    ("kv update usage a x", "--revision"),
+    ("kv add new --history 65", "history must be a whole number from 1 to 64"),
+    ("kv add new --ttl soon", "ttl must be"),
+    ("kv edit usage", "say what to change"),
+    ("kv watch usage --wait soon", "is no duration"),
+    ("kv watch usage --history --updates-only", "cannot be set together"),
+    ("kv ls usage a.* *.b", "overlap"),
+    ("object edit usage", "say what to change"),
+    ("object put usage -", "what comes from standard input needs a name"),
+    ("object put usage {tmp}/missing", "missing"),
+    ("object put usage {json} -H nothing --force", "nothing is no 'Name: value'"),
+    ("object put usage {json} --metadata nothing --force", "nothing is no name=value"),
+    ("object put usage {json} --chunk-size much --force", "much is no size such as 64k"),
+    ("object get usage a/..", "makes no name for a file"),
+    ("object get usage ..", "makes no name for a file"),
+    (r"object get usage 'a\b'", "makes no name for a file"),
+    ("object get usage a -O - --json", "standard output cannot have the content and JSON"),
+    ("object describe usage a", "say what to change"),
+    # Lag, events, bench, doctor
+    ("lag --consumer half", "lag STREAM --consumer half"),
+    ("lag USAGE --max-age 5", '"5" is no duration such as 10s'),
+    ("lag USAGE --max-pending -1", "--max-pending"),
+    ("lag USAGE --watch --every 1ms", "1ms is less than 100ms"),
+    ("lag NO.WHERE", "must be the name of a stream"),
+    ("events --kind maxdeliver", "did you mean max_deliver"),
+    ("events --kind api_audit --stream S", "cannot be chosen by stream"),
+    ("events --stream a.b", "stream "),
+    ("events --for soon", "no duration such as 10s"),
+    ("events --for 0", "longer than 0"),
+    ("events --count 0", "--count"),
+    ("bench --replicas 9", "--replicas"),
+    ("bench --storage tape", "--storage"),
+    ("doctor --no-spark --stream A --bucket b", "exclude each other"),
+    ("doctor --no-spark --stream A --for reed", "did you mean read"),
+    ("doctor --no-spark --stream A --for write", "--subject"),
+    ("doctor --no-spark --bucket b --durable d", "--for durable has no meaning for a bucket"),
+    ("doctor --no-spark --for read", "--stream"),
+    ("doctor --no-spark -o conectTimeout=1s", "connectTimeout"),
+    ("demo --messages 0", "--messages"),
+    ("demo --messages many", "--messages"),
+    # There is nobody to answer.
+    (
+        "stream purge USAGE",
+        "Remove all messages of stream USAGE? There is no terminal to ask on: say yes with --force.",
+    ),
+    ("stream rm USAGE", "Delete stream USAGE with 1 messages and 1 consumers?"),
+    ("stream delete-msg USAGE 1", "Delete message 1 of stream USAGE?"),
+    ("stream peer-remove USAGE somebody", "Remove server somebody, and its copy, from stream USAGE?"),
+    ("consumer rm USAGE billing", "Delete consumer billing of stream USAGE, which has 1 messages to process?"),
+    ("kv rm usage", "Delete bucket usage with 1 values?"),
+    ("kv purge usage a", "Purge key a of bucket usage, with its history?"),
+    ("kv compact usage", "Remove the marks of deleted keys from bucket usage, with their history?"),
+    ("object rm usage", "Delete bucket usage with "),
+    ("object rm usage a", "Delete object a of bucket usage?"),
+    ("object seal usage", "Seal bucket usage? That cannot be undone."),
+    ("object put usage {json} --name a", "Replace object a of bucket usage?"),
+    ("object get usage a -O {json}", "Replace the file "),
+]
+"""Lines that end with 2."""
+
+FAILS = [
+    ("stream info NOWHERE", "cannot look at stream NOWHERE: stream not found (code 404, error 10059)"),
+    ("stream subjects NOWHERE", "stream not found"),
+    ("stream edit NOWHERE --max-age 1h", "cannot look at stream NOWHERE: stream not found (code 404, error 10059)"),
+    ("stream copy USAGE OTHER", "subjects overlap"),
+    ("stream export NOWHERE", "stream NOWHERE: stream not found"),
+    ("stream rm NOWHERE", "stream not found"),
+    ("stream rm NOWHERE --force", "cannot delete stream NOWHERE: stream not found"),
+    ("stream get USAGE --last usage.none", "cannot get the last usage.none of stream USAGE"),
+    ("stream get USAGE --last usage.none --direct", "cannot get the last usage.none of stream USAGE"),
+    ("stream delete-msg USAGE 2 --force", "cannot erase message 2 of stream USAGE: there is no such message"),
+    ("stream step-down NOWHERE", "stream not found"),
+    ("stream step-down USAGE", "10010"),
+    ("stream peer-remove USAGE somebody --force", "10010"),
+    ("stream backup NOWHERE {tmp}/other", "stream not found"),
+    ("stream restore {tmp}/nowhere", "cannot read the backup"),
+    ("consumer ls NOWHERE", "stream NOWHERE: stream not found"),
+    ("consumer names NOWHERE", "stream NOWHERE: stream not found"),
+    ("consumer info USAGE d", "consumer d of stream USAGE: consumer not found"),
+    ("consumer info NOWHERE c", "stream not found"),
+    ("consumer add NOWHERE c", "consumer c of stream NOWHERE: stream not found"),
+    ("consumer edit USAGE d --max-deliver 5 --force", "consumer d of stream USAGE"),
+    ("consumer copy USAGE x y", "consumer x of stream USAGE: consumer not found"),
+    ("consumer rm USAGE d --force", "consumer d of stream USAGE: consumer not found"),
+    ("consumer pause USAGE d 10m", "consumer d of stream USAGE"),
+    ("consumer pause USAGE billing 2020-01-01T00:00:00Z", "that is past by the server's clock; nothing was changed"),
+    ("consumer pause USAGE billing 1970-01-01T00:00:00.000000001Z", "that is past by the server's clock; nothing was"),
+    ("consumer pause USAGE billing 0s", "that is past by the server's clock; nothing was changed"),
+    ("consumer resume USAGE d", "consumer d of stream USAGE"),
+    ("consumer reset USAGE d --force", "consumer d of stream USAGE"),
+    ("consumer next USAGE d", "consumer d of stream USAGE"),
+    ("consumer unpin USAGE billing h", "unpin group h of consumer billing"),
+    ("consumer unpin USAGE d g", "unpin group g of consumer d"),
+    ("consumer step-down USAGE billing", "leader of consumer billing of stream USAGE step down"),
+    ("consumer step-down USAGE d", "consumer d of stream USAGE"),
+    ("kv info none", "there is no Key-Value bucket none"),
+    ("kv put none a x", "there is no Key-Value bucket none"),
+    ("kv get usage none", "cannot get key none of bucket usage: there is no such key"),
+    ("object info none", "there is no Object Store bucket none"),
+    ("object rm none --force", "there is no Object Store bucket none"),
+    ("object ls none", "there is no Object Store bucket none"),
+    ("object seal none -f", "there is no Object Store bucket none"),
+    ("object edit none --ttl 1d -f", "there is no Object Store bucket none"),
+    ("object get usage dog", "there is no object 'dog' in bucket usage"),
+    ("object get usage a -O {tmp}/no/file", "file"),
+    ("object describe usage none --rename c", "none"),
+    ("object link usage second usage nothing", "nothing"),
+    ("lag NOWHERE", "stream NOWHERE: stream not found"),
+    ("lag USAGE --consumer gone", "consumer gone of stream USAGE: consumer not found"),
+]
+"""Lines that end with 1, and print nothing."""
+
+_MONTHS = "M could mean minutes, or months as in the nats command; write 6m for minutes, and days instead of months"
+LONG_MINUTES = [
+    "stream edit USAGE --max-age 6M --force",
+    "stream edit USAGE --config {yaml} --force",
+    "stream edit USAGE --config {json} --force",
+    "stream apply {json} --force",
+    "stream apply {yaml} --force",
+    "stream add NEW --duplicate-window 6M",
+    "stream add NEW --consumer-limits inactive_threshold=6M",
+    "consumer add USAGE new --ack-wait 6M",
+    "consumer add USAGE new --backoff 1s,6M",
+    "consumer edit USAGE billing --inactive-threshold 6M --force",
+    "consumer pause USAGE billing 6M",
+    "consumer next USAGE billing --wait 6M",
+    "kv add new --ttl 6M",
+    "kv create usage a b --ttl 6M",
+    "kv compact usage --older-than 6M",
+    "kv watch usage --wait 6M",
+    "object add new --ttl 6M",
+    "object watch usage --wait 6M",
+    "lag --max-age 6M",
+    "lag --watch --every 6M",
+    "events --for 6M",
+    "stream ls --timeout 6M",
+    "stream ls -o retryTimeout=6M",
+]
+"""The unit ``M``: six minutes to one tool, 180 days to the other. No command takes it."""
+
+NO_SERVER = [
+    "account info",
+    "stream apply {plain} --check",
+    "object ls",
+    "object put B {plain} --force",
+    "object get B a -O -",
+    "object rm B a --force",
+    "events",
+]
+"""Lines that end with 3 after ``connectTimeout``; an outage in the middle of a put may last for ``retryTimeout``."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def there(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
+    """What no line may change: a stream with a message and a consumer, and two buckets with one value each."""
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        admin.streams.create(name="USAGE", subjects=["usage.>", "c.>"], max_age="10m", allow_direct=True)
+        admin.consumers.create("USAGE", durable_name="billing", ack_policy="explicit")
+        publisher.publish([Message("usage.a", b"kept")])
+        admin.kv.create("usage", storage="memory")
+        admin.kv.bucket("usage").put("a", b"x")
+        admin.objects.create("usage", storage="memory")
+        admin.objects.bucket("usage").put("a", b"x")
+        before = state(admin)
+        yield
+        assert state(admin) == before
+        admin.streams.delete("USAGE")
+        admin.kv.delete("usage")
+        admin.objects.delete("usage")
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Any:
+    """A function that returns the words of a line. ``{json}`` and ``{yaml}`` are descriptions of the stream."""
+    files = {"json": tmp_path / "stream.json", "yaml": tmp_path / "stream.yaml", "tmp": tmp_path}
+    files["json"].write_text('{"name": "USAGE", "subjects": ["usage.>"], "max_age": "6M"}')
+    (files.setdefault("plain", tmp_path / "plain.json")).write_text('{"name": "USAGE", "subjects": ["usage.>"]}')
+    files["yaml"].write_text("name: USAGE\nsubjects: ['usage.>']\nmax_age: 6M\n")
+    return lambda line: [word.format(**files) for word in shlex.split(line)]
+
+
+def state(admin: JetStreamAdmin) -> Any:
+    names = sorted(name for name in admin.streams.names() if re.search("USAGE|usage|NEW|new", name))
+    streams = [(info.config, info.state.last_seq) for info in map(admin.streams.load, names)]
+    return streams, [(info.config, info.delivered) for info in admin.consumers.infos("USAGE")]
+
+
+def check(ran: Any, code: int, said: str, prefix: str = "spark-jetstream: ") -> None:
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert said in ran.err
+    assert ran.err.startswith(prefix)
+    assert ran.err.count("\n") == 1
+    assert ran.err.removesuffix("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "said"),
+    [*((2, *case) for case in WRONG), *((1, *case) for case in FAILS), *((2, line, _MONTHS) for line in LONG_MINUTES)],
+)
+def test_a_line_says_what_is_wrong_and_nothing_is_changed(
+    code: int, line: str, said: str, words: Any, run: Command
+) -> None:
+    check(run(*words(line), **({"url": None} if line.startswith("demo") else {})), code, said)
+
+
+def test_no_server(words: Any, run: Command) -> None:
+    for line in NO_SERVER:
+        ran = run(*words(line), "-o", "connectTimeout=200ms", url="nats://127.0.0.1:1")
+        check(ran, 3, "no NATS server could be reached")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("1y", "365d"), ("2w", "14d"), ("1y2w3d", "382d"), ("1.5h", "1h30m"), ("1W1h30m", "7d1h30m")]
+)
+def test_durations_that_the_nats_command_reads_in_one_way(
+    given: str, kept: str, do: Command, admin: JetStreamAdmin, name: str
+) -> None:
+    do("stream", "add", name, "--max-age", given)
+    assert str(admin.streams.load(name).config.max_age) == kept
+
+
+@pytest.mark.parametrize("line", ["apply FILE --check", "add NEW --config FILE", "add NEW --template FILE"])
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("a.yaml", "name: A\nmax_ages: 1h\n", 'there is no field "max_ages" (did you mean max_age?)'),
+        ("a.yaml", "name: A\nmax_age: 1h\nmax_age: 2h\n", '"max_age" is there twice'),
+        ("a.yaml", "[1]", ""),
+        ("a.json", "{", "this is not valid JSON"),
+        ("a.json", None, "the file cannot be read"),
+    ],
+)
+def test_files_that_cannot_be(
+    line: str, file: str, content: str | None, said: str, run: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / file
+    if content is not None:
+        path.write_text(content)
+    ran = run("stream", *(path if word == "FILE" else word for word in line.split()))
+    check(ran, 2, said)
+    assert str(path) in ran.err or "no field" in said
