@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,30 +12,17 @@ from spark_jetstream.testing.process import poll
 from tests.cli.conftest import Command
 from tests.support.command import succeed
 from tests.support.keyed import table_of
-from tests.support.publish import Publisher
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
-    """Administers the shared server."""
-    with JetStreamAdmin(servers=nats_server.url) as admin:
-        yield admin
-
-
-@pytest.fixture
-def bucket(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[Bucket]:
+def bucket(name: str, admin: JetStreamAdmin) -> Bucket:
     """A bucket with ``eu.colour`` (red, blue), ``bytes`` (no text), and ``gone``, which was deleted."""
-    name = f"cmdkv{next(_numbers)}"
     admin.kv.create(name, history=5, storage="memory", limit_marker_ttl="1s")
     found = admin.kv.bucket(name)
     for key, value in (("eu.colour", b"red"), ("bytes", b"\xff\x00"), ("gone", b"x"), ("eu.colour", b"blue")):
         found.put(key, value)
     found.delete("gone")
-    yield found
-    for each in [each for each in admin.kv.names() if each.startswith(name)]:
-        admin.kv.delete(each)
+    return found
 
 
 def test_a_bucket_from_its_creation_to_its_end(do: Command, run: Command, bucket: Bucket) -> None:
@@ -73,10 +58,6 @@ def test_a_bucket_from_its_creation_to_its_end(do: Command, run: Command, bucket
     assert copy["mirror"]["name"] == f"KV_{name}"
     assert f"mirror of {name}" in do("kv", "info", f"{name}copy").out
     do("kv", "rm", f"{name}copy", "--force")
-    # Its end.
-    refused = run("kv", "rm", name)
-    assert refused.code == 2
-    assert "--force" in refused.err
     assert do("kv", "rm", name, "--force", "--json").json == {"bucket": name, "deleted": True}
     assert run("kv", "info", name).code == 1
 
@@ -96,10 +77,9 @@ def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
     assert found == {"bucket": name, "key": "bytes", "revision": 2, "operation": "PUT", "encoding": "base64"}
     text = do("kv", "get", name, "eu.colour", "--json").json
     assert (text["value"], text["encoding"]) == ("blue", "utf-8")
-    for key, said in (("gone", "it was deleted at revision 5"), ("none", "there is no such key")):
-        ran = run("kv", "get", name, key)
-        assert (ran.code, ran.out) == (1, "")
-        assert ran.err == f"spark-jetstream: cannot get key {key} of bucket {name}: {said}\n"
+    ran = run("kv", "get", name, "gone")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"spark-jetstream: cannot get key gone of bucket {name}: it was deleted at revision 5\n"
 
 
 def test_keys_and_their_history_are_listed(do: Command, bucket: Bucket) -> None:
@@ -140,7 +120,6 @@ def test_values_are_written(do: Command, run: Command, bucket: Bucket, nats_serv
         (("create", name, "a", "x"), f"cannot create key a of bucket {name}: it exists, with revision 11"),
         (("update", name, "a", "x", "--revision", 6), "revision 6 was expected, but it has revision 11"),
         (("revert", name, "a", 1), "that is a revision of key eu.colour"),
-        (("put", f"{name}x", "a", "x"), f"there is no Key-Value bucket {name}x"),
     ]
     for given, said in refusals:
         ran = run("kv", *given)
@@ -156,11 +135,9 @@ def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:
     assert do("kv", "del", name, "bytes", "--revision", 2, "--json").json == {
         "bucket": name, "key": "bytes", "revision": 6, "deleted": True,
     }  # fmt: skip
-    assert run("kv", "purge", name, "eu.colour").code == 2
     assert do("kv", "purge", name, "eu.colour", "--force", "--json").json["revision"] == 7
     assert [each.operation for each in bucket.history("eu.colour")] == ["PURGE"]
     assert do("kv", "compact", name, "--force", "--json").json == {"bucket": name, "removed": 0}
-    assert run("kv", "compact", name).code == 2
     assert do("kv", "compact", name, "--older-than", "0", "--force").out == (
         f"3 keys were removed from bucket {name} for good\n"
     )
@@ -185,26 +162,3 @@ def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:
     nothing = run("kv", "watch", name, "--updates-only", "--count", 1, "--wait", "100ms")
     assert (nothing.code, nothing.out) == (1, "")
     assert nothing.err == "nothing came for 100ms, after 0 of 1\n"
-
-
-def test_wrong_usage(run: Command, bucket: Bucket) -> None:
-    name = bucket.name
-    wrong: list[tuple[tuple[object, ...], str]] = [
-        (("get", name), "Missing argument"),
-        (("get", name, "a b"), "cannot be one"),
-        (("get", "a.b", "a"), "bucket must be 1 to 252 letters"),
-        (("get", name, "a", "--revision", 0), "--revision"),
-        (("put", name, "a..b", "x"), "a token between the dots is empty"),
-        (("update", name, "a", "x"), "--revision"),
-        (("add", f"{name}y", "--history", 65), "history must be a whole number from 1 to 64"),
-        (("add", f"{name}y", "--ttl", "soon"), "ttl must be"),
-        (("edit", name), "say what to change"),
-        (("watch", name, "--wait", "soon"), "is no duration"),
-        (("watch", name, "--history", "--updates-only"), "cannot be set together"),
-        (("ls", name, "a.*", "*.b"), "overlap"),
-    ]
-    for given, said in wrong:
-        ran = run("kv", *given)
-        assert ran.code == 2, (given, ran.err)
-        assert said in " ".join(ran.err.replace("│", " ").split()), ran.err
-        assert ran.out == ""

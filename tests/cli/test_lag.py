@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -18,13 +17,11 @@ from spark_jetstream.admin.lag import lag_of
 from spark_jetstream.errors import ConsumerNotFound
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import poll
 from tests.cli.conftest import Command
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 
 SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -143,10 +140,7 @@ def test_origins(name: str, admin: JetStreamAdmin, stream: str, lag: Command) ->
     mirror, copy = f"{name}_MIRROR", f"{name}_COPY"
     admin.streams.create(name=mirror, mirror={"name": stream})
 
-    def copied() -> bool | None:
-        return admin.streams.load(mirror).state.messages == 6 or None
-
-    poll(copied, 20, lambda: TimeoutError("the mirror does not copy"))
+    wait_until(lambda: admin.streams.load(mirror).state.messages == 6, "the mirror copies")
     found = lag(mirror, "--origins", "--max-age", "1h", "--json")
     assert (found.code, found.json["consumers"]) == (0, [])
     (origin,) = found.json["origins"]
@@ -162,10 +156,7 @@ def test_origins(name: str, admin: JetStreamAdmin, stream: str, lag: Command) ->
     # What cannot be reached exceeds any limit.
     admin.streams.create(name=copy, sources=[{"name": f"{name}_NOWHERE"}])
 
-    def failed() -> bool | None:
-        return any(each.error for each in admin.streams.origins(copy)) or None
-
-    poll(failed, 20, lambda: TimeoutError("the server does not say what is wrong"))
+    wait_until(lambda: any(origin.error for origin in admin.streams.origins(copy)), "the server says what is wrong")
     assert lag(copy, "--origins").code == 0
     ran = lag(copy, "--origins", "--max-pending", 0)
     assert (ran.code, ran.err.splitlines()[-1]) == (1, f"stream {copy}, copying {name}_NOWHERE: stream not found")
@@ -173,21 +164,6 @@ def test_origins(name: str, admin: JetStreamAdmin, stream: str, lag: Command) ->
     assert lag(stream, "--origins").err == "there are no mirrors and sources\n"
     streams = {each["stream"] for each in lag("--origins", "--json").json["origins"]}
     assert {mirror, copy} <= streams
-
-
-def test_what_is_missing_and_wrong_usage(stream: str, lag: Command) -> None:
-    for arguments, code, said in [
-        (["NOWHERE"], 1, "stream NOWHERE: stream not found"),
-        ([stream, "--consumer", "gone"], 1, f"consumer gone of stream {stream}: consumer not found"),
-        (["--consumer", "half"], 2, "lag STREAM --consumer half"),
-        ([stream, "--max-age", "5"], 2, '"5" is no duration such as 10s'),
-        ([stream, "--max-pending", "-1"], 2, "--max-pending"),
-        ([stream, "--watch", "--every", "1ms"], 2, "1ms is less than 100ms"),
-        (["NO.WHERE"], 2, "must be the name of a stream"),
-    ]:
-        ran = lag(*arguments)
-        assert (ran.code, ran.out) == (code, ""), ran.err
-        assert said in " ".join(line.strip("│ ") for line in ran.err.splitlines())
 
 
 def test_watch_ends_when_a_limit_is_exceeded(stream: str, lag: Command) -> None:

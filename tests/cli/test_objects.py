@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
-from tests.support.command import run_command
 from tests.support.object_job import content
-from tests.support.publish import Publisher
 
 DATA = content("a", 1, 300_000)
 
-_numbers = itertools.count(1)
-
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
-    with JetStreamAdmin(servers=nats_server.url) as admin:
-        yield admin
-
-
-@pytest.fixture
-def bucket(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[str]:
-    """A bucket, gone after the test."""
-    name = f"FILES{next(_numbers)}x"
+def bucket(name: str, admin: JetStreamAdmin) -> str:
+    """A bucket."""
     admin.objects.create(name, storage="memory")
-    yield name
-    admin.objects.delete(name, missing_ok=True)
+    return name
 
 
 @pytest.fixture
@@ -84,25 +69,10 @@ def test_the_life_of_a_bucket(obj: Command, try_obj: Command, bucket: str) -> No
         60_000_000_000,
         {},
     )
-    assert try_obj("edit", name).code == 2
-
-    assert try_obj("seal", name).code == 2
     assert obj("seal", name, "--force", "--json").json == {"bucket": name, "sealed": True}
     assert "sealed" in obj("ls").out
-    assert try_obj("rm", name).code == 2
     assert obj("rm", name, "--force").out == f"bucket {name} was deleted\n"
-    ran = try_obj("info", name)
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"spark-jetstream: there is no Object Store bucket {name}")
-    for command in (("rm", name, "--force"), ("ls", name), ("seal", name, "-f"), ("edit", name, "--ttl", "1d", "-f")):
-        assert try_obj(*command).code == 1, command
-
-
-def test_no_server(file: Path) -> None:
-    """It is given up after connectTimeout: an outage in the middle of a put may last for retryTimeout."""
-    for command in (("ls",), ("put", "B", file, "--force"), ("get", "B", "a", "-O", "-"), ("rm", "B", "a", "--force")):
-        ran = run_command("object", *command, "-o", "connectTimeout=200ms", url="nats://127.0.0.1:1")
-        assert (ran.code, ran.out) == (3, ""), command
+    assert try_obj("info", name).code == 1
 
 
 def test_to_and_from_files(
@@ -111,20 +81,11 @@ def test_to_and_from_files(
     monkeypatch.chdir(tmp_path)
     put = obj("put", bucket, file, "--json").json
     assert (put["name"], put["size"], put["chunks"]) == ("cat.bin", len(DATA), 3)
-    nested = (
-        "put",
-        bucket,
-        file,
-        "--name",
-        "pets/tom.bin",
-        "-H",
-        "Kind: cat",
-        "--metadata",
-        "a=b",
-        "--chunk-size",
-        "10k",
+    more = ("-H", "Kind: cat", "--metadata", "a=b", "--chunk-size", "10k")
+    assert (
+        obj("put", bucket, file, "--name", "pets/tom.bin", *more).out
+        == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
     )
-    assert obj(*nested).out == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
     told = obj("info", bucket, "pets/tom.bin", "--json").json
     assert (told["headers"], told["metadata"], told["chunks"]) == ({"Kind": ["cat"]}, {"a": "b"}, 30)
     assert put["digest"] in obj("info", bucket, "cat.bin").out
@@ -132,28 +93,14 @@ def test_to_and_from_files(
     got = obj("get", bucket, "pets/tom.bin", "--json").json
     assert (got["file"], (tmp_path / "tom.bin").read_bytes()) == ("tom.bin", DATA)
     assert obj("get", bucket, "cat.bin", "-O", "-").raw == DATA
-    ran = try_obj("get", bucket, "cat.bin", "-O", file)
-    assert ran.code == 2
-    assert "yes with --force" in " ".join(ran.err.replace("│", "").split())
     file.write_bytes(b"old")
     obj("get", bucket, "cat.bin", "-O", file, "--force")
     assert file.read_bytes() == DATA
     assert sorted(os.listdir(tmp_path)) == ["cat.bin", "tom.bin"]
-
-    assert try_obj("get", bucket, "cat.bin", "-O", "-", "--json").code == 2
     assert try_obj("get", bucket, "cat.bin", "-O", tmp_path, "--force").code == 2
-    assert try_obj("get", bucket, "cat.bin", "-O", tmp_path / "no" / "file").code == 1
-    assert try_obj("put", bucket, tmp_path / "missing").code == 2
-    assert try_obj("put", bucket, file).code == 2  # it is there, and nobody says yes
-    assert try_obj("put", bucket, file, "-H", "nothing", "--force").code == 2
-    assert try_obj("put", bucket, file, "--metadata", "nothing", "--force").code == 2
-    assert try_obj("put", bucket, file, "--chunk-size", "much", "--force").code == 2
-    ran = try_obj("get", bucket, "dog")
-    assert (ran.code, ran.err) == (1, f"spark-jetstream: there is no object 'dog' in bucket {bucket}\n")
 
 
-def test_standard_input_and_output(obj: Command, try_obj: Command, bucket: str) -> None:
-    assert try_obj("put", bucket, "-", stdin=b"x").code == 2
+def test_standard_input_and_output(obj: Command, bucket: str) -> None:
     for data in (b"", b"x", DATA):
         obj("put", bucket, "-", "--name", "piped", "--force", stdin=data)
         assert obj("get", bucket, "piped", "--output", "-").raw == data
@@ -210,18 +157,14 @@ def test_changes(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAd
     changed = obj("describe", bucket, "a", "--rename", "b", "--description", "new", "--json").json
     assert (changed["name"], changed["description"], changed["headers"]) == ("b", "new", {"H": ["1"]})
     assert "headers" not in obj("describe", bucket, "b", "--header", "", "--json").json
-    assert try_obj("describe", bucket, "b").code == 2
-    assert try_obj("describe", bucket, "a", "--rename", "c").code == 1
     there.put("a", b"x")
     assert try_obj("describe", bucket, "a", "--rename", "b").code == 2
 
     assert obj("link", bucket, "best", bucket, "b", "--json").json["link"] == {"bucket": bucket, "name": "b"}
     assert obj("get", bucket, "best", "-O", "-").raw == DATA
     assert f"link to bucket {bucket}" in obj("link", bucket, "all", bucket).out
-    assert try_obj("link", bucket, "second", bucket, "nothing").code == 1
     assert try_obj("link", bucket, "a", bucket, "b").code == 2
 
-    assert try_obj("rm", bucket, "b").code == 2
     assert obj("rm", bucket, "b", "--force", "--json").json == {"bucket": bucket, "name": "b", "deleted": True}
     ran = try_obj("rm", bucket, "b", "--force")
     assert (ran.code, ran.err) == (1, f"spark-jetstream: there is no object 'b' in bucket {bucket}: it was deleted\n")

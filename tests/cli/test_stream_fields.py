@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from spark_jetstream.admin import StreamConfig, differences, rendered
 from spark_jetstream.cli.fields import flag
-from spark_jetstream.cli.main import app
-from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, STREAMS
 from tests.cli.conftest import Command, written
 from tests.support.publish import Publisher
@@ -83,21 +80,3 @@ def test_what_may_be_written_in_short(do: Command, name: str, nothing: Path) -> 
         "max_bytes": "1g",
     }
     assert differences(StreamConfig.parse(expected, ""), StreamConfig.from_server(made)) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("stream add S --retention w", ["workqueue"]),
-        ("stream add S --template w", ["work-queue"]),
-        ("stream edit S --unset max-a", ["max-age"]),
-        ("stream edit S --discard-n", ["--discard-new-per-subject"]),
-        ("-s {url} stream info KEP", ["KEPT"]),
-        ("stream info -s {url} KEP", ["KEPT"]),
-    ],
-)
-def test_completion(line: str, offered: list[str], nats_server: NatsServer) -> None:
-    words = ["spark-jetstream", *line.format(url=nats_server.url).split()]
-    shell = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    asked = {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", **shell}
-    assert CliRunner().invoke(app, prog_name=words[0], env=asked).output.split() == offered
