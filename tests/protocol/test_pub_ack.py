@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.pub_ack import AckReader, Answers, Refusal
-from spark_jetstream.protocol.wire import Frames, Scanner
+from spark_jetstream.protocol.pub_ack import AckReader, Refusal
+from spark_jetstream.protocol.wire import Frames
+from tests.support import wire
 
 INBOX = "_INBOX.abcdef.7"
 SID = 4
@@ -23,27 +23,19 @@ Stored = tuple[int, str, int, bool]
 
 
 def frame(number: int, payload: bytes, block: bytes = b"", inbox: str = INBOX) -> bytes:
-    sizes = f"{len(block)} {len(block) + len(payload)}" if block else str(len(payload))
-    line = f"{'HMSG' if block else 'MSG'} {inbox}.{number} {SID} {sizes}\r\n"
-    return line.encode() + block + payload + b"\r\n"
+    return wire.frame(f"{inbox}.{number}", SID, payload, block)
+
+
+def frames_of(chunks: Iterable[bytes]) -> list[Frames]:
+    events = wire.scanned(chunks, {SID}, {SID})
+    return [event for event in events if isinstance(event, Frames)]
 
 
 def read_answers(chunks: Iterable[bytes], reader: AckReader | None = None) -> tuple[list[Stored], list[Refusal]]:
     reader = reader or AckReader(INBOX)
-    scanner = Scanner()
-    scanner.collect = scanner.whole = {SID}
-    all_answers = []
-    for chunk in chunks:
-        for event in scanner.feed(chunk):
-            assert isinstance(event, Frames)
-            all_answers.append(reader.read(event))
-    return taken_apart(all_answers)
-
-
-def taken_apart(all_answers: Sequence[Answers]) -> tuple[list[Stored], list[Refusal]]:
     stored: list[Stored] = []
     refused: list[Refusal] = []
-    for answers in all_answers:
+    for answers in map(reader.read, frames_of(chunks)):
         refused += answers.refused
         for some in answers.stored:
             assert some.numbers.dtype == some.sequences.dtype == np.int64
@@ -145,44 +137,50 @@ def test_a_refused_row_is_told_with_code_and_words(
     assert read_answers([frame(17, payload, block)]) == ([], [Refusal(17, *expected)])
 
 
-BROKEN = {
-    "nothing": (b"", b""),
-    "headers alone": (b"NATS/1.0\r\nA: 1\r\n\r\n", b""),
-    "a status that is none": (b"NATS/1.0 5\r\n\r\n", b""),
-    "not JSON": (b"", b"+OK"),
-    "half": (b"", b'{"stream":"S","seq":1'),
-    "a list": (b"", b'[{"stream":"S","seq":1}]'),
-    "a number": (b"", b"1"),
-    "no sequence": (b"", b'{"stream":"S"}'),
-    "no stream": (b"", b'{"seq":1}'),
-    "an empty name": (b"", b'{"stream":"","seq":1}'),
-    "sequence 0": (b"", b'{"stream":"S","seq":0}'),
-    "a leading zero": (b"", b'{"stream":"S","seq":01}'),
-    "a negative sequence": (b"", b'{"stream":"S","seq":-1}'),
-    "a broken sequence": (b"", b'{"stream":"S","seq":1.5}'),
-    "a sequence of text": (b"", b'{"stream":"S","seq":"1"}'),
-    "a true sequence": (b"", b'{"stream":"S","seq":true}'),
-    "a sequence over 63 bits": (b"", b'{"stream":"S","seq":9223372036854775808}'),
-    "a sequence over 64 bits": (b"", b'{"stream":"S","seq":99999999999999999999999}'),
-    "no digits": (b"", b'{"stream":"S","seq":}'),
-    "no digits, duplicate": (b"", b'{"stream":"S","seq":,"duplicate": true}'),
-    "something behind it": (b"", b'{"stream":"S","seq":1}}'),
-    "two answers": (b"", b'{"stream":"S","seq":1}{"stream":"S","seq":2}'),
-    "nearly a duplicate": (b"", b'{"stream":"S","seq":1,"duplicate":: true}'),
-    "a duplicate behind another sign": (b"", b'{"stream":"S","seq":1;"duplicate": true}'),
-    "half a duplicate": (b"", b'{"stream":"S","seq":1e": true}'),
-    "an error of text": (b"", b'{"error":"no","stream":"S","seq":1}'),
-    "an empty error": (b"", b'{"error":{},"stream":"S","seq":0}'),
-    "an infinite code": (b"", b'{"error":{"code":1e999,"description":"x"}}'),
-    "words of a number": (b"", b'{"error":{"code":400,"description":5}}'),
-    "not UTF-8": (b"", b'{"stream":"\xff","seq":1}'),
-    "endless depth": (b"", b"[" * 200_000),
-    "endless digits": (b"", b'{"stream":"S","seq":' + b"9" * 5_000 + b"}"),
-}
+BROKEN = [
+    b"",
+    b"+OK",
+    b'{"stream":"S","seq":1',
+    b'[{"stream":"S","seq":1}]',
+    b"1",
+    b'{"stream":"S"}',
+    b'{"seq":1}',
+    b'{"stream":"","seq":1}',
+    b'{"stream":"S","seq":0}',
+    b'{"stream":"S","seq":01}',
+    b'{"stream":"S","seq":-1}',
+    b'{"stream":"S","seq":1.5}',
+    b'{"stream":"S","seq":"1"}',
+    b'{"stream":"S","seq":true}',
+    b'{"stream":"S","seq":9223372036854775808}',
+    b'{"stream":"S","seq":99999999999999999999999}',
+    b'{"stream":"S","seq":}',
+    b'{"stream":"S","seq":,"duplicate": true}',
+    b'{"stream":"S","seq":1}}',
+    b'{"stream":"S","seq":1}{"stream":"S","seq":2}',
+    b'{"stream":"S","seq":1,"duplicate":: true}',
+    b'{"stream":"S","seq":1;"duplicate": true}',
+    b'{"stream":"S","seq":1e": true}',
+    b'{"error":"no","stream":"S","seq":1}',
+    b'{"error":{},"stream":"S","seq":0}',
+    b'{"error":{"code":1e999,"description":"x"}}',
+    b'{"error":{"code":400,"description":5}}',
+    b'{"stream":"\xff","seq":1}',
+    b"[" * 200_000,
+    b'{"stream":"S","seq":' + b"9" * 5_000 + b"}",
+]
 
 
 @pytest.mark.parametrize("taught", [False, True])
-@pytest.mark.parametrize(("block", "payload"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("block", "payload"),
+    [
+        (b"NATS/1.0\r\nA: 1\r\n\r\n", b""),
+        (b"NATS/1.0 5\r\n\r\n", b""),
+        *((b"", payload) for payload in BROKEN),
+    ],
+    ids=lambda text: repr(text)[:40],
+)
 def test_anything_else_is_a_protocol_error(block: bytes, payload: bytes, taught: bool) -> None:
     reader = AckReader(INBOX)
     if taught:
@@ -218,10 +216,7 @@ def test_inboxes_of_any_length_will_do(inbox: str) -> None:
 
 def test_what_looks_plain_is_read_as_vectors() -> None:
     reader = AckReader(INBOX)
-    scanner = Scanner()
-    scanner.collect = scanner.whole = {SID}
-    [frames] = scanner.feed(b"".join(frame(n, b'{"stream":"S","seq":%d}' % n) for n in range(1, 1_001)))
-    assert isinstance(frames, Frames)
+    [frames] = frames_of([b"".join(frame(n, b'{"stream":"S","seq":%d}' % n) for n in range(1, 1_001))])
     answers = reader.read(frames)
     assert [len(some.numbers) for some in answers.stored] == [1_000]
     assert [len(some.numbers) for some in reader.read(frames[10:20]).stored] == [10]
@@ -264,20 +259,17 @@ def expected_of(pieces: Sequence[tuple[int, tuple[bytes, bytes]]]) -> tuple[list
     return sorted(stored), sorted(refused, key=lambda refusal: refusal.number)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(ANSWER, max_size=25), st.data())
 def test_answers_cut_anywhere_say_what_json_says(answers: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(1, 10**9), unique=True, min_size=len(answers), max_size=len(answers)))
     pieces = list(zip(numbers, answers, strict=True))
     whole = b"".join(frame(number, payload, block) for number, (block, payload) in pieces)
-    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
-    chunks = [whole[a:b] for a, b in pairwise([0, *cuts, len(whole)])]
     expected = expected_of(pieces)
     assert read_answers([whole]) == expected
-    assert read_answers(chunks) == expected
+    assert read_answers(data.draw(wire.cut(whole))) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(
     ACK,
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 3), st.binary(max_size=3)), max_size=3),
@@ -302,7 +294,6 @@ def test_damaged_answers_say_what_json_says_or_nothing(
             assert read_answers([frame(2, payload)], reader) == expected_of([(2, (b"", payload))])
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=30) | ACK.map(lambda ack: ack[1]), st.booleans()), max_size=6))
 def test_any_bytes_give_answers_or_a_protocol_error(pieces: list[tuple[bytes, bool]]) -> None:
     data = b"".join(

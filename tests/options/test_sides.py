@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions, options_markdown
-from spark_jetstream.options.specs import AUTHENTICATION, EXCLUSIVE, SPARK_KEYS, OptionSpec
-from tests.options.support import SECRET, assert_refused, check_identity, hides, secret_options
+from spark_jetstream.options.names import PublishSubject
+from spark_jetstream.options.specs import AUTHENTICATION, EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
+from spark_jetstream.sink.rows import subject_fault
 
 ROOT = Path(__file__).parents[2]
+SECRET = "hunter2-never-shown"
+STREAM, BATCH = True, False
 
 
 def source(streaming: bool = True, /, **options: object) -> SourceOptions:
     return SourceOptions.from_spark({"stream": "ORDERS", **options}, streaming=streaming)
+
+
+def sink(streaming: bool = True, /, **options: object) -> SinkOptions:
+    return SinkOptions.from_spark(options, streaming=streaming)
 
 
 def connection(**options: object) -> ConnectionOptions:
@@ -27,7 +39,7 @@ def connection(**options: object) -> ConnectionOptions:
 
 
 # One text for each option that means something else than leaving it out, what must stand beside it, and its value.
-SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
+SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "servers": ("tls://a:1,b", {}, ("tls://a:1", "nats://b")),
     "user": ("me", {"password": "x"}, "me"),
     "password": ("x", {"user": "me"}, SecretStr("x")),
@@ -79,43 +91,65 @@ SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "ensureStream": ('{"subjects": ["a"]}', {}, '{"subjects": ["a"]}'),
     "ensureStreamOnConflict": ("Update", {"ensureStream": "streams.yaml"}, "update"),
 }
+SINK_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
+    "subject": ("orders.new", {}, "orders.new"),
+    "stream": ("ORDERS", {}, "ORDERS"),
+    "delivery": ("Exactly-Once", {}, "exactly-once"),
+    "maxInFlight": ("7", {}, 7),
+    "ackTimeout": ("1500ms", {}, 1.5),
+    "maxRetries": ("0", {}, 0),
+    "deadLetterSubject": ("orders.refused", {}, "orders.refused"),
+    "writeId": ("load_2026-03-01", {}, "load_2026-03-01"),
+    "bucket": ("prices", {}, "prices"),
+    "objectBucket": ("files", {}, "files"),
+    "ensureStream": ("streams.yaml", {}, "streams.yaml"),
+    "ensureStreamOnConflict": ("Ignore", {"ensureStream": "{}"}, "ignore"),
+}
 BUCKETS = {"bucket", "objectBucket"}
 BOTH_SIDES = {"stream", "ensureStream", "ensureStreamOnConflict", *BUCKETS}
 
 
-def with_stream(*given: Mapping[str, str]) -> dict[str, str]:
-    """These options, and a stream where none of them says what is read."""
-    options = {name: value for each in given for name, value in each.items()}
-    return options if BUCKETS & options.keys() else {"stream": "ORDERS", **options}
+SOURCE_SPECS = [spec for spec in (*ConnectionOptions.specs, *SourceOptions.specs) if spec.name != "context"]
 
 
-ALL = [spec for spec in (*ConnectionOptions.specs, *SourceOptions.specs) if spec.name != "context"]
-
-
-@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
-@pytest.mark.parametrize("change", [str, str.lower], ids=["as written", "lower"])
-def test_every_option_reaches_its_field_in_any_case(spec: OptionSpec, change: Any) -> None:
-    text, beside, expected = SAMPLES[spec.name]
-    given = {change(name): value for name, value in with_stream(beside, {spec.name: text}).items()}
-    options = SourceOptions.from_spark(given, streaming=spec.only != "batch")
-    model = options.connection if spec in ConnectionOptions.specs else options
+def check_sample(model: Options, spec: OptionSpec, expected: object) -> None:
     value = getattr(model, spec.field_name)
     assert value == expected
     assert type(value) is type(expected)
     assert type(model).model_fields[spec.field_name].get_default() != expected
 
 
+@pytest.mark.parametrize("spec", SOURCE_SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("change", [str, str.lower], ids=["as written", "lower"])
+def test_every_option_of_a_source_reaches_its_field_in_any_case(spec: OptionSpec, change: Any) -> None:
+    text, beside, expected = SOURCE_SAMPLES[spec.name]
+    given = {**beside, spec.name: text}
+    named = {} if BUCKETS & given.keys() else {"stream": "ORDERS"}
+    options = SourceOptions.from_spark(
+        {change(name): value for name, value in {**named, **given}.items()}, streaming=spec.only != "batch"
+    )
+    check_sample(options.connection if spec in ConnectionOptions.specs else options, spec, expected)
+
+
+@pytest.mark.parametrize("spec", SinkOptions.specs, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("change", [str, str.upper], ids=["as written", "upper"])
+def test_every_option_of_a_sink_reaches_its_field_in_any_case(spec: OptionSpec, change: Any) -> None:
+    text, beside, expected = SINK_SAMPLES[spec.name]
+    check_sample(sink(spec.only != "batch", **beside, **{change(spec.name): text}), spec, expected)
+
+
 def test_every_option_has_a_sample() -> None:
-    assert set(SAMPLES) == {spec.name for spec in ALL}
+    assert set(SOURCE_SAMPLES) == {spec.name for spec in SOURCE_SPECS}
+    assert set(SINK_SAMPLES) == {spec.name for spec in SinkOptions.specs}
 
 
 def test_secret_options_have_names_that_spark_redacts() -> None:
     redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, Spark 4
-    for spec in (*ALL, *SinkOptions.specs):
+    for spec in (*SOURCE_SPECS, *SinkOptions.specs):
         assert spec.secret is bool(redacted.search(spec.name)), spec.name
 
 
-def test_defaults() -> None:
+def test_defaults_of_a_source() -> None:
     options = source()
     assert options.connection == ConnectionOptions()
     assert options.connection.servers == ("nats://127.0.0.1:4222",)
@@ -124,6 +158,32 @@ def test_defaults() -> None:
     assert (options.starting_offsets, options.ending_offsets) == ("earliest", "latest")
     assert (options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout) == (20000, 8 << 20, 30.0)
     assert options.max_trigger_delay == 900.0
+
+
+@pytest.mark.parametrize("streaming", [STREAM, BATCH])
+def test_defaults_of_a_sink(streaming: bool) -> None:
+    options = sink(streaming)
+    assert options == SinkOptions(streaming=streaming)
+    assert options.connection == ConnectionOptions()
+    assert (options.streaming, options.subject, options.stream) == (streaming, None, None)
+    assert (options.delivery, options.max_in_flight) == ("deduplicated", 8000)
+    assert (options.ack_timeout, options.max_retries) == (10.0, 5)
+    assert (options.dead_letter_subject, options.write_id) == (None, None)
+
+
+@pytest.mark.parametrize("streaming", [STREAM, BATCH])
+def test_sparks_own_keys_pass(streaming: bool) -> None:
+    given_by_spark = dict.fromkeys(SPARK_KEYS, "x") | {"checkpointLocation": "/c", "queryName": "q"}
+    assert source(streaming, **given_by_spark, **{"option.stream": "ORDERS"}) == source(streaming)
+    assert sink(streaming, **given_by_spark, **{"option.subject": "a"}) == sink(streaming)
+
+
+def test_values_of_other_types_are_taken_as_their_text() -> None:
+    options = source(maxMessagesPerTrigger=5, failOnDataLoss=False, subjects=None, token=SecretStr("x"))
+    assert (options.max_messages_per_trigger, options.fail_on_data_loss, options.subjects) == (5, False, ())
+    assert options.connection.token == SecretStr("x")
+    written = sink(BATCH, maxRetries=0, subject=None, writeId=20260301)
+    assert (written.max_retries, written.subject, written.write_id) == (0, None, "20260301")
 
 
 @pytest.mark.parametrize(
@@ -149,18 +209,6 @@ def test_the_api_prefix(options: dict[str, str], prefix: str) -> None:
 )
 def test_when_encryption_is_asked_for(options: dict[str, str], required: bool) -> None:
     assert connection(**options).requires_tls is required
-
-
-def test_values_of_other_types_are_taken_as_their_text() -> None:
-    options = source(maxMessagesPerTrigger=5, failOnDataLoss=False, subjects=None, token=SecretStr("x"))
-    assert (options.max_messages_per_trigger, options.fail_on_data_loss, options.subjects) == (5, False, ())
-    assert options.connection.token == SecretStr("x")
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_sparks_own_keys_pass(streaming: bool) -> None:
-    given = dict.fromkeys(SPARK_KEYS, "x") | {"option.stream": "ORDERS", "checkpointLocation": "/c", "queryName": "q"}
-    assert source(streaming, **given) == source(streaming)
 
 
 def test_a_connection_leaves_the_options_of_sources_and_sinks_alone() -> None:
@@ -192,12 +240,31 @@ def test_what_may_stand_together() -> None:
     assert connection(servers="nats://t%40k@a,b") == connection(servers="nats://a,nats://b", token="t@k")
 
 
-STREAM, BATCH = True, False
+def test_the_connection_comes_along(tmp_path: Path) -> None:
+    options = sink(servers="nats://me:x@a", subject="a", requestTimeout="3s")
+    assert options.connection == ConnectionOptions.from_spark(
+        {"servers": "a", "user": "me", "password": "x", "requesttimeout": "3s"}
+    )
+    context = tmp_path / "production.json"
+    context.write_text(json.dumps({"url": "nats://b:4333", "token": SECRET, "jetstream_domain": "hub"}))
+    options = sink(context=str(context), domain="leaf")
+    assert (options.connection.servers, options.connection.domain) == (("nats://b:4333",), "leaf")
+    assert options.connection.token == SecretStr(SECRET)
+
+
+def test_what_a_sink_may_be_given_and_what_may_stand_together() -> None:
+    assert sink(maxInFlight="1", ackTimeout="100ms", maxRetries="1000").max_in_flight == 1
+    assert sink(maxInFlight="100000", ackTimeout="10 minutes").ack_timeout == 600.0
+    assert sink(deadLetterSubject="refused").dead_letter_subject == "refused"
+    assert sink(BATCH, writeId="x" * 100, delivery="exactly-once").write_id == "x" * 100
+    assert sink(BATCH, delivery="at-least-once").write_id is None
+
+
 NONE = {"stream": None}
 PEM = {"tlsCertPem": "x", "tlsKeySecret": "y"}
 
 # Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
-REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
+REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     # names
     (STREAM, {"maxmessagepertrigger": "5"}, "maxmessagepertrigger", "did you mean maxMessagesPerTrigger"),
     (STREAM, {"server": "a"}, "server", "did you mean servers"),
@@ -226,25 +293,18 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
     (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),
     (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", "must be a key, possibly with * and >: there is"),
-    (
-        STREAM,
-        {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'},
-        "startingOffsets",
-        'names bucket "c", which option',
-    ),
+    (STREAM, {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'}, "startingOffsets", 'names bucket "c", which'),
     (STREAM, {**NONE, "bucket": "b", "history": "true"}, "history", "a stream has every revision as it comes"),
     (STREAM, {"keys": "a"}, "keys", "option keys has no meaning without bucket"),
     (BATCH, {"history": "true"}, "history", "option history has no meaning without bucket"),
     *(
         (BATCH, {**NONE, "bucket": "b", name: text}, name, "which is read as it is now; history=true")
-        for name, text in {
-            "startingOffsets": '{"b": 5}',
-            "startingTimestamp": "0",
-            "endingOffsets": '{"b": 5}',
-            "endingTimestamp": "0",
-            "minPartitions": "2",
-            "maxMessagesPerPartition": "2",
-        }.items()
+        for text, names in (
+            ('{"b": 5}', ("startingOffsets", "endingOffsets")),
+            ("0", ("startingTimestamp", "endingTimestamp")),
+            ("2", ("minPartitions", "maxMessagesPerPartition")),
+        )
+        for name in names
     ),
     (STREAM, {**NONE, "objectBucket": "o", "subjects": "a"}, "subjects", "use pathGlobFilter"),
     (BATCH, {**NONE, "objectBucket": "o", "filterPushdown": "true"}, "filterPushdown", "use pathGlobFilter"),
@@ -278,18 +338,8 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"includeHeaders": "0"}, "includeHeaders", "true or false"),
     (STREAM, {"startingTimestamp": "2026-03-01T12:00:00"}, "startingTimestamp", "with its zone"),
     (STREAM, {"startingOffsets": "5"}, "startingOffsets", "earliest, latest or JSON"),
-    (
-        STREAM,
-        {"startingOffsets": '{"OTHER": 5}'},
-        "startingOffsets",
-        'names stream "OTHER", which option stream does not',
-    ),
-    (
-        STREAM,
-        {"stream": "A,B", "startingOffsets": '{"A": 5}'},
-        "startingOffsets",
-        'gives no sequence for stream "B"',
-    ),
+    (STREAM, {"startingOffsets": '{"OTHER": 5}'}, "startingOffsets", 'names stream "OTHER", which option stream does'),
+    (STREAM, {"stream": "A,B", "startingOffsets": '{"A": 5}'}, "startingOffsets", 'gives no sequence for stream "B"'),
     (BATCH, {"endingOffsets": '{"OTHER": 5}'}, "endingOffsets", "which option stream does not"),
     (BATCH, {"endingOffsets": "earliest"}, "endingOffsets", "must be latest or JSON"),
     (
@@ -325,29 +375,120 @@ REFUSED: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"credentialsSecret": "c", "nkeySeedFile": "d"}, "credentialsSecret", "two kinds of authentication"),
     (STREAM, {"servers": "nats://u:p@a", "token": "c"}, "token", "two kinds of authentication"),
     (STREAM, {"servers": "nats://u:p@a", "user": "c", "password": "d"}, "user", "two kinds of authentication"),
-    (
-        STREAM,
-        {"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"},
-        "minMessagesPerTrigger",
-        "(6) is larger than",
-    ),
+    (STREAM, {"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"}, "minMessagesPerTrigger", "(6) is larger"),
     (STREAM, {"maxTriggerDelay": "5s"}, "maxTriggerDelay", "without minMessagesPerTrigger"),
     (STREAM, {"servers": "ws://a", "tlsCaFile": "b"}, "tlsCaFile", "no effect with ws:// URLs"),
     (STREAM, {"servers": "wss://a", "tlsHostname": "b"}, "tlsHostname", "does not work with wss://"),
     (STREAM, {"servers": "wss://a", "tlsHandshakeFirst": "true"}, "tlsHandshakeFirst", "does not work with wss://"),
 ]
 
+# The same for a sink.
+REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
+    # names
+    (STREAM, {"maxinflights": "5"}, "maxinflights", "there is no option maxinflights; did you mean maxInFlight"),
+    (STREAM, {"deliver": "x"}, "deliver", "did you mean delivery"),
+    (BATCH, {"streams": "x"}, "streams", "did you mean stream"),
+    (BATCH, {"write_id": "x"}, "write_id", "did you mean writeId"),
+    (STREAM, {"Subject": "a", "subject": "b"}, "subject", "is given twice"),
+    # the source's
+    (STREAM, {"Subjects": "a"}, "subjects", "has no meaning for a sink; did you mean subject"),
+    *(
+        (streaming, {spec.name.lower(): "x"}, spec.name, "belongs to the source and has no meaning for a sink")
+        for spec in SourceOptions.specs
+        if spec.name not in BOTH_SIDES
+        for streaming in (STREAM, BATCH)
+    ),
+    # streams that are made
+    (STREAM, {"ensureStreamOnConflict": "update"}, "ensureStreamOnConflict", "has no meaning without ensureStream"),
+    (BATCH, {"ensureStream": ""}, "ensureStream", "must not be empty"),
+    (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "no"}, "ensureStreamOnConflict", "error, update or ignor"),
+    (STREAM, {"bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more than"),
+    (BATCH, {"objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
+    # buckets
+    (STREAM, {"bucket": "b", "subject": "a"}, "subject", "no meaning with bucket: column key says"),
+    (STREAM, {"bucket": "b", "stream": "KV_b"}, "stream", "options stream and bucket exclude each other"),
+    (STREAM, {"bucket": "b", "delivery": "exactly-once"}, "delivery", "cannot be exactly-once with bucket"),
+    (STREAM, {"bucket": "b", "objectBucket": "o"}, "bucket", "exclude each other"),
+    (STREAM, {"bucket": "b.c"}, "bucket", "1 to 252 letters"),
+    (BATCH, {"objectBucket": "o", "subject": "a"}, "subject", "column name says what an object is called"),
+    (BATCH, {"objectBucket": "o", "delivery": "deduplicated"}, "delivery", "an object is replaced as a whole"),
+    (BATCH, {"objectBucket": "o", "writeId": "x"}, "writeId", "an object is replaced as a whole"),
+    (BATCH, {"objectBucket": "o", "deadLetterSubject": "x"}, "deadLetterSubject", "fails the task"),
+    # where
+    (STREAM, {"writeId": "x"}, "writeId", "when writing a stream: the query's own id and its batch numbers are used"),
+    # values
+    (STREAM, {"subject": "a b"}, "subject", "must be a subject without blanks and wildcards: there are blanks"),
+    (STREAM, {"subject": "a.*"}, "subject", ": there is a wildcard"),
+    (STREAM, {"deadLetterSubject": "a.>"}, "deadLetterSubject", "there is a wildcard"),
+    (STREAM, {"stream": "A,B"}, "stream", "must name one stream, not a list"),
+    (STREAM, {"stream": "A.B"}, "stream", "option stream must be the name of one stream, without"),
+    (STREAM, {"delivery": "exactlyonce"}, "delivery", "did you mean exactly-once"),
+    (STREAM, {"maxInFlight": "100001"}, "maxInFlight", "from 1 to 100,000"),
+    (STREAM, {"ackTimeout": "11m"}, "ackTimeout", "a duration from 100ms to 10m"),
+    (STREAM, {"maxRetries": "1001"}, "maxRetries", "from 0 to 1,000"),
+    (BATCH, {"writeId": "x" * 101}, "writeId", "1 to 100 letters"),
+    # pairs
+    (STREAM, {"subject": "a.b", "deadLetterSubject": " a.b"}, "deadLetterSubject", 'from subject, and both are "a.b"'),
+    (BATCH, {"delivery": "at-least-once", "writeId": "x"}, "writeId", "no meaning with delivery at-least-once"),
+]
 
-@pytest.mark.parametrize(("streaming", "options", "option", "words"), REFUSED, ids=lambda value: str(value)[:50])
-def test_what_is_refused(streaming: bool, options: Mapping[str, object], option: str, words: str) -> None:
-    assert_refused(lambda: source(streaming, **options), option, words)
+
+@pytest.mark.parametrize(
+    ("make", "streaming", "options", "option", "words"),
+    [*((source, *row) for row in REFUSED_BY_SOURCE), *((sink, *row) for row in REFUSED_BY_SINK)],
+    ids=lambda value: getattr(value, "__name__", str(value)[:50]),
+)
+def test_what_is_refused(
+    make: Callable[..., object], streaming: bool, options: Mapping[str, object], option: str, words: str
+) -> None:
+    """An `OptionError` of one sentence that names the option and has these words."""
+    with pytest.raises(OptionError) as caught:
+        make(streaming, **options)
+    message = str(caught.value)
+    assert caught.value.option == option
+    assert option in message
+    assert words in message
+    assert "\n" not in message
+    # One sentence: no full stop inside of it or at its end, other than in what is quoted.
+    assert not re.search(r"\.(\s|$)", re.sub(r'"[^"]*"', "", message).replace("...", ""))
+    assert pickle.loads(pickle.dumps(caught.value)).option == option
 
 
 def test_every_pair_in_the_table_is_refused() -> None:
-    tried = [set(options) for _, options, _, words in REFUSED if "exclude each other" in words]
+    tried = [set(options) for _, options, _, words in REFUSED_BY_SOURCE if "exclude each other" in words]
     for pair in EXCLUSIVE:
         assert any(set(pair) <= options for options in tried), pair
-    assert {name for names in AUTHENTICATION.values() for name in names} <= set(SAMPLES)
+    assert {name for names in AUTHENTICATION.values() for name in names} <= set(SOURCE_SAMPLES)
+
+
+def test_the_same_name_means_what_it_says_at_each_end() -> None:
+    assert sink(stream="ORDERS").stream == "ORDERS"
+    assert SourceOptions.from_spark({"stream": "ORDERS"}, streaming=True).streams == ("ORDERS",)
+    with pytest.raises(OptionError, match=r"option subject belongs to the sink .* did you mean subjects$"):
+        SourceOptions.from_spark({"stream": "ORDERS", "subject": "a"}, streaming=True)
+    with pytest.raises(OptionError, match=r"option subjects belongs to the source .* did you mean subject$"):
+        sink(subjects="a")
+
+
+@given(st.text(st.sampled_from("ab$JS.*>\t \x7f\xa0ö"), max_size=12))
+@example("$SYS.a")
+@example("$JS")
+@example("ö" * 512)
+@example("ö" * 512 + "a")
+def test_an_option_takes_the_subjects_that_a_column_may_hold(subject: str) -> None:
+    try:
+        PublishSubject().parse("subject", f"x{subject}")
+    except OptionError:
+        taken = False
+    else:
+        taken = True
+    # What strips blanks off an option leaves the column alone.
+    assert taken is (subject_fault(f"x{subject}".strip().encode()) is None)
+
+
+def secret_options(*beside: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Each secret option beside each of these options."""
+    return [{spec.name: SECRET, **more} for more in beside for spec in ConnectionOptions.specs if spec.secret]
 
 
 WRONG: list[Mapping[str, object]] = [
@@ -363,11 +504,28 @@ WRONG: list[Mapping[str, object]] = [
     {"servers": f"nats://me:{SECRET}@host", "subjects": "a..b"},
     {"servers": f"nats://me:{SECRET}@host,nats://me:{SECRET}2@host"},
 ]
+WRONG_FOR_A_SINK: list[Mapping[str, object]] = [
+    *secret_options({"maxRetries": "none"}, {"subjects": "a"}, {"ensureStreamOnConflict": "a"}, {"writeId": "a"}),
+    {"servers": f"nats://{SECRET}@host", "subject": "a", "deadLetterSubject": "a"},
+    {"servers": f"nats://me:{SECRET}@host", "delivery": "none"},
+    {"token": SECRET, "subject": "a", "deadLetterSubject": "a"},
+]
 
 
-@pytest.mark.parametrize("options", WRONG, ids="+".join)
-def test_no_error_holds_a_secret(options: Mapping[str, object]) -> None:
-    hides(lambda: source(**options))
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [*((source, options) for options in WRONG), *((sink, options) for options in WRONG_FOR_A_SINK)],
+    ids=lambda value: getattr(value, "__name__", None) or "+".join(value),
+)
+def test_no_error_holds_a_secret(make: Callable[..., object], options: Mapping[str, object]) -> None:
+    """Not the error itself, and no other one that it leads to."""
+    with pytest.raises(OptionError) as caught:
+        make(**options)
+    error = caught.value
+    assert (error.__context__, error.__cause__) == (None, None)
+    for text in (str(error), repr(error), repr(error.__dict__), repr(error.args), *traceback.format_exception(error)):
+        assert SECRET not in text
+    assert SECRET.encode() not in pickle.dumps(error)
 
 
 @pytest.mark.parametrize(
@@ -395,19 +553,36 @@ def test_no_text_of_a_model_holds_a_secret(options: dict[str, object]) -> None:
 
 def test_a_model_made_directly_is_checked_as_well() -> None:
     assert SourceOptions(streaming=True, streams=("A",), fetch_timeout=2.5).fetch_timeout == 2.5
+    assert SinkOptions(streaming=True, subject="a", ack_timeout=2.5).ack_timeout == 2.5
     with pytest.raises(ValidationError) as caught:
         ConnectionOptions(password=SecretStr(SECRET), domain="a.b")
     assert SECRET not in str(caught.value)
     with pytest.raises(ValidationError, match="needs password beside it"):
         ConnectionOptions(user="me")
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        ConnectionOptions.model_validate({"nonsense": 1})
+    with pytest.raises(ValidationError, match="there is a wildcard"):
+        SinkOptions(streaming=True, subject="a.>")
+    with pytest.raises(ValidationError, match="must differ from subject"):
+        SinkOptions(streaming=True, subject="a", dead_letter_subject="a")
+    for model in (ConnectionOptions, SinkOptions):
+        with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+            model.model_validate({"streaming": True, "subjects": 1})
 
 
 def test_authentication_is_described_by_names() -> None:
     assert connection().authentication_options == "no option for authentication is set"
     assert connection(token="x").authentication_options == "option token"
     assert connection(user="x", password="y").authentication_options == "options user and password"
+
+
+def check_identity(make: Callable[..., Any], **change: object) -> None:
+    """Models of equal options are equal, hash alike, pickle with their secrets, and cannot be changed."""
+    model = make()
+    for same in (make(), pickle.loads(pickle.dumps(model))):
+        assert (same, hash(same), hash(same.connection)) == (model, hash(model), hash(model.connection))
+        assert same.connection.token.get_secret_value() == model.connection.token.get_secret_value()
+    assert make(**change) != model
+    with pytest.raises(ValidationError, match="frozen"):
+        model.streaming = True
 
 
 def test_models_are_frozen_hashable_and_pickle() -> None:
