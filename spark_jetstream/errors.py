@@ -39,16 +39,27 @@ publishers and files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 LAYOUT = "\n\t"
 """What `printable` keeps of a text of several lines."""
+MAX_SHOWN = 80
+"""How many characters of a wrong value an error repeats."""
 
 
 def printable(text: str, kept: str = "") -> str:
     r"""Return a text without control characters: each is shown like ``\x1b``, except those of ``kept``."""
     return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+
+
+def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the name in ``known`` that is most like ``given`` in any case; "" when none reaches the cutoff."""
+    names = {name.lower(): name for name in known}
+    # Comparing takes time that grows with the length, and a longer text is no typing error.
+    matches = difflib.get_close_matches(given[:MAX_SHOWN].lower(), names, n=1, cutoff=cutoff)
+    return names[matches[0]] if matches else ""
 
 
 def _rebuild(cls: type[JetStreamError], args: tuple[Any, ...], state: dict[str, Any]) -> JetStreamError:

@@ -8,13 +8,12 @@ imports pyspark.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_jetstream.errors import SchemaError
+from spark_jetstream.errors import SchemaError, closest
 
 
 class Column(NamedTuple):
@@ -61,7 +60,7 @@ COLUMN_NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 
 def ddl(columns: Sequence[Column]) -> str:
-    """All columns as Spark's DDL, for ``DataSource.schema()``."""
+    """Return the columns as Spark's DDL, for ``DataSource.schema()``."""
     return ", ".join(f"`{column.name}` {column.spark}" for column in columns)
 
 
@@ -75,11 +74,10 @@ def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> p
 
 
 def select_columns(fields: Sequence[tuple[str, str]], columns: Sequence[Column] = COLUMNS) -> tuple[str, ...]:
-    """The column names of a schema that the user gave, checked against ``columns``.
+    """Return the names in a schema that the user gave: pairs of a name and Spark's ``simpleString`` of the type.
 
-    ``fields`` are (name, Spark ``simpleString`` type) pairs in the user's order. Raises `SchemaError` for
-    an unknown column (naming the closest one), another type (naming both), a column given twice, and no
-    column at all.
+    Raises:
+        SchemaError: A column is unknown or given twice, or has another type; or there is no column.
     """
     if not fields:
         raise SchemaError(f"the schema has no column; choose from {_names(columns)}")
@@ -98,8 +96,8 @@ def _column(name: str, columns: Sequence[Column]) -> Column:
     known = {column.name: column for column in columns}
     column = known.get(name)
     if column is None:
-        closest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
-        raise SchemaError(f'there is no column "{name}"; did you mean "{closest}" (columns: {_names(columns)})')
+        nearest = closest(name, known, 0.0)
+        raise SchemaError(f'there is no column "{name}"; did you mean "{nearest}" (columns: {_names(columns)})')
     return column
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Container, Mapping
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
 from spark_jetstream.options.servers import Login, Servers, address
-from spark_jetstream.options.specs import AUTHENTICATION, Options, OptionSpec, Side, given_options, option
+from spark_jetstream.options.specs import (
+    AUTHENTICATION,
+    Options,
+    OptionSpec,
+    Side,
+    given_options,
+    option,
+    refuse_elsewhere,
+)
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
+
+Sides = TypeVar("Sides", bound="SideOptions")
 
 # One option of a group, given beside a context, replaces all options of the group that come from the context.
 _LOGIN_OPTIONS = frozenset(name for names in AUTHENTICATION.values() for name in names)
@@ -181,6 +191,31 @@ class ConnectionOptions(Options):
         if not names:
             return "no option for authentication is set"
         return f"{'option' if len(names) == 1 else 'options'} {' and '.join(names)}"
+
+
+class SideOptions(Options):
+    """The base of the options of sources and sinks."""
+
+    connection: ConnectionOptions = Field(default_factory=ConnectionOptions)
+    streaming: bool
+
+    @classmethod
+    def from_spark(cls: type[Sides], mapping: Mapping[str, object], *, streaming: bool) -> Sides:
+        """Return the options, ``connection`` included, for a stream or for a batch. Names match in any case.
+
+        Raises:
+            OptionError: An option is unknown or not valid, or options do not fit together. Unknown names come first.
+        """
+        mapping = hidden(mapping)
+        given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
+        refuse_elsewhere(given, cls, streaming=streaming)
+        cls._check_names(given)
+        connection = ConnectionOptions.from_given(given)
+        return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
+
+    @classmethod
+    def _check_names(cls, given: Container[str]) -> None:
+        """Raise `OptionError` when an option is missing."""
 
 
 @unseen

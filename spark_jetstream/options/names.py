@@ -110,8 +110,7 @@ class PublishSubject(Kind):
     token, as the server allows it.
     """
 
-    def _expects(self) -> str:
-        return "a subject without blanks and wildcards"
+    expects = "a subject without blanks and wildcards"
 
     def _read(self, value: Any) -> str:
         problem = publishing_fault(str(value))
@@ -124,8 +123,7 @@ class PublishSubject(Kind):
 class KeyFilter(Kind):
     """A key of a Key-Value bucket, or a filter of keys -> str (ADR-8 "JetStream based Key-Value Stores")."""
 
-    def _expects(self) -> str:
-        return "a key, possibly with * and >"
+    expects = "a key, possibly with * and >"
 
     def _read(self, value: Any) -> str:
         problem = key_fault(value, filters=True)

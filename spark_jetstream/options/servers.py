@@ -41,8 +41,7 @@ class Servers(Kind):
     repeats a URL: a comma may have cut a password in two, and a query may hold one.
     """
 
-    def _expects(self) -> str:
-        return "a comma list of nats://, tls://, ws:// or wss:// URLs"
+    expects = "a comma list of nats://, tls://, ws:// or wss:// URLs"
 
     def _read(self, value: Any) -> tuple[str, ...]:
         urls = tuple(url for url, _ in _split(value))

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import Identifier, Name, PublishSubject
 from spark_jetstream.options.specs import (
     ENSURE_STREAM,
     NOT_MADE,
     ON_CONFLICT,
     OnConflict,
-    Options,
     Side,
-    given_options,
     option,
-    refuse_elsewhere,
 )
-from spark_jetstream.options.values import Choice, Seconds, Whole, hidden
+from spark_jetstream.options.values import Choice, Seconds, Whole
 from spark_jetstream.protocol.units import shown
 
 _NOT_FOR_BUCKETS = {
@@ -42,7 +38,7 @@ _NOT_FOR_OBJECTS = {
 Delivery = Literal["at-least-once", "deduplicated", "exactly-once"]
 
 
-class SinkOptions(Options):
+class SinkOptions(SideOptions):
     """Where rows go, how often at most, and what happens to those that are refused.
 
     ``subject``, when set, wins over the column of that name. ``stream`` is the one that must store the rows.
@@ -52,8 +48,6 @@ class SinkOptions(Options):
 
     side: ClassVar[Side] = "sink"
 
-    connection: ConnectionOptions = Field(default_factory=ConnectionOptions)
-    streaming: bool
     subject: str | None = option(
         "where every row goes; wins over column `subject`", PublishSubject(), counterpart="subjects"
     )
@@ -90,21 +84,6 @@ class SinkOptions(Options):
     )
     ensure_stream: str | None = ENSURE_STREAM
     ensure_stream_on_conflict: OnConflict = ON_CONFLICT
-
-    @classmethod
-    def from_spark(cls, mapping: Mapping[str, object], *, streaming: bool) -> SinkOptions:
-        """Return the options of a sink, ``connection`` included, for a stream or for a batch.
-
-        Names match in any case.
-
-        Raises:
-            OptionError: An option is unknown or not valid, or options do not fit together. Unknown names come first.
-        """
-        mapping = hidden(mapping)
-        given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
-        refuse_elsewhere(given, cls, streaming=streaming)
-        connection = ConnectionOptions.from_given(given)
-        return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
     @model_validator(mode="after")
     def _check_kind(self) -> SinkOptions:

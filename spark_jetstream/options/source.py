@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import (
     CommaList,
     Identifier,
@@ -23,13 +23,10 @@ from spark_jetstream.options.specs import (
     NOT_MADE,
     ON_CONFLICT,
     OnConflict,
-    Options,
     Side,
-    given_options,
     option,
-    refuse_elsewhere,
 )
-from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole, hidden
+from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column
 
 #: What has no meaning for a bucket, with what is meant instead.
@@ -49,7 +46,7 @@ _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTi
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 
 
-class SourceOptions(Options):
+class SourceOptions(SideOptions):
     """What to read, from where to where, and in what portions.
 
     ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of
@@ -61,8 +58,6 @@ class SourceOptions(Options):
 
     side: ClassVar[Side] = "source"
 
-    connection: ConnectionOptions = Field(default_factory=ConnectionOptions)
-    streaming: bool
     streams: tuple[str, ...] = option(
         "the streams to read; this, `bucket` or `objectBucket` is required",
         CommaList(Name("stream"), "stream names"),
@@ -181,24 +176,12 @@ class SourceOptions(Options):
     ensure_stream_on_conflict: OnConflict = ON_CONFLICT
 
     @classmethod
-    def from_spark(cls, mapping: Mapping[str, object], *, streaming: bool) -> SourceOptions:
-        """Return the options of a source, ``connection`` included, for a stream or for a batch.
-
-        Names match in any case.
-
-        Raises:
-            OptionError: An option is unknown or not valid, or options do not fit together. Unknown names come first.
-        """
-        mapping = hidden(mapping)
-        given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
-        refuse_elsewhere(given, cls, streaming=streaming)
-        if not {"stream", "bucket", "objectBucket"} & given.keys():
+    def _check_names(cls, given: Container[str]) -> None:
+        if not any(name in given for name in ("stream", "bucket", "objectBucket")):
             raise OptionError(
                 "option stream is required: the name of the stream to read (or bucket, or objectBucket)",
                 option="stream",
             )
-        connection = ConnectionOptions.from_given(given)
-        return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
     @property
     def read_streams(self) -> tuple[str, ...]:

@@ -117,6 +117,10 @@ def _camel_case(field_name: str) -> str:
     return re.sub(r"_([a-z])", lambda match: match[1].upper(), field_name)
 
 
+MODELS: dict[Side, type[Options]] = {}
+"""The models of each side; importing the package has defined all of them."""
+
+
 class Options(BaseModel):
     """The base of the models of options: they are frozen, and refuse pairs that make no sense together."""
 
@@ -130,7 +134,9 @@ class Options(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Collect the options that the fields declare."""
+        """Collect the options that the fields declare; a base of models has no side, and none of its own."""
+        if not hasattr(cls, "side"):
+            return
         declared = [
             replace(spec, name=spec.name or _camel_case(name), field_name=name)
             for name, info in cls.model_fields.items()
@@ -141,6 +147,7 @@ class Options(BaseModel):
         for spec in (*cls.without_field, *(spec for spec in declared if spec.after)):
             specs.insert([each.name for each in specs].index(spec.after) + 1, spec)
         cls.specs = tuple(specs)
+        MODELS[cls.side] = cls
 
     @classmethod
     def _spec_of(cls, field_name: str) -> OptionSpec | None:
@@ -262,8 +269,8 @@ _SPARK_PREFIX = "option."
 
 @functools.cache
 def _names() -> Mapping[str, str]:
-    """Return the names of all options by their lower case; importing the package has defined all models."""
-    return {spec.name.lower(): spec.name for model in Options.__subclasses__() for spec in model.specs}
+    """Return the names of all options by their lower case."""
+    return {spec.name.lower(): spec.name for model in MODELS.values() for spec in model.specs}
 
 
 def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
@@ -293,7 +300,7 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
 def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: bool) -> None:
     """Raise `OptionError` for an option that the model's side does not have, or not in this kind of query."""
     own = {spec.name: spec for spec in model.specs}
-    [other] = [kind for kind in Options.__subclasses__() if kind.side not in ("connection", model.side)]
+    other = MODELS["sink" if model.side == "source" else "source"]
     counterparts = {
         one: another
         for spec in (*own.values(), *other.specs)

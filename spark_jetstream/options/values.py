@@ -14,8 +14,8 @@ A kind is used in two places:
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime as dt
-import difflib
 import functools
 import os
 import re
@@ -28,15 +28,15 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SecretStr, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from spark_jetstream.errors import OptionError
+from spark_jetstream.errors import OptionError, closest
 from spark_jetstream.protocol.units import (
     A_TIME,
     INT64_MAX,
-    MAX_SHOWN,
     Bytes,
     Nanoseconds,
     Timestamp,
     duration_seconds,
+    integer,
     minutes_or_months,
     shown,
     time_nanoseconds,
@@ -50,7 +50,6 @@ TRUST = {"trusted": True}
 """The validation context for what a server sent."""
 NOT_SHOWN = "given, not shown"
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}|[0-9]{1,20} ?([num]?s|[mhd]|[kmgt](i?b)?)")
 _SERVER_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _RFC3339 = re.compile(
@@ -101,14 +100,6 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the name in ``known`` that is most like ``given`` in any case; "" when none reaches the cutoff."""
-    names = {name.lower(): name for name in known}
-    # Comparing takes time that grows with the length, and a longer text is no typing error.
-    matches = difflib.get_close_matches(given[:MAX_SHOWN].lower(), names, n=1, cutoff=cutoff)
-    return names[matches[0]] if matches else ""
-
-
 def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6, *, quoted: bool = False) -> str:
     """Return the end of an error, ``; did you mean NAME``, for a name that is not known; "" when none is like it."""
     name = closest(given, known, cutoff)
@@ -116,20 +107,19 @@ def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6, *, quote
 
 
 class UnfitError(ValueError):
-    """A value that its kind refuses: what it must be instead, and how the sentence about it ends."""
+    """A value that its kind refuses.
+
+    Args:
+        expects: What the value must be, where `Kind.expects` is too general.
+        hint: The end of the sentence.
+        value: The part of the value that is wrong; None for one that no error may repeat.
+        where: Which part that is, to be read after the name of the option or field.
+        problem: The whole sentence after the name, in place of "must be ...".
+    """
 
     def __init__(
         self, expects: str = "", hint: str = "", *, value: object = _WHOLE_VALUE, where: str = "", problem: str = ""
     ) -> None:
-        """Describe the value.
-
-        Args:
-            expects: What the value must be, where `Kind.expects` is too general.
-            hint: The end of the sentence.
-            value: The part of the value that is wrong; None for one that no error may repeat.
-            where: Which part that is, to be read after the name of the option or field.
-            problem: The whole sentence after the name, in place of "must be ...".
-        """
         super().__init__(expects, hint, where, problem)
         self.expects, self.hint, self.value, self.where, self.problem = expects, hint, value, where, problem
 
@@ -168,8 +158,8 @@ class Kind(ABC):
         """What is allowed, to be read after "must be"."""
         return self._expects()
 
-    @abstractmethod
-    def _expects(self) -> str: ...
+    def _expects(self) -> str:
+        raise NotImplementedError
 
     @abstractmethod
     def _read(self, value: Any) -> Any:
@@ -251,8 +241,7 @@ class Flag(Kind):
     python: ClassVar[type[Any]] = bool
     wire: ClassVar[type[Any]] = bool
 
-    def _expects(self) -> str:
-        return "true or false"
+    expects = "true or false"
 
     def _read(self, value: Any) -> bool:
         if isinstance(value, bool):
@@ -304,10 +293,9 @@ class Whole(Kind):
         return _unlimited(f"a whole number from {_count(self.low)} to {_count(self.high)}", self.unlimited)
 
     def _read(self, value: Any) -> int:
-        is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
-        if isinstance(value, bool) or not (is_text or isinstance(value, int)):
+        number = integer(value.strip()) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int):
             raise UnfitError
-        number = int(value)
         if not self.low <= number <= self.high and not (self.unlimited and number in (0, -1)):
             raise UnfitError
         return number
@@ -429,8 +417,7 @@ class Time(Kind):
     small for the milliseconds of any stream: it is nearly always seconds. An `int` is nanoseconds.
     """
 
-    def _expects(self) -> str:
-        return A_TIME
+    expects = A_TIME
 
     def _read(self, value: Any) -> int:
         try:
@@ -448,8 +435,7 @@ class When(Kind):
 
     python: ClassVar[type[Any]] = Timestamp
 
-    def _expects(self) -> str:
-        return "a time with its zone such as 2026-03-01T12:00:00Z, or an aware datetime"
+    expects = "a time with its zone such as 2026-03-01T12:00:00Z, or an aware datetime"
 
     def check(self, value: Any, info: ValidationInfo) -> Any:
         """Return the time; even a server's text must look like one."""
@@ -473,14 +459,11 @@ class When(Kind):
 def _is_rfc3339(text: str) -> bool:
     """Return whether Go reads this as a time."""
     match = _RFC3339.fullmatch(text)
-    if match is None:
-        return False
-    year, month, day = (int(part) for part in match.groups()[:3])
     try:
-        dt.date(year or 4, month, day)  # Python has no year 0, a leap year like 4
+        # Python has no year 0, a leap year like 4.
+        return match is not None and bool(dt.date(int(match[1]) or 4, int(match[2]), int(match[3])))
     except ValueError:
         return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -522,8 +505,7 @@ class Secret(Kind):
 
     strips: ClassVar[bool] = False
 
-    def _expects(self) -> str:
-        return "a text that is kept secret"
+    expects = "a text that is kept secret"
 
     def _read(self, value: Any) -> SecretStr:
         secret = value if isinstance(value, SecretStr) else SecretStr(str(value))
@@ -542,8 +524,7 @@ class Octets(Kind):
 
     python: ClassVar[type[Any]] = bytes
 
-    def _expects(self) -> str:
-        return "base64"
+    expects = "base64"
 
     def _read(self, value: Any) -> bytes:
         return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
@@ -559,12 +540,10 @@ class Octets(Kind):
         return {"type": "string", "contentEncoding": "base64"}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        base64_text = core_schema.plain_serializer_function_ser_schema(_base64, when_used="json")
+        base64_text = core_schema.plain_serializer_function_ser_schema(
+            lambda octets: base64.b64encode(octets).decode(), when_used="json"
+        )
         return core_schema.with_info_plain_validator_function(self.check, serialization=base64_text)
-
-
-def _base64(octets: bytes) -> str:
-    return base64.b64encode(octets).decode()
 
 
 def file_path(what: str, path: str | os.PathLike[str]) -> str:
@@ -576,10 +555,7 @@ def file_path(what: str, path: str | os.PathLike[str]) -> str:
         OptionError: No file can have the path; the error begins with ``what``.
     """
     text = os.fspath(path)
-    try:
-        possible = b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise OptionError(f"{what} must be a path that a file can have: this one has a character of none", option=what)
-    return text
+    with contextlib.suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(text):
+            return text
+    raise OptionError(f"{what} must be a path that a file can have: this one has a character of none", option=what)

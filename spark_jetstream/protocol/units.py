@@ -14,52 +14,33 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
+from spark_jetstream.errors import MAX_SHOWN
+
 INT64_MAX = 2**63 - 1
-#: How many characters of a wrong value an error repeats.
-MAX_SHOWN = 80
 A_TIME = "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
 _SECOND = 1_000_000_000
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 
-_UNIT_NANOSECONDS = {  # nanoseconds
-    "ns": 1,
-    "nanosecond": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "microsecond": 1_000,
-    "ms": 1_000_000,
-    "millisecond": 1_000_000,
-    "s": _SECOND,
-    "sec": _SECOND,
-    "second": _SECOND,
-    "m": 60 * _SECOND,
-    "min": 60 * _SECOND,
-    "minute": 60 * _SECOND,
-    "h": 3600 * _SECOND,
-    "hour": 3600 * _SECOND,
-    "d": 86_400 * _SECOND,
-    "day": 86_400 * _SECOND,
-    "w": 604_800 * _SECOND,
-    "week": 604_800 * _SECOND,
-    "y": 365 * 86_400 * _SECOND,
-    "year": 365 * 86_400 * _SECOND,
-}
-# `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
+_UNITS = (  # nanoseconds, what prints, and what is read as well
+    (365 * 86_400 * _SECOND, "y", "year"),
+    (604_800 * _SECOND, "w", "week"),
+    (86_400 * _SECOND, "d", "day"),
+    (3600 * _SECOND, "h", "hour"),
+    (60 * _SECOND, "m", "min", "minute"),
+    (_SECOND, "s", "sec", "second"),
+    (1_000_000, "ms", "millisecond"),
+    (1_000, "us", "µs", "microsecond"),
+    (1, "ns", "nanosecond"),
+)
+_UNIT_NANOSECONDS = {name: size for size, *names in _UNITS for name in names}
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-zµ]+)\s*")
 _CAPITAL_M = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*M(?![A-Za-z])")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgt])(?:i?b)?|b)?")
 _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
     r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?)?"
     r"\s*([Zz]|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 )
-_LARGE_UNITS = (
-    ("d", 86_400 * _SECOND),
-    ("h", 3600 * _SECOND),
-    ("m", 60 * _SECOND),
-)
-_BELOW_A_MINUTE = (("s", _SECOND), ("ms", 1_000_000), ("us", 1000), ("ns", 1))
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _NEVER = "0001-01-01T00:00:00Z"
@@ -69,6 +50,12 @@ def shown(value: object) -> str:
     """A value as errors repeat it: quoted, on one line, cut when long. Not for options: see `wrong`."""
     text = " ".join(str(value).split())
     return f'"{text}"' if len(text) <= MAX_SHOWN else f'"{text[:MAX_SHOWN]}..."'
+
+
+def integer(text: str) -> int | None:
+    """Return the number that a text of at most 30 ASCII digits and possibly a sign stands for; None for another."""
+    # `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text) else None
 
 
 def whole_number(text: str) -> int | None:
@@ -138,8 +125,8 @@ def time_nanoseconds(value: object) -> int:
 
 
 def _text_nanoseconds(text: str) -> int:
-    if _INTEGER.fullmatch(text):
-        milliseconds = int(text)
+    milliseconds = integer(text)
+    if milliseconds is not None:
         if 0 < milliseconds < 10**11:
             raise ValueError("in epoch milliseconds when it is a number (is this seconds?)")
         return milliseconds * 1_000_000
@@ -223,14 +210,13 @@ class Nanoseconds(int):
     def __str__(self) -> str:
         left = abs(int(self))
         text = "-" if self < 0 else ""
-        for unit, size in _LARGE_UNITS:
-            count, left = divmod(left, size)
-            text += f"{count}{unit}" if count else ""
-        for unit, size in _BELOW_A_MINUTE:
-            if left >= size:
-                whole, part = divmod(left, size)
+        for size, unit, *_ in _UNITS[2:]:  # years and weeks print as days
+            whole, part = divmod(left, size)
+            if size <= _SECOND and whole:
                 digits = f"{part:0{len(str(size)) - 1}d}".rstrip("0") if part else ""
                 return f"{text}{whole}{'.' if digits else ''}{digits}{unit}"
+            text += f"{whole}{unit}" if whole else ""
+            left = part
         return text or "0s"
 
 

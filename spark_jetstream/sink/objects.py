@@ -42,7 +42,7 @@ class ObjectColumns(Columns):
 class ObjectRow:
     """The object of one row. `number` counts the rows of the task from 1.
 
-    `content` is a view of the record batch, not a copy. `problem` is the reason why the row can never be stored, or None.
+    `content` is a view of the record batch, not a copy. `problem` is why the row can never be stored, or None.
     """
 
     number: int

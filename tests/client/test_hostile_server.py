@@ -18,6 +18,7 @@ import pytest
 from nats.aio.client import ServerVersion
 
 from spark_jetstream.client import inbox as inbox_module
+from spark_jetstream.client import nats_py
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import close_all
@@ -32,10 +33,11 @@ from spark_jetstream.errors import (
     RequestTimeout,
 )
 from spark_jetstream.protocol.server_info import MOST_URLS, InfoCheck
-from spark_jetstream.protocol.wire import Frames, Scanner, Status
+from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.pull import read_range
 from tests.support.fake_jetstream import FakeServer, HangUp, Honest, Lie, ack
 from tests.support.hostile import COUNT, TRIES, driver, read
+from tests.support.wire import frame, scanned
 
 SECONDS = 20.0
 """The time-outs of a try have one second each; the rest is for a busy machine."""
@@ -45,10 +47,12 @@ INT64_MAX = 2**63 - 1
 FLOOD = b"x" * (1 << 20)
 DEEP = b"[" * 100_000
 ESCAPES = "\x1b[31m\x07red\x9b"
+RUBBISH = bytes(range(256)) * 16
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    monkeypatch.setattr(nats_py, "_GOODBYE", 0.2)
     with FakeServer() as running:
         running.store(COUNT)
         yield running
@@ -68,14 +72,6 @@ def hangs_up(honest: Honest) -> Iterable[bytes]:
     raise HangUp
 
 
-def then_hangs_up(*pieces: bytes) -> Lie:
-    def lie(honest: Honest) -> Iterator[bytes]:
-        yield from pieces
-        raise HangUp
-
-    return lie
-
-
 def is_silent(honest: Honest) -> Iterable[bytes]:
     """Never says a word."""
     return ()
@@ -88,15 +84,22 @@ def drips(honest: Honest) -> Iterator[bytes]:
         honest.ended.wait(0.5)
 
 
-def floods(begin: bytes, piece: bytes = FLOOD) -> Lie:
-    """Never ends."""
+def floods(begin: bytes | Callable[[Honest], bytes], piece: bytes | Callable[[Honest], bytes] = FLOOD) -> Lie:
+    """Begins with something, and then never ends."""
 
     def lie(honest: Honest) -> Iterator[bytes]:
-        yield begin
+        first, more = (part if isinstance(part, bytes) else part(honest) for part in (begin, piece))
+        yield first
+        more *= max(1, (1 << 20) // len(more))
         while not honest.ended.is_set():
-            yield piece
+            yield more
 
     return lie
+
+
+def announced(size: int) -> Lie:
+    """A message of so many bytes, which never ends."""
+    return floods(lambda honest: b"MSG %s %s %d\r\n" % (honest.to, honest.sid, size))
 
 
 def after(*pieces: bytes) -> Lie:
@@ -164,23 +167,31 @@ HELLO: dict[str, Lie] = {
     "silence": is_silent,
     "close": hangs_up,
     "drip": drips,
-    "no words": says(b"\r\n"),
-    "rubbish": says(bytes(range(256)) * 16),
-    "HTTP": then_hangs_up(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
-    "PING": says(b"PING\r\n"),
-    "PONG": says(b"PONG\r\n"),
-    "error": says(b"-ERR 'no'\r\n"),
-    "error that is no UTF-8": says(b"-ERR '\xff\xfe'\r\n"),
-    "INFO without JSON": says(b"INFO \r\n"),
-    "INFO half": says(b'INFO {"a":\r\n'),
-    "INFO that is no UTF-8": says(b'INFO {"a":"\xff"}\r\n'),
-    "INFO deep": says(b"INFO " + DEEP + b"\r\n"),
-    "INFO list": says(b"INFO []\r\n"),
-    "INFO text": says(b'INFO "max_payload"\r\n'),
-    "INFO number": says(b"INFO 7\r\n"),
-    "INFO null": says(b"INFO null\r\n"),
-    "INFO empty": says(b"INFO {}\r\n"),
+    "rubbish": says(RUBBISH),
     "long INFO": says(b'INFO {"a":"' + FLOOD + b'"}\r\n'),
+    **{
+        f"says {line[:40]!r}": says(line + b"\r\n")
+        for line in (
+            *(
+                b"",
+                b"PING",
+                b"PONG",
+                b"-ERR 'no'",
+                b"-ERR '\xff\xfe'",
+                b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n",
+            ),
+            *(
+                b"INFO ",
+                b'INFO {"a":',
+                b'INFO {"a":"\xff"}',
+                b"INFO " + DEEP,
+                b"INFO []",
+                b'INFO "max_payload"',
+                b"INFO 7",
+            ),
+            *(b"INFO null", b"INFO {}"),
+        )
+    },
     **fields("max_payload", "1", None, -1, 0, 1.5, True, [], 2**62),
     **fields("version", 2, None, "", "two", "2.1", [], "9" * 5000 + ".1.1"),
     **fields("connect_urls", "a:1", 7, {"a": 1}, [1], [None], ["[::1"], ["a:port"], ["a:99999"], ["x" * 9999]),
@@ -195,28 +206,21 @@ HELLO: dict[str, Lie] = {
 PONG: dict[str, tuple[Lie, tuple[type[JetStreamError], ...]]] = {
     "silence": (is_silent, NEVER_UP),
     "close": (hangs_up, NEVER_UP),
-    "rubbish": (says(bytes(range(256)) * 16), NEVER_UP),
-    "another line": (says(b"INFO {}\r\n"), NEVER_UP),
-    "error": (says(b"-ERR 'no'\r\n"), NEVER_UP),
-    "error without words": (says(b"-ERR\r\n"), NEVER_UP),
-    "error that is no UTF-8": (says(b"-ERR '\xff\xfe'\r\n"), NEVER_UP),
-    "error with escapes": (says(f"-ERR '{ESCAPES}'\r\n".encode()), NEVER_UP),
+    "rubbish": (says(RUBBISH), NEVER_UP),
+    **{
+        f"says {line!r}": (says(line + b"\r\n"), NEVER_UP)
+        for line in (b"INFO {}", b"-ERR 'no'", b"-ERR", b"-ERR '\xff\xfe'", f"-ERR '{ESCAPES}'".encode())
+    },
     "refusal": (says(b"-ERR 'Authorization Violation'\r\n"), (AuthenticationFailed,)),
 }
 
 BEHIND_PONG: dict[str, Lie] = {
-    "error without words": after(b"-ERR \r\n"),
-    "error without quotes": after(b"-ERR no\r\n"),
-    "error that is no UTF-8": after(b"-ERR '\xff\xfe'\r\n"),
-    "error with escapes": after(f"-ERR '{ESCAPES}'\r\n".encode()),
-    "INFO list": after(b"INFO []\r\n"),
-    "INFO half": after(b"INFO {\r\n"),
-    "INFO deep": after(b"INFO " + DEEP + b"\r\n"),
-    "INFO connect_urls": after(b'INFO {"connect_urls":7}\r\n'),
-    "rubbish": after(b"\x00\x01\x02\r\n"),
-    "negative size": after(b"MSG a 1 -5\r\n"),
-    "sid that is a word": after(b"MSG a one 5000\r\n" + b"x" * 5000 + b"\r\n"),
-    "wrong length": after(b"MSG a 1 2\r\nabcdef\r\n"),
+    f"says {line[:40]!r}": after(line + b"\r\n")
+    for line in (
+        *(b"-ERR ", b"-ERR no", b"-ERR '\xff\xfe'", f"-ERR '{ESCAPES}'".encode()),
+        *(b"INFO []", b"INFO {", b"INFO " + DEEP, b'INFO {"connect_urls":7}'),
+        *(b"\x00\x01\x02", b"MSG a 1 -5", b"MSG a one 5000\r\n" + b"x" * 5000, b"MSG a 1 2\r\nabcdef"),
+    )
 }
 
 REPLY: dict[str, tuple[Lie, tuple[type[JetStreamError], ...]]] = {
@@ -262,8 +266,8 @@ STATE: dict[str, Lie] = {
 
 def rows() -> Iterator[Any]:
     def row(id_: str, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]) -> Any:
-        # Each of these lasts as long as a time-out: one of them is enough for the quick tier.
-        marks = [pytest.mark.full] if id_ in ("drip", "silence") and name != "publish" else []
+        # Each of these lasts as long as a time-out, and that of `connect` is short.
+        marks = [pytest.mark.full] if id_ in ("drip", "silence") and name != "connect" else []
         return pytest.param(name, stage, lie, errors, id=f"{name}: {stage}: {id_}", marks=marks)
 
     for id_, lie in HELLO.items():
@@ -357,10 +361,6 @@ def rows() -> Iterator[Any]:
         yield row(id_, "publish", "publish", lie, errors)
 
 
-def printable(text: str) -> bool:
-    return all(each.isprintable() for each in text)
-
-
 @pytest.mark.parametrize(("name", "stage", "lie", "errors"), list(rows()))
 def test_a_lie_ends_in_time_and_in_words(
     server: FakeServer, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]
@@ -370,7 +370,7 @@ def test_a_lie_ends_in_time_and_in_words(
     with pytest.raises(errors) as caught:
         TRIES[name](server.url)
     assert time.monotonic() - began < SECONDS
-    assert printable(str(caught.value)), ascii(str(caught.value))
+    assert str(caught.value).isprintable(), ascii(str(caught.value))
 
 
 @pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
@@ -399,9 +399,7 @@ class NoConnection:
 
 
 def messages_for(inbox: Inbox, count: int, size: int) -> Frames:
-    scanner = Scanner()
-    scanner.collect = {1}
-    [frames] = scanner.feed((b"MSG %s.1 1 r %d\r\n%s\r\n" % (inbox.subject.encode(), size, b"x" * size)) * count)
+    [frames] = scanned([frame(f"{inbox.subject}.1", 1, b"x" * size, reply=b"r") * count], {1})
     assert isinstance(frames, Frames)
     return frames
 
@@ -449,8 +447,8 @@ def info_line(**fields: Any) -> bytes:
 def info_of(line: bytes) -> dict[str, Any]:
     assert line.startswith(b"INFO ")
     assert line.endswith(b"\r\n")
-    found: dict[str, Any] = json.loads(line[5:])
-    return found
+    body: dict[str, Any] = json.loads(line[5:])
+    return body
 
 
 def test_an_honest_info_passes() -> None:
@@ -462,43 +460,22 @@ def test_an_honest_info_passes() -> None:
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.12.0-RC.1", "2.10.29-binary", "2.15.0-dev+build.7", "2.1.0-..01"])
 def test_versions_reach_the_client_library_as_three_numbers(version: str) -> None:
-    found = info_of(InfoCheck().check(info_line(version=version), first=True))["version"]
-    assert found == version.partition("-")[0]
-    assert ServerVersion(found).major == 2
+    passed_on = info_of(InfoCheck().check(info_line(version=version), first=True))["version"]
+    assert passed_on == version.partition("-")[0]
+    assert ServerVersion(passed_on).major == 2
 
 
 def test_no_more_than_some_urls_are_remembered() -> None:
     check = InfoCheck()
-    found: set[str] = set()
+    passed_on: set[str] = set()
     for number in range(50):
-        urls = [f"host-{number}-{each}:4222" for each in range(100)]
-        found.update(info_of(check.check(info_line(connect_urls=urls)))["connect_urls"])
-    assert len(found) == MOST_URLS
+        urls = [f"host-{number}-{at}:4222" for at in range(100)]
+        passed_on.update(info_of(check.check(info_line(connect_urls=urls)))["connect_urls"])
+    assert len(passed_on) == MOST_URLS
     assert info_of(check.check(info_line(connect_urls=["host-0-0:4222"])))["connect_urls"] == ["host-0-0:4222"]
 
 
 # Floods: in a process of its own, whose memory is measured
-
-
-def forever(frames: Callable[[Honest], bytes]) -> Lie:
-    """Never ends to answer."""
-
-    def lie(honest: Honest) -> Iterator[bytes]:
-        many = frames(honest)
-        many *= max(1, (1 << 20) // len(many))
-        while not honest.ended.is_set():
-            yield many
-
-    return lie
-
-
-def announced(size: int) -> Callable[[Honest], Iterable[bytes]]:
-    def lie(honest: Honest) -> Iterator[bytes]:
-        yield b"MSG %s %s %d\r\n" % (honest.to, honest.sid, size)
-        while not honest.ended.is_set():
-            yield FLOOD
-
-    return lie
 
 
 FLOODS: dict[str, tuple[str, str, Lie]] = {
@@ -512,25 +489,29 @@ FLOODS: dict[str, tuple[str, str, Lie]] = {
     "messages for nobody": ("plan", "pong", floods(b"PONG\r\n", b"MSG a 99 5\r\nhello\r\n" * 10_000)),
     "a reply of 900 MB": ("plan", "STREAM.INFO", announced(900_000_000)),
     "a reply of 90 MB": ("plan", "STREAM.INFO", announced(90_000_000)),
-    "replies": ("plan", "STREAM.INFO", forever(lambda honest: honest.saying(b"x" * 1000))),
+    "replies": ("plan", "STREAM.INFO", floods(b"", lambda honest: honest.saying(b"x" * 1000))),
     "a message of 900 MB": ("read", "CONSUMER.MSG.NEXT", announced(900_000_000)),
     "a message of 90 MB": ("read", "CONSUMER.MSG.NEXT", announced(90_000_000)),
-    "heartbeats": ("read", "CONSUMER.MSG.NEXT", forever(lambda each: each.saying(b"", b"NATS/1.0 100 Idle\r\n\r\n"))),
-    "the same message": ("read", "CONSUMER.MSG.NEXT", forever(lambda each: each.saying(b"1", b"", ack(1, 1, 99)))),
+    "heartbeats": (
+        "read",
+        "CONSUMER.MSG.NEXT",
+        floods(b"", lambda each: each.saying(b"", b"NATS/1.0 100 Idle\r\n\r\n")),
+    ),
+    "the same message": ("read", "CONSUMER.MSG.NEXT", floods(b"", lambda each: each.saying(b"1", b"", ack(1, 1, 99)))),
     "a direct get of 900 MB": ("direct", "DIRECT.GET", announced(900_000_000)),
-    "direct gets": ("direct", "DIRECT.GET", forever(lambda honest: honest.frames)),
+    "direct gets": ("direct", "DIRECT.GET", floods(b"", lambda honest: honest.frames)),
     "an acknowledgement of 900 MB": ("publish", "publish", announced(900_000_000)),
-    "acknowledgements": ("publish", "publish", forever(lambda each: each.saying(b'{"stream":"S","seq":1}'))),
+    "acknowledgements": ("publish", "publish", floods(b"", lambda each: each.saying(b'{"stream":"S","seq":1}'))),
     "last sequence 2^62": ("plan", "STREAM.INFO", changed(state__last_seq=2**62, state__messages=2**62)),
     "pending 2^62": ("plan filtered", "CONSUMER.CREATE", changed(num_pending=2**62)),
 }
 
 
-QUICK = ("acknowledgements", "endless line later")
+QUICK = "endless line later"
 
 
 @pytest.mark.parametrize(
-    "flood", [*QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in FLOODS if name not in QUICK)]
+    "flood", [QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in FLOODS if name != QUICK)]
 )
 def test_a_flood_takes_little_memory(server: FakeServer, flood: str) -> None:
     name, stage, lie = FLOODS[flood]
@@ -538,6 +519,6 @@ def test_a_flood_takes_little_memory(server: FakeServer, flood: str) -> None:
     command = [sys.executable, "-m", "tests.support.hostile", name, server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert found["seconds"] < SECONDS, found
-    assert found["megabytes"] < MEGABYTES, found
+    result = json.loads(done.stdout)
+    assert result["seconds"] < SECONDS, result
+    assert result["megabytes"] < MEGABYTES, result

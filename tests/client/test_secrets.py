@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 import pprint
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 import rich.pretty
-import typer
+import typer.testing
 from pydantic import BaseModel
 from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, StringType, StructType
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from spark_jetstream import errors
@@ -23,6 +25,7 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.cli.app import connection_options
 from spark_jetstream.cli.main import app
 from spark_jetstream.client.auth import connect_arguments
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
@@ -78,21 +81,24 @@ URLS = (
 )
 
 
+#: Making the command line takes longer than any use of it.
+get_command_once = functools.cache(get_command)
+
+
 def beside(name: str) -> dict[str, str]:
     """What some options need beside them."""
+    key, pem = {"tlsKeySecret": MARK}, {"tlsCertPem": MARK}
     return {
         "user": {"password": "x"},
         "password": {"user": "me"},
-        "tlsCertFile": {"tlsKeySecret": MARK},
-        "tlsCertPem": {"tlsKeySecret": MARK},
-        "tlsKeyFile": {"tlsCertPem": MARK},
-        "tlsKeySecret": {"tlsCertPem": MARK},
+        "tlsCertFile": key,
+        "tlsCertPem": key,
+        "tlsKeyFile": pem,
+        "tlsKeySecret": pem,
         "tlsHostname": {"servers": "tls://127.0.0.1:1"},
         "ensureStreamOnConflict": {"ensureStream": "{}"},
-        "history": {"bucket": "b"},
-        "keys": {"bucket": "b"},
-        "pathGlobFilter": {"objectBucket": "b"},
-        "contentOff": {"objectBucket": "b"},
+        **{option: {"bucket": "b"} for option in ("history", "keys")},
+        **{option: {"objectBucket": "b"} for option in ("pathGlobFilter", "contentOff")},
     }.get(name, {})
 
 
@@ -110,16 +116,12 @@ def is_shown(spec: OptionSpec, value: str) -> bool:
 
 
 def cases(specs: tuple[OptionSpec, ...]) -> list[Any]:
-    found = []
+    params = []
     for spec in specs:
         values = (*PASTED, *URLS) if spec.name == "servers" else PASTED
-        given: list[dict[str, str]] = []
-        for value in values:
-            if is_shown(spec, value):
-                continue
-            given.append({**beside(spec.name), spec.name: value})
-        found.append(pytest.param(given, id=spec.name))
-    return found
+        given = [{**beside(spec.name), spec.name: value} for value in values if not is_shown(spec, value)]
+        params.append(pytest.param(given, id=spec.name))
+    return params
 
 
 def texts_of(thing: object) -> Iterator[str]:
@@ -173,23 +175,11 @@ def stream_reader(options: Mapping[str, str]) -> Iterator[object]:
     made.initialOffset()
 
 
-def writer(options: Mapping[str, str]) -> Iterator[object]:
-    yield JetStreamDataSource(options).writer(SCHEMA, overwrite=False)
-
-
-def stream_writer(options: Mapping[str, str]) -> Iterator[object]:
-    yield JetStreamDataSource(options).streamWriter(SCHEMA, overwrite=False)
-
-
 def admin(options: Mapping[str, str]) -> Iterator[object]:
     with JetStreamAdmin(**options) as made:
         yield made
         yield made.options
         made.account.info()
-
-
-def environment(options: Mapping[str, str]) -> Iterator[object]:
-    yield JetStreamAdmin.from_environment(**options)
 
 
 def arguments(options: Mapping[str, str]) -> Iterator[object]:
@@ -211,17 +201,26 @@ def command_line(options: Mapping[str, str]) -> Iterator[object]:
 USES: dict[str, Callable[[Mapping[str, str]], Iterator[object]]] = {
     "reader": reader,
     "stream reader": stream_reader,
-    "writer": writer,
-    "stream writer": stream_writer,
+    "writer": lambda options: iter([JetStreamDataSource(options).writer(SCHEMA, overwrite=False)]),
+    "stream writer": lambda options: iter([JetStreamDataSource(options).streamWriter(SCHEMA, overwrite=False)]),
     "admin": admin,
-    "environment": environment,
+    "environment": lambda options: iter([JetStreamAdmin.from_environment(**options)]),
     "arguments": arguments,
     "command line": command_line,
 }
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Connect at once in vain, except where the errors of a real attempt may repeat a URL."""
+
+    async def refuse(connection: Connection, patience: float, find_file: Callable[[str], str]) -> None:
+        connect_arguments(connection.options, resolve=find_file)
+        raise errors.ConnectionFailed(f"cannot connect to {connection.options.display_servers}")
+
+    if "servers" not in request.node.name:
+        monkeypatch.setattr(Connection, "open", refuse)
+    monkeypatch.setattr(typer.testing, "_get_command", get_command_once)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     yield
     close_all()

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.units import rfc3339
+from tests.support.wire import frame
 
 CREATED = "2023-11-14T00:00:00Z"
 _STORED = 1_700_000_000_000_000_000
@@ -210,10 +211,7 @@ class Honest(NamedTuple):
 
     def saying(self, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
         """A frame with another payload, for the same place."""
-        line = b" ".join(filter(None, (self.to, self.sid, reply)))
-        if head:
-            return b"HMSG %s %d %d\r\n%s%s\r\n" % (line, len(head), len(head) + len(payload), head, payload)
-        return b"MSG %s %d\r\n%s\r\n" % (line, len(payload), payload)
+        return frame(self.to, self.sid.decode(), payload, head, reply)
 
     def changed(self, **fields: Any) -> bytes:
         """The same reply with other values at some places: ``state__last_seq=7``. An error stays as it is."""

@@ -15,7 +15,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_jetstream.testing.process import LOOPBACK, PortLease
@@ -23,7 +23,6 @@ from spark_jetstream.testing.process import LOOPBACK, PortLease
 _CHUNK = 65536
 _CALL_SECONDS = 10.0
 _LONGEST_LINE = 65536
-_T = TypeVar("_T")
 
 Hook = Callable[[bytes], bytes]
 
@@ -92,20 +91,18 @@ class WireProxy:
         Happens once; returns an event that is set when it has happened.
         """
         done = threading.Event()
-
-        async def arm() -> None:
-            self._left, self._cut_done = n_bytes_from_server, done
-
-        self._call(arm)
+        self._set(_left=n_bytes_from_server, _cut_done=done)
         return done
 
     def stall(self) -> None:
         """Stop to forward, in both directions and for new connections too, without closing anything."""
-        self._call(self._stall)
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+        self._set()
 
     def unstall(self) -> None:
         """Forward again, beginning with what was held back."""
-        self._call(self._unstall)
+        self._loop.call_soon_threadsafe(self._flowing.set)
+        self._set()
 
     def stall_at(self, containing: bytes) -> threading.Event:
         """Stall as soon as a client sends these bytes; they are the first that are held back.
@@ -113,20 +110,12 @@ class WireProxy:
         Happens once; returns an event that is set when it has happened. `cut` before `unstall` throws them away.
         """
         reached = threading.Event()
-
-        async def arm() -> None:
-            self._awaited = (containing, reached)
-
-        self._call(arm)
+        self._set(_awaited=(containing, reached))
         return reached
 
     def forget(self) -> None:
         """Wait no more for what `stall_at` was told."""
-
-        async def disarm() -> None:
-            self._awaited = None
-
-        self._call(disarm)
+        self._set(_awaited=None)
 
     def drop(self, pattern: Hook | None) -> None:
         """Let `pattern` rewrite what the server sends; None ends that.
@@ -135,11 +124,7 @@ class WireProxy:
         by itself, line ends included), however TCP cut them, and returns the bytes to forward instead: `b""`
         drops the frame. Only plain NATS can be rewritten, not TLS and not WebSocket.
         """
-
-        async def hook() -> None:
-            self._hook = pattern
-
-        self._call(hook)
+        self._set(_hook=pattern)
 
     def drop_frames(self, containing: bytes, count: int = 1) -> None:
         """Drop the next `count` frames from the server that contain these bytes."""
@@ -191,14 +176,16 @@ class WireProxy:
             f"{self.bytes_from_client} bytes from clients, {self.bytes_to_client} to clients>"
         )
 
-    def _call(self, step: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        return asyncio.run_coroutine_threadsafe(step(), self._loop).result(_CALL_SECONDS)
+    def _call(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run_coroutine_threadsafe(step(), self._loop).result(_CALL_SECONDS)
 
-    async def _stall(self) -> None:
-        self._flowing.clear()
+    def _set(self, **fields: object) -> None:
+        """Set these fields on the thread of the loop, after what was asked of it before."""
 
-    async def _unstall(self) -> None:
-        self._flowing.set()
+        async def update() -> None:
+            self.__dict__.update(fields)
+
+        self._call(update)
 
     async def _accept(self) -> None:
         if self._listener is None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
-from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.errors import OptionError, ProtocolError, closest
 from spark_jetstream.options.names import Subject
 from spark_jetstream.options.values import (
     TRUST,
@@ -32,7 +32,6 @@ from spark_jetstream.options.values import (
     Text,
     When,
     Whole,
-    closest,
     field_error,
     trusted,
 )
