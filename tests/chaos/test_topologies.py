@@ -514,7 +514,9 @@ class TestWriting:
     def test_to_a_domain(self, linked: Linked, stream: MakeStream, delivery: str, domain: str, named: bool) -> None:
         s = stream(domain)
         writer = sink(linked.other(domain).url, delivery, domain=domain, **({"stream": s.name} if named else {}))
-        task = WriteTask(s.name, 1, 0)
+        task, other = WriteTask(s.name, 1, 0), linked.other(domain)
+        # What is published before that waits for a retry, which `dies_after` does not allow.
+        wait_until(lambda: f"{s.subject}.>" in str(other.monitor("/leafz?subs=1")), "the link knows the stream")
         with pytest.raises(KeyboardInterrupt):
             writer.write(dies_after(s, rows(f"{s.subject}.a", 0, 300)), task=task)
         report = writer.write([rows(f"{s.subject}.a", 0, 1000)], task=task)

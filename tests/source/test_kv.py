@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from nats.js.client import JetStreamContext
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_jetstream.schema import BUCKET_COLUMNS
 from tests.docs.test_docs import blocks
@@ -19,7 +20,7 @@ from tests.support.calls import BUCKET_ROWS, Query, refusal_of
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.publish import Message
-from tests.support.queries import Run, plain, start
+from tests.support.queries import plain
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
@@ -103,6 +104,13 @@ def test_all_revisions(prices: Stream) -> None:
     assert [row.revision for row in part] == [4, 5, 6, 7]
 
 
+def test_some_columns(prices: Stream) -> None:
+    some = StructType([BUCKET_ROWS["revision"], BUCKET_ROWS["key"]])
+    assert [tuple(row) for row in calls.rows(options(prices), some)] == [(4, "fruit.apple"), (7, "fruit.pear")]
+    values = calls.rows(options(prices, history="true"), StructType([BUCKET_ROWS["value"]]))
+    assert [row.value for row in values] == [b"1", b"3", b"4", None, None, b""]
+
+
 @pytest.mark.parametrize(
     ("keys", "current", "revisions"),
     [
@@ -117,16 +125,6 @@ def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revision
     assert [row.revision for row in rows(prices, keys=keys, history="true")] == revisions
     run = feed(prices, keys=keys).run()
     assert [row["revision"] for row in run.rows] == revisions
-
-
-def test_some_columns(spark: SparkSession, prices: Stream) -> None:
-    reader = spark.read.format("jetstream").options(**options(prices))
-    assert [tuple(row) for row in reader.schema("revision bigint, key string").load().collect()] == [
-        (4, "fruit.apple"),
-        (7, "fruit.pear"),
-    ]
-    values = spark.read.format("jetstream").options(**options(prices, history="true")).schema("value binary").load()
-    assert [row.value for row in values.collect()] == [b"1", b"3", b"4", None, None, b""]
 
 
 def test_one_revision_of_each_key_read_directly(stream: Make) -> None:
@@ -209,27 +207,6 @@ def test_the_change_feed(stream: Make, way: str) -> None:
     assert entries(run.rows) == [("b", None, "DELETE"), ("a", None, "PURGE")]  # the purge took the put with it
     assert {row["bucket"] for row in run.rows} == {name_of(bucket)}
     assert entries(frame.run().rows) == []
-
-
-def test_a_running_feed(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
-    bucket = make_bucket(stream, max_msgs_per_subject=1)
-    put(bucket, "a", b"1")
-    run = Run()
-    query = start(
-        spark.readStream.format("jetstream").options(**options(bucket, startingOffsets="latest")).load(),
-        tmp_path,
-        run,
-        processingTime="0 seconds",
-    )
-    try:
-        wait_until(lambda: bool(query.recentProgress), "the query's start")
-        put(bucket, "b", b"2")
-        run.wait_for(1, query)
-        put(bucket, "a", headers=DELETED)
-        run.wait_for(2, query)
-    finally:
-        query.stop()
-    assert entries(run.rows) == [("b", b"2", "PUT"), ("a", None, "DELETE")]
 
 
 @pytest.mark.full

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,14 +15,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.source.reader import JetStreamBatchReader
 from spark_jetstream.testing import NatsServer
 from tests.support import calls
 from tests.support.calls import ROWS, Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
-from tests.support.reading import wait_until
 from tests.support.streams import Stored, Stream
 
 MakeStream = Callable[..., Stream]
@@ -71,24 +69,11 @@ def _no_connections_left() -> Iterator[None]:
     close_all()
 
 
-def read(reader: JetStreamBatchReader) -> list[pa.RecordBatch]:
-    """All that the reader yields, without Spark around it."""
-    return [each for part in reader.partitions() for each in reader.read(part)]
-
-
 def test_hostile_payloads_come_back_byte_for_byte(stream: MakeStream) -> None:
     s = stream()
     for data in PROTOCOL_TEXT:
         s.send(Message(f"{s.subject}.bare", data), Message(f"{s.subject}.head", data, [("A", "1")]))
     assert calls.stored(s) == s.rows()
-
-
-def test_headers_keep_repeated_names_empty_values_and_any_name(spark: SparkSession, stream: MakeStream) -> None:
-    s = stream()
-    for number, headers in enumerate(HEADERS):
-        data = b"" if number % 2 else f"payload {number}".encode()
-        s.send(Message(f"{s.subject}.{number}", data, headers), Message(f"{s.subject}.none", data))
-    assert stored(batch(spark, s.url, s.name)) == s.rows()
 
 
 def test_odd_header_blocks_are_read_as_far_as_they_can_be(stream: MakeStream) -> None:
@@ -140,8 +125,10 @@ def test_subjects_outside_of_ascii(stream: MakeStream) -> None:
 def test_subjects_that_are_not_text(stream: MakeStream) -> None:
     s = stream()
     s.send(Message(f"{s.subject}.\udcff\udcfe.a", b"1"), Message(f"{s.subject}.b", b"2"))
-    found = calls.stored(s)
-    assert [(row.subject, row.data) for row in found] == [(f"{s.subject}.��.a", b"1"), (f"{s.subject}.b", b"2")]
+    assert [(row.subject, row.data) for row in calls.stored(s)] == [
+        (f"{s.subject}.��.a", b"1"),
+        (f"{s.subject}.b", b"2"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -173,22 +160,6 @@ def test_streams_of_every_kind(stream: MakeStream, config: dict[str, object]) ->
     run = Query(s.url, s.name, maxMessagesPerTrigger=14).run()
     assert run.counts == [14, 13]
     assert run.stored == expected
-
-
-def test_a_mirror(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(50)
-    s.remove(3, 4)
-    name = f"MIRROR_OF_{s.name}"
-    s.publisher.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": s.name}})
-    try:
-        state = f"STREAM.INFO.{name}"
-        wait_until(lambda: s.publisher.api(state)["state"]["messages"] == 48, "the mirror has everything")
-        expected = [row._replace(stream=name) for row in s.rows()]
-        assert calls.stored(s, stream=name) == expected
-        assert Query(s.url, name, maxMessagesPerTrigger=20).run().stored == expected
-    finally:
-        s.publisher.api(f"STREAM.DELETE.{name}")
 
 
 def test_deleted_and_purged_messages_leave_gaps(stream: MakeStream) -> None:
@@ -250,21 +221,11 @@ def test_times_are_those_of_the_server_to_the_microsecond(stream: MakeStream) ->
     assert sum(ns // 1000 != (ns + 500) // 1000 for ns in times.values()) > 50
 
 
-def test_all_columns_by_default(spark: SparkSession, stream: MakeStream) -> None:
-    s = stream()
-    s.fill(1)
-    frame = batch(spark, s.url, s.name)
-    assert frame.schema.simpleString() == (
-        "struct<stream:string,subject:string,sequence:bigint,timestamp:timestamp,"
-        "headers:map<string,array<string>>,data:binary>"
-    )
-    assert all(column.nullable for column in frame.schema.fields)
-
-
 def test_a_subset_of_the_columns_in_any_order(stream: MakeStream) -> None:
     s = stream()
     s.fill(3)
     s.send(Message(f"{s.subject}.h", b"", [("A", "1"), ("A", "2")]), Message(f"{s.subject}.h", b"x", [("B", "")]))
+    expected = s.rows()
     for names in (
         ["sequence", "data"],
         ["data", "sequence"],
@@ -277,7 +238,7 @@ def test_a_subset_of_the_columns_in_any_order(stream: MakeStream) -> None:
         schema = StructType([ROWS[name] for name in names])
         rows = calls.rows({"servers": s.url, "stream": s.name}, schema)
         fields = ["micros" if name == "timestamp" else name for name in names]
-        assert [tuple(row) for row in rows] == [tuple(getattr(row, name) for name in fields) for row in s.rows()]
+        assert [tuple(row) for row in rows] == [tuple(getattr(row, name) for name in fields) for row in expected]
 
 
 def test_columns_that_need_no_payload_do_not_fetch_any(stream: MakeStream) -> None:
@@ -297,13 +258,13 @@ def test_columns_that_need_no_payload_do_not_fetch_any(stream: MakeStream) -> No
         assert fetched("sequence, data") > count * size
 
 
-def test_headers_can_be_left_out(spark: SparkSession, stream: MakeStream) -> None:
+def test_headers_can_be_left_out(stream: MakeStream) -> None:
     s = stream()
     s.send(Message(f"{s.subject}.a", b"x", [("A", "1")]), Message(f"{s.subject}.a", b"y"))
-    expected = [row._replace(headers=None) for row in s.rows()]
-    assert stored(batch(spark, s.url, s.name, includeHeaders="false")) == expected
-    only = batch(spark, s.url, s.name, "headers map<string,array<string>>, sequence bigint", includeHeaders="FALSE")
-    assert [tuple(row) for row in only.collect()] == [(None, 1), (None, 2)]
+    assert calls.stored(s, includeHeaders="false") == [row._replace(headers=None) for row in s.rows()]
+    only = StructType([ROWS["headers"], ROWS["sequence"]])
+    rows = calls.rows({"servers": s.url, "stream": s.name, "includeHeaders": "FALSE"}, only)
+    assert [tuple(row) for row in rows] == [(None, 1), (None, 2)]
 
 
 @pytest.mark.parametrize("include_headers", ["true", "false"])
@@ -314,12 +275,13 @@ def test_every_record_batch_has_the_types_that_spark_expects(stream: MakeStream,
     s.send(*(Message(f"{s.subject}.h", b"", [("A", "1")]) for _ in range(10)))
     s.fill(10)
     options = {"servers": s.url, "stream": s.name, "fetchBatch": "5", "includeHeaders": include_headers}
-    found = read(JetStreamBatchReader(options, ROWS))
-    assert sum(each.num_rows for each in found) == 30
-    assert len(found) > 3
-    assert {each.schema for each in found} == {to_arrow_schema(ROWS, timezone="UTC")}
-    for each in found:
-        each.validate(full=True)
+    reader: Any = calls.data_source(options).reader(ROWS)
+    tables = [table for part in reader.partitions() for table in reader.read(part)]
+    assert sum(table.num_rows for table in tables) == 30
+    assert len(tables) > 3
+    assert {table.schema for table in tables} == {to_arrow_schema(ROWS, timezone="UTC")}
+    for table in tables:
+        table.validate(full=True)
 
 
 # What a header block can hold: no line ends, no colon in a name, no blanks around (they do not belong to it).
@@ -348,7 +310,13 @@ def test_thousands_of_messages_of_all_sizes(spark: SparkSession, stream: MakeStr
         headers = chance.choice(HEADERS) if number % 3 == 0 else None
         s.messages[number + 1] = Message(f"{s.subject}.{chance.choice('abc')}.{number % 13}", data, headers)
     assert s.publisher.publish(s.messages.values()) == list(s.messages)
-    assert stored(batch(spark, s.url, s.name, fetchBatch=200, maxMessagesPerPartition=800)) == s.rows()
+    frame = batch(spark, s.url, s.name, fetchBatch=200, maxMessagesPerPartition=800)
+    assert stored(frame) == s.rows()
+    assert frame.schema.simpleString() == (
+        "struct<stream:string,subject:string,sequence:bigint,timestamp:timestamp,"
+        "headers:map<string,array<string>>,data:binary>"
+    )
+    assert all(column.nullable for column in frame.schema.fields)
 
 
 def test_a_message_published_twice_is_two_rows_and_time_goes_on(stream: MakeStream) -> None:
