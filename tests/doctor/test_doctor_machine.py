@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.support.command import run_command
 from tests.test_java import fake_java
 
 
-def java(environ: Mapping[str, str], pyspark: str | None = "4.3.0") -> Finding:
+def java(environ: Mapping[str, str], pyspark: str) -> Finding:
     (finding,) = check_java(environ, pyspark)
     assert finding.status == "ok" or "JAVA_HOME" in finding.what_to_do or "Java" in finding.what_to_do
     return finding
@@ -36,28 +37,21 @@ def java(environ: Mapping[str, str], pyspark: str | None = "4.3.0") -> Finding:
 
 
 def test_javas(tmp_path: Path) -> None:
-    good = fake_java(tmp_path / "17", "17.0.15")
-    assert java({"JAVA_HOME": str(good)}).status == "ok"
-    assert java({"PATH": str(good / "bin")}).status == "ok"
-    old = fake_java(tmp_path / "11", "11.0.2")
-    finding = java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
-    assert (finding.status, "Java 11" in finding.said) == ("failed", True)
-    new = fake_java(tmp_path / "25", "25")
-    assert java({"JAVA_HOME": str(new)}).status == "ok"
-    finding = java({"JAVA_HOME": str(new)}, "4.1.4")
-    assert (finding.status, "Spark 4.1.4 does not start" in finding.said) == ("failed", True)
+    good, old, new = (fake_java(tmp_path / version, version) for version in ("17.0.15", "11.0.2", "25"))
     bare = fake_java(tmp_path / "bare", "21", vector=False)
-    finding = java({"JAVA_HOME": str(bare)})
-    assert (finding.status, "jdk.incubator.vector" in finding.said) == ("failed", True)
-
-
-def test_no_java(tmp_path: Path) -> None:
-    finding = java({"PATH": str(tmp_path)})
-    assert finding.status == "failed"
-    assert "JAVA_HOME is not set" in finding.said
-    finding = java({"JAVA_HOME": str(tmp_path)})
-    assert "does not start" in finding.said
-    assert java({"SPARK_REMOTE": "sc://far"}).status == "ok"
+    here, path = {"JAVA_HOME": str(good)}, {"PATH": str(good / "bin")}
+    fine: list[tuple[dict[str, str], str]] = [(here, "4.3.0"), (path, "4.3.0"), ({"JAVA_HOME": str(new)}, "4.3.0")]
+    for environ, pyspark in [*fine, ({"SPARK_REMOTE": "sc://far"}, "4.3.0")]:
+        assert java(environ, pyspark).status == "ok"
+    for environ, pyspark, said in (
+        ({"JAVA_HOME": str(old), **path}, "4.3.0", "Java 11"),
+        ({"JAVA_HOME": str(new)}, "4.1.4", "Spark 4.1.4 does not start"),
+        ({"JAVA_HOME": str(bare)}, "4.3.0", "jdk.incubator.vector"),
+        ({"PATH": str(tmp_path)}, "4.3.0", "JAVA_HOME is not set"),
+        ({"JAVA_HOME": str(tmp_path)}, "4.3.0", "does not start"),
+    ):
+        finding = java(environ, pyspark)
+        assert (finding.status, said in finding.said) == ("failed", True)
 
 
 # Python
@@ -65,10 +59,9 @@ def test_no_java(tmp_path: Path) -> None:
 MINE = Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.16.0"}, "")
 
 
-def script(path: Path, answer: object = None, code: str = "") -> str:
-    """A program that answers as a Python would, or does something else."""
-    lines = [code] if code else [f"echo '{json.dumps(answer)}'"]
-    path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+def script(path: Path, does: object) -> str:
+    """A program that answers as a Python would, or does what a text says."""
+    path.write_text(f"#!/bin/sh\n{does if isinstance(does, str) else f'echo {json.dumps(json.dumps(does))}'}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -84,29 +77,30 @@ def answer(version: str = "3.11.2", fault: str = "", **versions: str) -> dict[st
     return {"python": version, "versions": {**MINE.versions, **names}, "format": fault}
 
 
-def test_pythons_of_the_workers(tmp_path: Path) -> None:
-    (finding,) = workers(str(tmp_path / "none"))
-    assert (finding.status, "there is no such program" in finding.said) == ("failed", True)
-    (finding,) = workers(script(tmp_path / "broken", code="echo 'Bad: thing' >&2; exit 3"))
-    assert (finding.status, "ended with 3: Bad: thing" in finding.said) == ("failed", True)
-    (finding,) = workers(script(tmp_path / "strange", code="echo hello"))
-    assert finding.status == "failed"
-    (finding,) = workers(script(tmp_path / "older", answer("3.10.1")))
-    assert (finding.status, "is 3.10.1, and this is 3.11.7" in finding.said) == ("failed", True)
-    (finding,) = workers(script(tmp_path / "without", answer(fault="ModuleNotFoundError: no spark_jetstream")))
-    assert (finding.status, "cannot import the connector" in finding.said) == ("failed", True)
-    (finding,) = workers(script(tmp_path / "other", answer(nats_py="2.9.0", pandas="2.2.0")))
-    assert finding.status == "warning"
-    assert "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)" in finding.said
-    (finding,) = workers(script(tmp_path / "good", answer()))
-    assert finding.status == "ok"
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("echo 'Bad: thing' >&2; exit 3", "ended with 3: Bad: thing"),
+        ("echo hello", "printed something unexpected"),
+        (answer("3.10.1"), "is 3.10.1, and this is 3.11.7"),
+        (answer(fault="ModuleNotFoundError: no spark_jetstream"), "cannot import the connector"),
+        (answer(nats_py="2.9.0", pandas="2.2.0"), "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)"),
+        (answer(), "3.11.2"),
+        (None, "there is no such program"),
+    ],
+)
+def test_pythons_of_the_workers(code: Any, said: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    (finding,) = workers(str(python) if code is None else script(python, code))
+    expected = {"3.11.2": "ok", "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)": "warning"}
+    assert (finding.status, said in finding.said) == (expected.get(said, "failed"), True)
 
 
 def test_the_python_of_the_driver(tmp_path: Path) -> None:
     good = script(tmp_path / "good", answer())
+    script(tmp_path / "older", answer("3.12.1"))
+    script(tmp_path / "jupyter", "exit 1")
     for name, status in (("none", "failed"), ("good", "ok"), ("older", "failed"), ("jupyter", "warning")):
-        script(tmp_path / "older", answer("3.12.1"))
-        script(tmp_path / "jupyter", code="exit 1")
         found = workers(good, PYSPARK_DRIVER_PYTHON=str(tmp_path / name))
         assert [each.status for each in found] == ["ok", status]
 

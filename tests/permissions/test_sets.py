@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,23 +20,26 @@ from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
 from tests.support.client import ask
-from tests.support.permissions import PASSWORD, Account, Case, Trial, sampled
-from tests.support.permitted_reading import (
+from tests.support.permissions import PASSWORD, Account, Case, Trial, Work, sampled
+from tests.support.permitted import (
     CONSUMING,
     CREATE,
     bucket_kv,
+    bucket_kv_beside_a_stream,
     column,
     durable,
     fill,
     filled,
+    kv_store,
     latest,
     made,
     need,
     read,
     read_all_ways,
     state,
+    store,
+    write_exactly_once,
 )
-from tests.support.permitted_writing import bucket_kv_beside_a_stream, kv_store, store, write_exactly_once
 from tests.support.reading import wait_until
 
 # -- as data --
@@ -125,39 +127,34 @@ def test_the_configuration_of_a_user() -> None:
 
 # -- behind a domain --
 
+_DIRECT = partial(read_all_ways, readWith="direct")
+_DURABLE = merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[]))
+_ONCE = need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead")
+_KV = tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without)
+_ROWS = (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0")
+HUB = {"domain": "hub"}
+
+
+def left(work: Work) -> dict[str, Work]:
+    """What is seen without the permission to delete consumers."""
+    return {"CONSUMER.DELETE": work}
+
+
 CASES = [
-    Case("read", need("read", stream="S"), filled, read_all_ways, {"CONSUMER.DELETE": read_all_ways}),
-    Case("read-direct", need("read-direct", stream="S"), filled, partial(read_all_ways, readWith="direct")),
+    Case("read", need("read", stream="S"), filled, read_all_ways, left(read_all_ways), CONSUMING, given=HUB),
+    Case("read-direct", need("read-direct", stream="S"), filled, _DIRECT, given=HUB),
     Case(
         "durable",
-        merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[])),
+        _DURABLE,
         partial(made, retention="interest"),
         durable,
-        {"CONSUMER.DELETE": durable},
+        left(durable),
+        (CREATE, *CONSUMING[2:]),
+        given=HUB,
     ),
-    Case(
-        "write-exactly-once",
-        need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
-        made,
-        write_exactly_once,
-        {"CONSUMER.DELETE": write_exactly_once},
-    ),
-    Case(
-        "kv-write",
-        tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without),
-        bucket_kv_beside_a_stream,
-        kv_store,
-    ),
+    Case("write-exactly-once", _ONCE, made, write_exactly_once, left(write_exactly_once), _ROWS, given=HUB),
+    Case("kv-write", _KV, bucket_kv_beside_a_stream, kv_store, may=("$KV.b.k",), given=HUB),
 ]
-MAY = {
-    "read": CONSUMING,
-    "durable": (CREATE, *CONSUMING[2:]),
-    "write-exactly-once": (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0"),
-    "kv-write": ("$KV.b.k",),
-}
-
-
-CASES = [replace(case, may=MAY.get(case.name, ()), given={"domain": "hub"}) for case in CASES]
 CONFIG = "jetstream { domain: hub }"
 
 

@@ -67,39 +67,37 @@ class TestLife:
     def test_starts_with_jetstream_on_a_loopback_port(self, server: NatsServer) -> None:
         assert server.url == f"nats://127.0.0.1:{server.port}"
         assert server.running
-        assert not ended(server.pid)
+        pid = server.pid
+        assert not ended(pid)
+        assert os.getsid(pid) != os.getsid(0)  # so that Ctrl-C in the terminal does not reach the server
         assert "Server is ready" in server.log
         info = server_info(server.url)
-        assert info["jetstream"] is True
-        assert info["host"] == "127.0.0.1"
-        publish(server.url, 3)
-        assert stored(server.url) == 3
-
-    def test_starting_a_running_server_changes_nothing(self, server: NatsServer) -> None:
-        pid = server.pid
+        assert (info["jetstream"], info["host"]) == (True, "127.0.0.1")
         assert server.start() is server
         assert server.pid == pid
+        assert "Listening for client connections" in server.wait_for_log("Listening for client")
+        with pytest.raises(TimeoutError, match="'no such line'"):
+            server.wait_for_log("no such line", timeout=0.05)
+        with pytest.raises(RuntimeError, match="without its monitor port"):
+            server.monitor("/varz")
+        with pytest.raises(RuntimeError, match="without its websocket port"):
+            _ = server.websocket_url
 
-    def test_restart_keeps_port_and_messages(self, server: NatsServer) -> None:
-        publish(server.url, 5)
-        url, pid = server.url, server.pid
-        server.restart()
-        assert server.url == url
-        assert server.pid != pid
-        assert ended(pid)
-        assert stored(url) == 5
-        assert server.log.count("Server is ready") == 2
-
-    def test_kill_then_restart_keeps_port_and_messages(self, server: NatsServer) -> None:
+    def test_restarts_keep_port_and_messages_and_take_a_new_configuration(self, server: NatsServer) -> None:
         publish(server.url, 5)
         url, pid = server.url, server.pid
         server.kill()
         assert ended(pid)
         assert not server.running
         server.restart()
-        assert server.url == url
-        assert stored(url) == 5
         assert "Server Exiting" not in server.log
+        assert stored(url) == 5
+        pid, server.config = server.pid, "max_payload: 2048"
+        assert server_info(server.url)["max_payload"] == 1 << 20
+        server.restart()
+        assert (server.url, stored(url), server_info(url)["max_payload"]) == (url, 5, 2048)
+        assert ended(pid)
+        assert server.log.count("Server is ready") == 3
 
     def test_a_crash_of_the_process_is_noticed(self, server: NatsServer) -> None:
         os.kill(server.pid, signal.SIGKILL)
@@ -109,15 +107,6 @@ class TestLife:
         with pytest.raises(RuntimeError, match="not running"):
             server.pause()
         assert stored_after_publish(server.start().url) == 1
-
-    def test_stop_refuses_clients_until_start(self, server: NatsServer) -> None:
-        server.stop()
-        server.stop()
-        assert "Server Exiting" in server.log
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((LOOPBACK, server.port))
-        server.start()
-        socket.create_connection((LOOPBACK, server.port)).close()
 
     def test_stop_ends_by_force_what_ignores_the_signal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         stubborn = script(
@@ -150,12 +139,21 @@ class TestLife:
             sock.settimeout(10)
             assert sock.recv(6) == b"PONG\r\n"
             lines.close()
-
-    def test_a_paused_server_can_be_stopped_in_order(self, server: NatsServer) -> None:
         server.pause()
+        server.stop()  # in order
         server.stop()
         assert not server.paused
         assert "Server Exiting" in server.log
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, server.port))
+        with socket.socket() as other:  # nobody else gets the port
+            if sys.platform == "linux":
+                with pytest.raises(OSError, match="in use"):
+                    other.bind((LOOPBACK, server.port))
+            else:
+                other.bind((LOOPBACK, server.port))
+        server.start()
+        socket.create_connection((LOOPBACK, server.port)).close()
 
     def test_close_removes_what_is_temporary_and_can_be_repeated(self) -> None:
         with NatsServer() as server:
@@ -190,14 +188,6 @@ class TestLife:
             assert second.store_dir == tmp_path
             assert stored(second.url) == 4
 
-    def test_ctrl_c_in_the_terminal_does_not_reach_the_server(self, server: NatsServer) -> None:
-        assert os.getsid(server.pid) != os.getsid(0)
-
-    def test_wait_for_log(self, server: NatsServer) -> None:
-        assert "Listening for client connections" in server.wait_for_log("Listening for client")
-        with pytest.raises(TimeoutError, match="'no such line'"):
-            server.wait_for_log("no such line", timeout=0.05)
-
 
 def stored_after_publish(url: str) -> int:
     publish(url, 1, stream="AFTER")
@@ -229,12 +219,6 @@ class TestOptions:
             assert repr(server) == f"<NatsServer guarded {server.url} up>"
             assert "s3cret" not in repr(server) + server.url + server.log
 
-    def test_config_may_change_between_starts(self, server: NatsServer) -> None:
-        assert server_info(server.url)["max_payload"] == 1 << 20
-        server.config = "max_payload: 2048"
-        server.restart()
-        assert server_info(server.url)["max_payload"] == 2048
-
     def test_options_win_over_config_and_the_rest_of_a_block_stays(self) -> None:
         config = "port: 1, max_payload: 10, server_name: other, jetstream { domain: hub, max_mem: 1m }"
         with NatsServer(config=config, max_payload=65536, name="mine") as server:
@@ -244,12 +228,9 @@ class TestOptions:
             assert info["server_name"] == "mine"
             assert (server.store_dir / "jetstream").is_dir()
 
-    def test_without_jetstream(self) -> None:
-        with NatsServer(jetstream=False) as server:
+    def test_without_jetstream_and_with_arguments(self) -> None:
+        with NatsServer(jetstream=False, args=["-D"]) as server:
             assert "jetstream" not in server_info(server.url)
-
-    def test_command_line_arguments(self) -> None:
-        with NatsServer(args=["-D"]) as server:
             server.wait_for_log("[DBG]")
 
     def test_monitor(self) -> None:
@@ -262,12 +243,6 @@ class TestOptions:
             server.stop()
             with pytest.raises(ConnectionRefusedError):
                 server.monitor("/varz")
-
-    def test_ports_not_asked_for(self, server: NatsServer) -> None:
-        with pytest.raises(RuntimeError, match="without its monitor port"):
-            server.monitor("/varz")
-        with pytest.raises(RuntimeError, match="without its websocket port"):
-            _ = server.websocket_url
 
     # Of aiohttp, for how nats-py calls it.
     @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning")
@@ -350,18 +325,18 @@ class TestFailedStart:
             assert stored(server.start().url) == 1
             assert server.url == url
 
-    def test_not_ready_in_time(self, tmp_path: Path) -> None:
-        binary = script(tmp_path, "echo still thinking; exec tail -f /dev/null")
-        with pytest.raises(ServerStartError, match=r"not ready after 0\.2 s\n  still thinking"):
-            NatsServer(binary=binary, start_timeout=0.2).start()
-
-    def test_ended_without_a_word(self, tmp_path: Path) -> None:
-        with pytest.raises(ServerStartError, match=r"exit code 3$"):
-            NatsServer(binary=script(tmp_path, "exit 3")).start()
-
-    def test_binary_that_cannot_be_run(self, tmp_path: Path) -> None:
-        with pytest.raises(ServerStartError, match="No such file"):
-            NatsServer(binary=tmp_path / "nowhere").start()
+    @pytest.mark.parametrize(
+        ("program", "said"),
+        [
+            ("echo still thinking; exec tail -f /dev/null", r"not ready after 0\.2 s\n  still thinking"),
+            ("exit 3", r"exit code 3$"),
+            (None, "No such file"),
+        ],
+    )
+    def test_what_is_no_server(self, program: str | None, said: str, tmp_path: Path) -> None:
+        binary = tmp_path / "nowhere" if program is None else script(tmp_path, program)
+        with pytest.raises(ServerStartError, match=said):
+            NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2).start()
 
 
 class TestBinary:
@@ -388,23 +363,13 @@ class TestBinary:
         assert find_server_binary() == binary
 
 
-class TestPortLease:
-    def test_the_server_keeps_its_port_while_it_is_down(self, server: NatsServer) -> None:
-        server.stop()
-        with socket.socket() as other:
-            if sys.platform == "linux":
-                with pytest.raises(OSError, match="in use"):
-                    other.bind((LOOPBACK, server.port))
-            else:
-                other.bind((LOOPBACK, server.port))
-
-    def test_two_leases_are_two_ports(self) -> None:
-        leases = [PortLease() for _ in range(50)]
-        assert len({lease.port for lease in leases}) == len(leases)
-        for lease in leases:
-            lease.release()
-            lease.release()
-            assert lease.released
+def test_two_leases_are_two_ports() -> None:
+    leases = [PortLease() for _ in range(50)]
+    assert len({lease.port for lease in leases}) == len(leases)
+    for lease in leases:
+        lease.release()
+        lease.release()
+        assert lease.released
 
 
 START = """
@@ -431,54 +396,44 @@ def kill_after_a_line(child: subprocess.Popen[str]) -> None:
     child.kill()
 
 
+FORK = """
+pid, home = server.pid, server.store_dir.parent
+child = os.fork()
+if not child:
+    assert server.url and not server.running
+    server.stop(); server.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert server.running and server.pid == pid and home.is_dir()
+"""
+
+
 class TestForgotten:
-    def check_cleaned(self, child: subprocess.Popen[str], act: Callable[[], object]) -> None:
-        assert child.stdout is not None
-        words = child.stdout.readline().split()
-        assert len(words) == 2
-        pid, home = int(words[0]), Path(words[1])
-        assert home.is_dir()
-        act()
-        eventually(lambda: ended(pid), "the server outlived its parent")
-        eventually(lambda: not home.exists(), "the temporary directory outlived its owner")
-
-    def test_ends_with_its_parent(self) -> None:
-        with run_python(START) as child:
-            self.check_cleaned(child, child.wait)
-            assert child.returncode == 0
-
-    def test_ends_with_a_parent_that_fails(self) -> None:
-        with run_python(START + "sys.exit(3)") as child:
-            self.check_cleaned(child, child.wait)
-            assert child.returncode == 3
-
-    def test_ends_when_the_parent_is_killed(self) -> None:
-        with run_python(START + "sys.stdin.read()") as child:
-            self.check_cleaned(child, child.kill)
-
-    def test_a_paused_server_ends_when_the_parent_is_killed(self) -> None:
-        with run_python(START + "server.pause(); print(flush=True); sys.stdin.read()") as child:
-            self.check_cleaned(child, lambda: kill_after_a_line(child))
-
-    def test_ends_when_the_parent_is_killed_though_a_forked_child_lives(self) -> None:
-        code = START + "os.fork() or os.write(1, b'forked\\n'); sys.stdin.read()"
-        with run_python(code) as child:
-            self.check_cleaned(child, lambda: kill_after_a_line(child))
-
-    def test_a_forked_child_that_exits_leaves_the_server_alone(self) -> None:
-        code = START + (
-            "pid, home = server.pid, server.store_dir.parent\n"
-            "child = os.fork()\n"
-            "if not child:\n"
-            "    assert server.url and not server.running\n"
-            "    server.stop(); server.close()\n"
-            "    sys.exit(0)\n"
-            "assert os.waitpid(child, 0)[1] == 0\n"
-            "assert server.running and server.pid == pid and home.is_dir()\n"
-        )
-        with run_python(code) as child:
-            self.check_cleaned(child, child.wait)
-            assert child.returncode == 0
+    @pytest.mark.parametrize(
+        ("more", "act", "code"),
+        [
+            ("", subprocess.Popen.wait, 0),
+            ("sys.exit(3)", subprocess.Popen.wait, 3),
+            ("sys.stdin.read()", subprocess.Popen.kill, None),
+            ("server.pause(); print(flush=True); sys.stdin.read()", kill_after_a_line, None),
+            ("os.fork() or os.write(1, b'forked\\n'); sys.stdin.read()", kill_after_a_line, None),
+            (FORK, subprocess.Popen.wait, 0),
+        ],
+        ids=["ends", "fails", "killed", "killed while paused", "killed while a child lives", "child exits"],
+    )
+    def test_a_server_ends_with_its_parent(
+        self, more: str, act: Callable[[subprocess.Popen[str]], object], code: int | None
+    ) -> None:
+        with run_python(START + more) as child:
+            assert child.stdout is not None
+            words = child.stdout.readline().split()
+            assert len(words) == 2
+            pid, home = int(words[0]), Path(words[1])
+            assert home.is_dir()
+            act(child)
+            eventually(lambda: ended(pid), "the server outlived its parent")
+            eventually(lambda: not home.exists(), "the temporary directory outlived its owner")
+            assert code is None or child.returncode == code
 
     def test_a_guard_that_was_killed_does_not_matter(self, server: NatsServer) -> None:
         assert server._guard is not None
