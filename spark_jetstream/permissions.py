@@ -75,7 +75,7 @@ _LOOK_AT_STREAMS = (
     (jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
 )
 _ENSURE = ((jsapi.STREAM_INFO, "whether it is there, and as described"), (jsapi.STREAM_CREATE, "create it"))
-_LISTED: Mapping[str, Sequence[tuple[str, ...]]] = {
+_LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
     "read-direct": (
         (jsapi.STREAM_INFO, "where the stream begins and ends"),
         (jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"),
@@ -128,7 +128,7 @@ _LISTED: Mapping[str, Sequence[tuple[str, ...]]] = {
 
 def _listed(purpose: str) -> Callable[[Names], Lines]:
     """Return the function for a purpose of `_LISTED`."""
-    return lambda names: (Permission(names.api(subject), *why) for subject, *why in _LISTED[purpose])
+    return lambda names: (Permission(names.api(row[0]), *row[1:]) for row in _LISTED[purpose])
 
 
 # Reading

@@ -18,7 +18,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
-from tests.support.queries import wait_until
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 # Two cores that Spark and a server share: how long one example takes says nothing.

@@ -137,7 +137,7 @@ def change(
     ``asset`` has its name by its kind, and the stream of a consumer first. JSON has it beside ``changed`` and
     ``differences``. ``carry_out`` returns what it has changed.
     """
-    what = " of ".join(f"{kind} {name}" for kind, name in reversed(asset.items()))
+    what = " of ".join(f"{kind} {name}" for kind, name in reversed(list(asset.items())))
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
         run.out.done(sentence, **asset, changed=changed, differences=[difference_data(each) for each in shown])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerConfig, JetStreamAdmin, Replica, differences
-from spark_jetstream.admin.models import rendered
+from spark_jetstream.admin.models.base import rendered
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll

@@ -161,7 +161,12 @@ def test_exported_json_is_what_the_server_takes(
     do("stream", "apply", describe(consumers=consumers, max_bytes="1g", duplicate_window="2m"), "--force")
     found = do("stream", "export", name).json
     [consumer] = found.pop("consumers")
-    expected = {"max_age": 3600 * 10**9, "max_bytes": 2**30, "duplicate_window": 120 * 10**9, "num_replicas": 1}
+    expected: dict[str, object] = {
+        "max_age": 3600 * 10**9,
+        "max_bytes": 2**30,
+        "duplicate_window": 120 * 10**9,
+        "num_replicas": 1,
+    }
     expected |= {"max_consumers": -1, "max_msgs": -1, "retention": "limits", "storage": "file"}
     assert expected.items() <= {key: value for key, value in found.items() if isinstance(value, (int, str))}.items()
     assert (consumer["backoff"], consumer["ack_wait"]) == ([10**9, 60 * 10**9], 10**9)

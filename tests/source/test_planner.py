@@ -196,7 +196,8 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: st
     expected = [read(server.url, planner.ranges(*batch)) for batch in batches]
     # Meanwhile the stream has grown and was filled with other things; and the new driver has other limits.
     fill(server.url, "S", 500, lambda i: ("rare", "often.1", "else")[i % 3])
-    for split in ({}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}):
+    splits: tuple[dict[str, Any], ...] = ({}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3})
+    for split in splits:
         other = driver(server.url, **given, **split)
         for (start, end), messages in zip(batches, expected, strict=True):
             parts = other.ranges(start, end)

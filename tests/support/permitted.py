@@ -12,7 +12,6 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import OptionError, RowRefused
-from spark_jetstream.options import SinkOptions
 from spark_jetstream.permissions import needed
 from spark_jetstream.sink.preflight import check_bucket, check_object_bucket, check_start
 from spark_jetstream.sink.task import WriteTask
