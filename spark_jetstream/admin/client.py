@@ -133,10 +133,7 @@ class JetStreamAdmin:
     ) -> Iterator[ConsumerLag]:
         """Return how far each consumer of a stream, or of all streams, lags, sorted by name; or one consumer.
 
-        Args:
-            stream: The stream; by default all.
-            consumer: Only this consumer of ``stream``.
-            ages: Look up the oldest message that is not processed: a request for each consumer that lags.
+        ``ages`` looks up the oldest message that is not processed: a request for each consumer that lags.
 
         Raises:
             ConsumerNotFound: There is no such consumer.
@@ -146,7 +143,7 @@ class JetStreamAdmin:
             return lags(self._api, stream, ages=ages)
         if stream is None:
             raise OptionError(f"consumer {consumer}: its stream must be named, too")
-        return iter([lag_of(self._api, stream, consumer, ages=ages)])
+        return iter([lag_of(self._api, self.consumers.load(stream, consumer), ages=ages)])
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
         """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted."""
@@ -155,11 +152,10 @@ class JetStreamAdmin:
     def plan(self, *described: str | os.PathLike[str] | Mapping[str, Any], given_only: bool = False) -> Plan:
         """Return the steps that make streams and consumers what descriptions say. Nothing is changed.
 
-        Args:
-            *described: Files or mappings. A description is a stream's configuration, with a list ``consumers`` beside
-                its fields. A file is YAML if its name ends in ``.yaml`` or ``.yml``, else JSON, and may have several.
-                Consumers that no description names are ignored.
-            given_only: Fields that a description does not set stay as they are; else they get their defaults.
+        ``described`` are files or mappings. A description is a stream's configuration, with a list ``consumers`` beside
+        its fields. A file is YAML if its name ends in ``.yaml`` or ``.yml``, else JSON, and may have several. Consumers
+        that no description names are ignored. ``given_only``: fields that a description does not set stay as they are;
+        else they get their defaults.
 
         Raises:
             OptionError: A description is not possible; the error names the file.
@@ -182,10 +178,8 @@ class JetStreamAdmin:
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
         """Return a stream and its durable consumers, as `plan` takes them.
 
-        Args:
-            stream: The stream's name.
-            readable: Only fields that do not have their default, with durations and sizes as text. Otherwise all fields
-                with integers of nanoseconds and bytes, which ``nats stream add --config`` reads.
+        ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
+        with integers of nanoseconds and bytes, which ``nats stream add --config`` reads.
         """
         durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)

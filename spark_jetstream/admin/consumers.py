@@ -210,14 +210,9 @@ class Consumers:
         Fields that are not given have the server's defaults; its ``ack_policy`` is ``none``. `DEFAULT_CONSUMER` is a
         template with ``explicit``.
 
-        Args:
-            stream: The stream's name.
-            name: The name of a durable consumer; or a configuration; or nothing, with the field ``durable_name=...``,
-                or ``name=...`` for a consumer that is not durable.
-            config: The configuration; ``name`` replaces its names.
-            durable_form: Use the subject of old clients.
-            any_filter: Allow filters that match no subject of the stream; the server accepts them.
-            **fields: Fields of `ConsumerConfig`, such as ``filter_subject="orders.eu.>"``.
+        ``name`` is the name of a durable consumer; or a configuration; or nothing, with the field ``durable_name=...``,
+        or ``name=...`` for a consumer that is not durable. ``any_filter`` allows filters that match no subject of the
+        stream, which the server accepts.
 
         Raises:
             OptionError: The configuration is not possible, or a filter matches nothing that the stream stores or holds.
@@ -268,15 +263,9 @@ class Consumers:
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
-        """Return the consumer; create it if there is none. The arguments are those of `create`.
+        """Return the consumer; create it if there is none. The other arguments are those of `create`.
 
-        Args:
-            stream: As for `create`.
-            name: As for `create`.
-            config: As for `create`.
-            given_only: Compare an existing consumer in the given fields only; else the others must have their defaults.
-            any_filter: As for `create`.
-            **fields: As for `create`.
+        ``given_only`` compares an existing consumer in the given fields only; else the others must have their defaults.
 
         Raises:
             JetStreamError: The consumer exists with another configuration (the error lists the differences), and what
@@ -362,11 +351,8 @@ class Consumers:
     def pause(self, stream: str, name: str, until: Any) -> PauseReply:
         """Let a consumer deliver nothing until a time (server 2.11).
 
-        Args:
-            stream: The stream's name.
-            name: The consumer's name.
-            until: A time: an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch.
-                Or a duration from now, by the server's clock: a `timedelta`, or text such as ``10m``.
+        ``until`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch. Or a
+        duration from now, by the server's clock: a `timedelta`, or text such as ``10m``.
 
         Raises:
             JetStreamError: The time is past by the server's clock, which the server would take as a request to resume:
@@ -433,16 +419,10 @@ class Consumers:
     ) -> list[DeliveredMessage]:
         """Return up to ``count`` messages of a pull consumer: the pending ones, or else the next ones.
 
-        This is meant for a look at a few messages. An empty list means that there was none.
-
-        Args:
-            stream: The stream's name.
-            name: The consumer's name.
-            count: 1 to 1,000 messages.
-            timeout: Seconds to wait for the first message; 0 returns only messages that are pending.
-            ack: ``ack`` acknowledges each message, ``nak`` has it delivered again at once, ``term`` never again,
-                ``none`` leaves it to the consumer's ``ack_wait``. The server confirms each before this returns.
-            group: The priority group, for a consumer that has them.
+        This is meant for a look at a few messages, 1,000 at most. An empty list means that there was none within
+        ``timeout`` seconds; 0 returns only messages that are pending. ``ack`` acknowledges each message, ``nak`` has
+        it delivered again at once, ``term`` never again, ``none`` leaves it to the consumer's ``ack_wait``; the server
+        confirms each before this returns. ``group`` is the priority group, for a consumer that has them.
 
         Raises:
             ConsumerLost: The consumer was deleted meanwhile.

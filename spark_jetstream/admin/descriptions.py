@@ -281,12 +281,8 @@ def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, 
     The file may also have the output of ``stream info --json`` or ``consumer info --json``, here or of the ``nats``
     command. The fields are checked where the template is used.
 
-    Args:
-        path: The file, YAML if its name ends in ``.yaml`` or ``.yml``, else JSON.
-        what: The beginning of error messages.
-
-    Raises:
-        OptionError: The file cannot be read, or has something else.
+    ``what`` is the beginning of error messages. Raises `OptionError` when the file cannot be read, or has something
+    else.
     """
     file = os.path.expanduser(file_path(what, path))
     documents = file_content(file, f"{what} {file}")

@@ -42,19 +42,12 @@ _ensured: dict[Ensure, float] = {}
 
 
 def ensure_streams(
-    ensure: Ensure,
-    connect: Connect,
-    find_file: Callable[[str], str],
-    *,
-    remembered: bool = False,
+    ensure: Ensure, connect: Connect, find_file: Callable[[str], str], *, remembered: bool = False
 ) -> None:
     """Create the streams that do not exist; option `ensureStreamOnConflict` says what to do with one that differs.
 
-    Args:
-        ensure: The options.
-        connect: Returns the connection.
-        find_file: Returns the path of a file on this node.
-        remembered: Do nothing when this process has done it less than a minute ago.
+    ``find_file`` returns the path of a file on this node. ``remembered``: do nothing when this process has done it less
+    than a minute ago.
 
     Raises:
         OptionError: The description is not possible, or a stream differs.

@@ -75,29 +75,24 @@ def origin_lags(api: Api, stream: str | None = None) -> Iterator[OriginLag]:
             yield OriginLag(info.config.name, origin.name, origin.lag, active, error)
 
 
-def lag_of(api: Api, stream: str, consumer: str, *, ages: bool = True) -> ConsumerLag:
-    """Return the lag of one consumer, as `lags` does. Raises `ConsumerNotFound`."""
-    return _lag(Messages(api), Consumers(api).load(stream, consumer), ages)
-
-
 def lags(api: Api, stream: str | None, *, ages: bool = True) -> Iterator[ConsumerLag]:
     """Return the lag of each consumer of a stream, or of all streams, sorted by name.
 
     ``ages`` asks for the oldest message that is not processed: a request for each filter of a consumer that lags.
     Raises what `Consumers.infos` and `Streams.names` raise.
     """
-    messages, consumers = Messages(api), Consumers(api)
     for name in Streams(api).names() if stream is None else [stream]:
         try:
-            yield from (_lag(messages, info, ages) for info in consumers.infos(name))
+            yield from (lag_of(api, info, ages=ages) for info in Consumers(api).infos(name))
         except StreamNotFound:
             if stream is not None:
                 raise
             # The stream was deleted since the list was read.
 
 
-def _lag(messages: Messages, info: ConsumerInfo, ages: bool) -> ConsumerLag:
-    oldest = _oldest(messages, info) if ages else None
+def lag_of(api: Api, info: ConsumerInfo, *, ages: bool = True) -> ConsumerLag:
+    """Return the lag of one consumer, as `lags` does."""
+    oldest = _oldest(Messages(api), info) if ages else None
     age = None
     if oldest is not None and not info.ts.never:
         age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))

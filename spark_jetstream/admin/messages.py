@@ -78,11 +78,7 @@ class Messages:
     def since(self, stream: str, time: Any, subject: str = ">", *, direct: bool = False) -> StoredMessage:
         """Return the first message on a subject (wildcards allowed) stored at a time or later.
 
-        Args:
-            stream: The stream's name.
-            time: An aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch.
-            subject: The subject.
-            direct: Read by Direct Get.
+        ``time`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch.
 
         Raises:
             MessageNotFound: No such message was stored since.
@@ -98,13 +94,8 @@ class Messages:
     ) -> list[StoredMessage]:
         """Return the last message of each subject as of one moment, in the order of the stream.
 
-        The messages are read by Direct Get.
-
-        Args:
-            stream: The stream's name.
-            *subject: The subjects (wildcards allowed); all by default.
-            sequence: The moment: the last message of a subject up to this sequence. By default, now.
-            time: The moment, as a time.
+        The messages are read by Direct Get. Without a subject (wildcards allowed) all count. The moment is now, or up
+        to a sequence, or a time.
 
         Raises:
             NoResponders: The stream does not allow Direct Get.
@@ -137,13 +128,8 @@ class Messages:
         No consumer is created. The messages are read in batches where the stream allows Direct Get, else one by one.
         To read in bulk, and each message exactly once, use Spark.
 
-        Args:
-            stream: The stream's name.
-            subject: Only messages on this subject (wildcards allowed).
-            sequence: Begin with this sequence.
-            since: Begin with messages stored at this time or later, as for `since`.
-            count: At most so many messages.
-            direct: Insist on batches (True), or on single messages from the leader (False).
+        Only messages on ``subject`` (wildcards allowed), from ``sequence`` on or stored at the time ``since`` or later,
+        and at most ``count``. ``direct`` insists on batches (True), or on single messages from the leader (False).
 
         Raises:
             DataLossError: The stream was deleted or created again.

@@ -101,10 +101,7 @@ class Streams:
     def create(self, name: str | Config | None = None, config: Config | None = None, /, **fields: Any) -> StreamInfo:
         """Create a stream; one that exists with the same configuration stays as it is.
 
-        Args:
-            name: The stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field.
-            config: The configuration; ``name`` replaces its name.
-            **fields: Fields of `StreamConfig`, such as ``subjects=["orders.>"]``.
+        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field.
 
         Raises:
             OptionError: The configuration is not possible.
@@ -150,13 +147,9 @@ class Streams:
         given_only: bool = False,
         **fields: Any,
     ) -> StreamInfo:
-        """Return the stream; create it if there is none. The arguments are those of `create`.
+        """Return the stream; create it if there is none. The other arguments are those of `create`.
 
-        Args:
-            name: As for `create`.
-            config: As for `create`.
-            given_only: Compare an existing stream in the given fields only; else the others must have their defaults.
-            **fields: As for `create`.
+        ``given_only`` compares an existing stream in the given fields only; else the others must have their defaults.
 
         Raises:
             JetStreamError: The stream exists with another configuration (the error lists the differences), and what
@@ -178,10 +171,8 @@ class Streams:
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Change a stream; return what was changed. Changes of another client at the same time may be undone.
 
-        Args:
-            name: The stream's name.
-            changes: A mapping of the fields to change; or a `StreamConfig`, whose unset fields get their defaults.
-            **fields: More fields to change. Each replaces the whole field; None sets its default.
+        ``changes`` is a mapping of fields, or a `StreamConfig`, whose unset fields get their defaults. Each change
+        replaces the whole field; None sets its default.
 
         Raises:
             OptionError: A value is not possible.
@@ -265,12 +256,9 @@ class Streams:
     ) -> int:
         """Remove messages, by default all; return how many were removed.
 
-        Args:
-            name: The stream's name.
-            subject: Only messages on this subject (wildcards allowed).
-            sequence: Only messages before this sequence. One beyond the last message is reduced to that: the server
-                would set the next sequence to it, or count up to it for hours.
-            keep: All of these messages but the last ``keep``. Not together with ``sequence``.
+        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, and all of these but the last
+        ``keep``. A sequence beyond the last message is reduced to that: the server would set the next sequence to it,
+        or count up to it for hours.
 
         Raises:
             OptionError: Both ``sequence`` and ``keep`` are given, or a value is not possible.

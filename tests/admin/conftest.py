@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, JetStreamAdmin, StreamConfig, StreamInfo
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN
 from tests.admin.object_buckets import Made, made_buckets
@@ -26,6 +26,16 @@ def api(publisher: Publisher) -> Iterator[Api]:
     publisher.api(f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True})
     yield publisher.api
     publisher.api(f"STREAM.DELETE.{ORIGIN}")
+
+
+def stream_config(api: Api, name: str) -> StreamConfig:
+    """The configuration of a stream as the server has it."""
+    return StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+
+
+def consumer_config(api: Api, consumer: str) -> ConsumerConfig:
+    """The same of a consumer, ``STREAM.NAME``."""
+    return ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerConfig, JetStreamAdmin, differences
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
@@ -20,7 +20,6 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.testing import NatsServer
-from tests.admin.configs import CONSUMERS
 from tests.support.publish import Message, Publisher
 
 _numbers = itertools.count(1)
@@ -47,16 +46,6 @@ def fill(publisher: Publisher, stream: str) -> Callable[[int], None]:
 
 
 # -- create --
-
-
-def test_every_kind_of_consumer_is_created_as_asked(admin: JetStreamAdmin, stream: str) -> None:
-    for number, kind in enumerate(CONSUMERS.values()):
-        config = {"name": f"kind{number}", "durable_name": f"kind{number}", **kind}
-        wanted = ConsumerConfig.parse({name: value for name, value in config.items() if value is not None}, "")
-        info = admin.consumers.create(stream, wanted)
-        assert differences(wanted, info.config) == []
-        assert admin.consumers.load_or_create(stream, wanted).created == info.created
-    assert len(list(admin.consumers.infos(stream))) == len(CONSUMERS)
 
 
 @pytest.mark.usefixtures("no_connection_left")
@@ -130,13 +119,10 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None
     assert consumers.create(stream, "f", durable_name=None).config.durable_name == ""
     assert consumers.load_or_create(stream, "a", filter_subject="c.>").created == made.created
     assert consumers.create(stream, DEFAULT_CONSUMER, durable_name="g").name == "g"
+    # The other wrong arguments are those of streams.
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         (("a", "b"), {}, 'a ConsumerConfig or a mapping is needed, not "b"'),
-        (("a", ["c.>"]), {}, "a ConsumerConfig or a mapping is needed, not a list"),
-        ((["a"],), {}, "a name, a ConsumerConfig or a mapping is needed, not a list"),
         ((5,), {}, 'a name, a ConsumerConfig or a mapping is needed, not "5"'),
-        ((DEFAULT_CONSUMER, DEFAULT_CONSUMER), {}, "the first of two arguments must be a name, not a mapping"),
-        (("a",), {"name": "b"}, 'two names are given: "a", and name="b"'),
         (("a",), {"durable_name": "b"}, "name and durable_name are different: a and b"),
         (("c.>",), {}, "name must be the name of a consumer, without blanks, dots"),
     ]
@@ -223,15 +209,10 @@ def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> 
     ) as caught:
         admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5)
     assert caught.value.err_code == 10148
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"durable": "c"}, r"there is no field \"durable\" \(did you mean durable_name\?\)"),
-        ({"name": "a", "durable_name": "b"}, "name and durable_name are different"),
-        ({"name": "a.b"}, "name must be the name of a consumer"),
-        ({"durable_form": True, "name": "a"}, "durable_form needs a durable_name"),
-    ]
-    for fields, said in wrong:
-        with pytest.raises(OptionError, match=said):
-            admin.consumers.create(stream, **fields)
+    with pytest.raises(OptionError, match=r"there is no field \"durable\" \(did you mean durable_name\?\)"):
+        admin.consumers.create(stream, durable="c")
+    with pytest.raises(OptionError, match="durable_form needs a durable_name"):
+        admin.consumers.create(stream, durable_form=True, name="a")
     for request in (admin.consumers.create, admin.consumers.load_or_create):
         with pytest.raises(StreamNotFound, match="consumer c of stream NOWHERE: stream not found"):
             request("NOWHERE", durable_name="c")
@@ -263,6 +244,8 @@ def test_names_infos_and_load(admin: JetStreamAdmin, stream: str) -> None:
     info = admin.consumers.load(stream, "b")
     assert (info.stream_name, info.name) == (stream, "b")
     assert admin.consumers.replicas(stream, "b") == ()  # outside of a cluster
+    with pytest.raises(ApiError, match=f"leader of consumer b of stream {stream} step down: JetStream clustering"):
+        admin.consumers.step_down(stream, "b")
     with pytest.raises(ConsumerNotFound, match=f"cannot look at consumer d of stream {stream}: consumer not found"):
         admin.consumers.load(stream, "d")
     for request in (
@@ -376,9 +359,7 @@ def test_reset(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) 
     with pytest.raises(ApiError, match=f"reset consumer last of stream {stream} to sequence 2") as caught:
         admin.consumers.reset(stream, "last", 2)
     assert caught.value.err_code == 10204
-
-
-def test_reset_what_is_not_there_does_not_wait_for_a_reply(admin: JetStreamAdmin, stream: str) -> None:
+    # The server does not reply.
     with pytest.raises(ConsumerNotFound, match=f"consumer d of stream {stream}"):
         admin.consumers.reset(stream, "d")
     with pytest.raises(StreamNotFound, match="consumer d of stream NOWHERE"):
@@ -401,12 +382,6 @@ def test_unpin(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) 
     assert caught.value.err_code == 10160
     with pytest.raises(ConsumerNotFound, match="unpin group g of consumer d"):
         admin.consumers.unpin(stream, "d", "g")
-
-
-def test_there_is_no_leader_without_a_cluster(admin: JetStreamAdmin, stream: str) -> None:
-    admin.consumers.create(stream, durable_name="c")
-    with pytest.raises(ApiError, match=f"leader of consumer c of stream {stream} step down: JetStream clustering"):
-        admin.consumers.step_down(stream, "c")
 
 
 # -- next --

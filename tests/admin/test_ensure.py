@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, template
-from spark_jetstream.admin.descriptions import yaml_documents, yaml_text
+from spark_jetstream.admin.descriptions import yaml_text
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.testing import NatsServer
-from tests.admin.configs import CONSUMERS, STREAMS
-from tests.admin.conftest import Api, Make
 from tests.admin.fake_api import account, administered
 from tests.support.publish import Message, Publisher
 
@@ -67,41 +64,6 @@ def test_an_old_server_is_asked_for_nothing_that_it_cannot_know(nats_server: Nat
         with pytest.raises(JetStreamError, match=r"create stream T with allow_msg_ttl: this needs nats-server 2\.11"):
             admin.apply(plan)
         assert set(fake.asked) == {"INFO", "STREAM.INFO.S", "STREAM.INFO.T"}
-
-
-@pytest.mark.parametrize("kind", STREAMS)
-def test_every_kind_of_stream_is_described_as_it_is(kind: str, admin: JetStreamAdmin, make_stream: Make) -> None:
-    name = make_stream(STREAMS[kind])
-    found = admin.describe(name)
-    assert found["name"] == name
-    assert not admin.plan(found).changes
-    for copy in (json.loads(json.dumps(found)), *yaml_documents(yaml_text(found), "test")):
-        assert copy == found
-    whole = admin.describe(name, readable=False)
-    assert not admin.plan(json.loads(json.dumps(whole))).changes
-    # What is the default, and what the server adds, is left out.
-    assert not {"max_consumers", "consumers"} & (found.keys() - STREAMS[kind].keys())
-    assert not [key for key in found.get("metadata", {}) if key.startswith("_nats.")]
-
-
-def test_every_kind_of_durable_consumer_is_described_as_it_is(
-    admin: JetStreamAdmin, api: Api, make_stream: Make
-) -> None:
-    stream = make_stream({"subjects": ["c.>"]})
-    expected = []
-    for number, config in enumerate(CONSUMERS.values()):
-        name = f"c{number:02}"
-        sent = {**config, "name": name, **({} if "durable_name" in config else {"durable_name": name})}
-        sent = {field: value for field, value in sent.items() if value is not None}
-        api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": sent, "action": "create"})
-        expected += [name] if "durable_name" in sent else []
-    found = admin.describe(stream)
-    assert [each["durable_name"] for each in found["consumers"]] == expected
-    assert len(expected) == len(CONSUMERS) - 1
-    again = yaml_documents(yaml_text(found), "test")
-    assert again == [found]
-    assert not admin.plan(*again).changes
-    assert not admin.plan(json.loads(json.dumps(admin.describe(stream, readable=False)))).changes
 
 
 def test_what_is_described_is_made_again(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:

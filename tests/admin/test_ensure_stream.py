@@ -42,6 +42,9 @@ UPDATE = {"ensureStreamOnConflict": "update"}
 IGNORE = {"ensureStreamOnConflict": "ignore"}
 
 Source = Callable[..., JetStreamDataSource]
+New = Callable[[], str]
+Ensured = Callable[..., list[str]]
+Log = pytest.LogCaptureFixture
 
 
 @pytest.fixture
@@ -57,14 +60,12 @@ def source(nats_server: NatsServer) -> Source:
     return make
 
 
-def config(publisher: Publisher, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = publisher.api(f"STREAM.INFO.{name}")["config"]
-    return found
+def config(publisher: Publisher, name: str) -> Any:
+    return publisher.api(f"STREAM.INFO.{name}")["config"]
 
 
-def names(publisher: Publisher) -> list[str]:
-    found: list[str] = publisher.api("STREAM.NAMES")["streams"]
-    return found
+def names(publisher: Publisher) -> Any:
+    return publisher.api("STREAM.NAMES")["streams"]
 
 
 def use(side: str, found: JetStreamDataSource) -> None:
@@ -86,9 +87,7 @@ SIDES = ["batch", "stream", "write", "writeStream"]
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_missing_stream_is_made_and_stays(
-    side: str, source: Source, new_stream: Callable[[], str], publisher: Publisher
-) -> None:
+def test_a_missing_stream_is_made_and_stays(side: str, source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     described = {"subjects": [f"{name}.>"], "max_age": "1h", "storage": "memory"}
     found = source(described, stream=name)
@@ -119,10 +118,7 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences(
 
 
 def test_a_differing_stream_is_updated(
-    source: Source,
-    stream: Callable[..., Stream],
-    publisher: Publisher,
-    caplog: pytest.LogCaptureFixture,
+    source: Source, stream: Callable[..., Stream], publisher: Publisher, caplog: Log
 ) -> None:
     s = stream(max_msgs=100, metadata={"owner": "me"})
     s.fill(3)
@@ -136,20 +132,20 @@ def test_a_differing_stream_is_updated(
     assert f"option ensureStream has updated stream {s.name}: max_age: 0s -> 1h (risk: " in " ".join(warned)
 
 
-def test_a_differing_stream_is_used_as_it_is(
-    source: Source,
-    stream: Callable[..., Stream],
-    publisher: Publisher,
-    caplog: pytest.LogCaptureFixture,
+def test_a_differing_stream_is_used_as_it_is_and_a_missing_one_is_made(
+    source: Source, stream: Callable[..., Stream], new_stream: New, publisher: Publisher, caplog: Log
 ) -> None:
-    s = stream()
+    s, name = stream(), new_stream()
     before = config(publisher, s.name)
-    use("writeStream", source({"max_age": "1h", "storage": "memory"}, stream=s.name, **IGNORE))
-    assert config(publisher, s.name) == before
+    described = {s.name: {"max_age": "1h", "storage": "memory"}, name: {"subjects": ["ensured.more"]}}
+    use("writeStream", source({s.name: described[s.name]}, stream=s.name, **IGNORE))
     assert (
         f"stream {s.name} is not as option ensureStream describes it, and is left so: max_age is 0s, not 1h, "
         "storage is file, not memory" in caplog.text
     )
+    source(described, stream=f"{s.name},{name}", **IGNORE).reader(COLUMNS)
+    assert config(publisher, s.name) == before
+    assert config(publisher, name)["subjects"] == ["ensured.more"]
 
 
 @pytest.mark.parametrize("conflict", [{}, UPDATE])
@@ -166,21 +162,11 @@ def test_what_cannot_be_changed(
     assert config(publisher, s.name) == before
 
 
-def test_ignore_still_makes_what_is_missing(
-    source: Source, stream: Callable[..., Stream], new_stream: Callable[[], str], publisher: Publisher
-) -> None:
-    s, name = stream(), new_stream()
-    described = {s.name: {"max_msgs": 5}, name: {"subjects": ["ensured.more"]}}
-    source(described, stream=f"{s.name},{name}", **IGNORE).reader(COLUMNS)
-    assert config(publisher, s.name)["max_msgs"] == -1
-    assert config(publisher, name)["subjects"] == ["ensured.more"]
-
-
 # -- which streams --
 
 
 def test_several_streams_as_a_list_and_by_name(
-    source: Source, new_stream: Callable[[], str], publisher: Publisher, stream: Callable[..., Stream]
+    source: Source, new_stream: New, publisher: Publisher, stream: Callable[..., Stream]
 ) -> None:
     one, two, there = new_stream(), new_stream(), stream()
     both = f"{one},{two},{there.name}"
@@ -193,9 +179,7 @@ def test_several_streams_as_a_list_and_by_name(
         again.reader(COLUMNS)
 
 
-def test_a_sink_without_a_stream_says_which(
-    source: Source, new_stream: Callable[[], str], publisher: Publisher
-) -> None:
+def test_a_sink_without_a_stream_says_which(source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     source({"name": name, "subjects": ["ensured.sink"]}, subject="ensured.sink").writer(COLUMNS, False)
     assert config(publisher, name)["subjects"] == ["ensured.sink"]
@@ -204,7 +188,7 @@ def test_a_sink_without_a_stream_says_which(
 
 
 def test_a_file_describes_streams(
-    source: Source, nats_server: NatsServer, new_stream: Callable[[], str], publisher: Publisher, tmp_path: Path
+    source: Source, nats_server: NatsServer, new_stream: New, publisher: Publisher, tmp_path: Path
 ) -> None:
     name = new_stream()
     (tmp_path / "streams.json").write_text(json.dumps({"subjects": [f"{name}.>"]}))
@@ -226,11 +210,7 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ({"T": {}}, {"stream": "S"}, "stream T is described, which option stream does not name"),
     ({"subjects": ["a"]}, {"stream": "S,T"}, "a stream is described without its name"),
     ({"consumers": [{"durable_name": "c"}]}, {"stream": "S"}, "stream S: consumers are not made here: remove"),
-    (
-        "streams.toml",
-        {"stream": "S"},
-        "ensureStream (neither JSON nor a file): the file cannot be read: No such",
-    ),
+    ("streams.toml", {"stream": "S"}, "ensureStream (neither JSON nor a file): the file cannot be read: No such"),
     ({"mirror": {"name": "A"}, "subjects": ["a"]}, {"stream": "S"}, "a mirror cannot have subjects"),
 ]
 
@@ -249,7 +229,7 @@ def test_what_a_description_cannot_be(ensured: Any, options: dict[str, str], wor
         first_call.initialOffset()
 
 
-def test_wrong_columns_make_no_stream(source: Source, new_stream: Callable[[], str], publisher: Publisher) -> None:
+def test_wrong_columns_make_no_stream(source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     wrong = StructType([StructField("datum", StringType())])
     found = source({"subjects": [f"{name}.>"]}, stream=name)
@@ -264,7 +244,7 @@ def test_wrong_columns_make_no_stream(source: Source, new_stream: Callable[[], s
     assert name not in names(publisher)
 
 
-def test_executors_make_no_stream(source: Source, new_stream: Callable[[], str], publisher: Publisher) -> None:
+def test_executors_make_no_stream(source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     reader = source({"subjects": [f"{name}.>"]}, stream=name).streamReader(COLUMNS)
     copied = pickle.loads(pickle.dumps(reader))
@@ -275,9 +255,7 @@ def test_executors_make_no_stream(source: Source, new_stream: Callable[[], str],
     assert name in names(publisher)
 
 
-def test_a_stream_that_was_made_again_is_noticed(
-    source: Source, new_stream: Callable[[], str], publisher: Publisher
-) -> None:
+def test_a_stream_that_was_made_again_is_noticed(source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     found = source({"subjects": [f"{name}.>"]}, stream=name)
     first = found.streamReader(COLUMNS)
@@ -319,42 +297,30 @@ def ensured(nats_server: NatsServer) -> Callable[..., list[str]]:
     return run
 
 
-def test_somebody_else_makes_it_at_the_same_moment(
-    ensured: Callable[..., list[str]], new_stream: Callable[[], str], publisher: Publisher
-) -> None:
+def test_another_client_makes_it_at_the_same_moment(ensured: Ensured, new_stream: New, publisher: Publisher) -> None:
     for rest, conflict, asked in (
         ({}, "error", []),
         ({"max_msgs": 5}, "error", ["INFO"]),  # more than is given
         ({"max_age": 10**12}, "update", ["INFO", "INFO", "INFO", "UPDATE"]),
+        ({"subjects": ["ensured.else"]}, "error", None),
     ):
         name = new_stream()
         described = {"name": name, "subjects": [f"{name}.>"], "max_age": 0}
 
-        def create(subject: str, body: bytes, name: str = name, rest: dict[str, Any] = rest) -> None:
+        def create(subject: str, body: bytes, rest: dict[str, Any] = rest) -> None:
             if "STREAM.CREATE" in subject:
                 publisher.api(subject.removeprefix("$JS.API."), {**json.loads(body), **rest})
 
+        if asked is None:
+            with pytest.raises(OptionError, match=rf"^stream {name} is not as .*subjects is \[\"ensured.else\"\], not"):
+                ensured(described, create)
+            continue
         assert ensured(described, create, conflict) == [f"{verb}.{name}" for verb in ["INFO", "CREATE", *asked]]
         assert config(publisher, name)["max_age"] == 0
         assert config(publisher, name)["max_msgs"] == rest.get("max_msgs", -1)
 
 
-def test_somebody_else_makes_another_one_at_the_same_moment(
-    ensured: Callable[..., list[str]], new_stream: Callable[[], str], publisher: Publisher
-) -> None:
-    name = new_stream()
-
-    def create(subject: str, body: bytes) -> None:
-        if "STREAM.CREATE" in subject:
-            publisher.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["ensured.else"]})
-
-    with pytest.raises(OptionError, match=rf"^stream {name} is not as .*subjects is \[\"ensured.else\"\], not"):
-        ensured({"name": name, "subjects": [f"{name}.>"]}, create)
-
-
-def test_an_answer_that_is_lost(
-    ensured: Callable[..., list[str]], new_stream: Callable[[], str], publisher: Publisher
-) -> None:
+def test_an_answer_that_is_lost(ensured: Ensured, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     lost: list[str] = []
 
@@ -370,7 +336,7 @@ def test_an_answer_that_is_lost(
 
 
 def test_a_query_that_writes_asks_once_a_minute(
-    ensured: Callable[..., list[str]], new_stream: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    ensured: Ensured, new_stream: New, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = new_stream()
     described = {"name": name, "subjects": [f"{name}.>"]}
@@ -383,7 +349,7 @@ def test_a_query_that_writes_asks_once_a_minute(
 
 
 def test_what_the_server_refuses_names_the_option(
-    source: Source, stream: Callable[..., Stream], new_stream: Callable[[], str]
+    source: Source, stream: Callable[..., Stream], new_stream: New
 ) -> None:
     s, name = stream(), new_stream()
     with pytest.raises(ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"):
@@ -435,7 +401,7 @@ def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source
 def test_a_streaming_write_makes_its_stream(
     spark: SparkSession,
     nats_server: NatsServer,
-    new_stream: Callable[[], str],
+    new_stream: New,
     stream: Callable[..., Stream],
     tmp_path: Path,
 ) -> None:

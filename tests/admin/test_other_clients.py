@@ -297,16 +297,6 @@ def test_every_field_was_tried() -> None:
     assert ConsumerConfig.model_fields.keys() - CONSUMER_VALUES.keys() == {"durable_name"}
 
 
-def test_a_sealed_stream_is_accepted_back(admin: JetStreamAdmin) -> None:
-    name = f"OTHER{next(_numbers)}"
-    admin.streams.create(name, max_age="1h", subject_delete_marker_ttl="5s")
-    admin.streams.seal(name)
-    config = admin.streams.load(name).config.model_dump(mode="json", exclude_unset=True)
-    assert not admin.plan(config).changes
-    assert not admin.plan(admin.describe(name)).changes
-    admin.streams.delete(name)
-
-
 @pytest.mark.parametrize("level", [5, 6])
 def test_fields_that_only_a_newer_server_knows_are_left_to_it(level: int, nats_server: NatsServer) -> None:
     """A server of the same age has no such fields: they are misspelt there."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
+from spark_jetstream.admin import ConsumerConfig, StreamConfig
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in
 from spark_jetstream.admin.plan import Plan, PlanOutdated, carry_out, make_plan
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
-from tests.admin.conftest import Api, Make
+from tests.admin.conftest import Api, Make, consumer_config, stream_config
 from tests.admin.fake_api import meddled
 
 New = Callable[[], str]
@@ -38,26 +38,18 @@ def wanted(*described: dict[str, Any]) -> tuple[Wanted, ...]:
     return wanted_in(list(described), "test")
 
 
-def actual_stream(api: Api, name: str) -> StreamConfig:
-    return StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
-
-
-def actual_consumer(api: Api, consumer: str) -> ConsumerConfig:
-    return ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
-
-
 def fields(plan: Plan) -> list[str]:
     return [each.field for step in plan.steps for each in step.differences]
 
 
 def test_only_given_fields_are_compared_and_changed(client: Requester, api: Api, make_stream: Make) -> None:
     name = make_stream({"max_msgs": 7, "metadata": {"owner": "me"}, "allow_direct": True})
-    before = actual_stream(api, name)
+    before = stream_config(api, name)
     described = wanted({"name": name, "max_age": "1h", "metadata": {"team": "us"}})
     plan = make_plan(client, described, given_only=True)
     assert fields(plan) == ["max_age", "metadata.team"]
     carry_out(client, plan)
-    after = actual_stream(api, name)
+    after = stream_config(api, name)
     expected = before.changed(max_age="1h", metadata={**before.own_metadata, "team": "us"})
     assert after.body() == expected.body()
     assert not make_plan(client, described, given_only=True).changes
@@ -127,7 +119,7 @@ def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stre
     with pytest.raises(JetStreamError, match=f"nothing was changed: stream {stuck} cannot be updated: storage"):
         carry_out(client, plan)
     assert new not in api("STREAM.NAMES")["streams"]
-    assert actual_stream(api, there).max_bytes == -1
+    assert stream_config(api, there).max_bytes == -1
 
 
 def test_a_stream_and_its_consumers_are_made_at_once(client: Requester, api: Api, new_stream: New) -> None:
@@ -167,7 +159,7 @@ def test_another_client_creates_it_first(client: Requester, api: Api, make_strea
     api(f"CONSUMER.CREATE.{name}.d", {"stream_name": name, "config": {"durable_name": "d", "ack_policy": "none"}})
     with pytest.raises(PlanOutdated, match=r"consumer d of stream .* has changed .*ack_policy: none -> all"):
         carry_out(client, plan)
-    assert actual_consumer(api, f"{name}.d").ack_policy == "none"
+    assert consumer_config(api, f"{name}.d").ack_policy == "none"
 
 
 def test_another_client_creates_more_than_what_is_given(client: Requester, api: Api, new_stream: New) -> None:
@@ -178,12 +170,12 @@ def test_another_client_creates_more_than_what_is_given(client: Requester, api: 
     carry_out(client, given)
     with pytest.raises(PlanOutdated, match=r"has changed since the plan was made \(now there is max_msgs: 5 -> -1\)"):
         carry_out(client, whole)
-    assert actual_stream(api, name).max_msgs == 5
+    assert stream_config(api, name).max_msgs == 5
 
 
 def test_another_client_updates_it(client: Requester, api: Api, make_stream: Make) -> None:
     name = make_stream({})
-    before = actual_stream(api, name)
+    before = stream_config(api, name)
     plan = make_plan(client, [Wanted(before.changed(max_msgs=5))])
     api(f"STREAM.UPDATE.{name}", before.changed(max_msgs=9).body())
     with pytest.raises(PlanOutdated, match=r"now there is max_msgs: 9 -> 5"):
@@ -192,7 +184,7 @@ def test_another_client_updates_it(client: Requester, api: Api, make_stream: Mak
     for there in (before.changed(max_msgs=5), before):
         api(f"STREAM.UPDATE.{name}", there.body())
         carry_out(client, plan)
-    assert actual_stream(api, name).max_msgs == 5
+    assert stream_config(api, name).max_msgs == 5
 
 
 def test_another_client_deletes_it(client: Requester, options: ConnectionOptions, api: Api, new_stream: New) -> None:

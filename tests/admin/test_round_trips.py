@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 import pytest
 
-from spark_jetstream.admin.models.account import AccountInfo
-from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.changes import differences, update_body
-from spark_jetstream.admin.models.consumers import (
+from spark_jetstream.admin import (
+    AccountInfo,
+    ApiErrorBody,
     ConsumerConfig,
     ConsumerInfo,
     ConsumerNamesPage,
     ConsumerPage,
-    PauseReply,
-    ResetReply,
-)
-from spark_jetstream.admin.models.messages import (
     DoneReply,
+    JetStreamAdmin,
     MessageReply,
+    Model,
+    PauseReply,
     PubAck,
     PurgeReply,
     PurgeRequest,
-    SnapshotConfig,
-    StoredMessage,
-)
-from spark_jetstream.admin.models.streams import (
-    ApiErrorBody,
+    ResetReply,
     RestoreReply,
+    SnapshotConfig,
     SnapshotReply,
+    StoredMessage,
     StreamConfig,
     StreamInfo,
     StreamNamesPage,
     StreamPage,
+    differences,
+    update_body,
 )
+from spark_jetstream.admin.descriptions import yaml_documents, yaml_text
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
@@ -54,139 +53,106 @@ def still(info: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "sources": sorted(map(str, info.get("sources", ())))}
 
 
+def read(model: type[Model], said: dict[str, Any]) -> Any:
+    """The model of a reply, which knows and keeps every field of it."""
+    reply = model.from_server(said)
+    assert list(unknown(reply)) == []
+    assert reply.model_dump(mode="json", exclude_unset=True) == said
+    return reply
+
+
 @pytest.mark.parametrize("kind", STREAMS)
-def test_a_stream_sent_back_is_not_changed_nor_does_it_differ_from_what_a_user_wrote(
-    kind: str, api: Api, make_stream: Make
+def test_every_kind_of_stream_is_made_described_and_sent_back_as_it_is(
+    kind: str, admin: JetStreamAdmin, api: Api, new_stream: Callable[[], str]
 ) -> None:
-    name = make_stream(STREAMS[kind])
+    name = new_stream()
+    subjects = {} if "mirror" in STREAMS[kind] else {"subjects": [f"{name.lower()}.>"]}
+    config = {**subjects, **STREAMS[kind], "name": name}
+    made = admin.streams.create(config)
     before = api(f"STREAM.INFO.{name}")
-    info = StreamInfo.from_server(before)
-    assert list(unknown(info)) == []
-    assert info.model_dump(mode="json", exclude_unset=True) == before
+    info = read(StreamInfo, before)
     assert info.config.faults() == []
+    wanted = StreamConfig.parse(config, "the stream")
+    assert differences(wanted, made.config) == differences(wanted, info.config) == []
+    assert admin.streams.load_or_create(config).created == made.created
+    described = admin.describe(name)
+    assert described["name"] == name
+    for copy in (json.loads(json.dumps(described)), *yaml_documents(yaml_text(described), "test")):
+        assert copy == described
+    for wanted_again in (described, json.loads(json.dumps(admin.describe(name, readable=False)))):
+        assert not admin.plan(wanted_again).changes
+    # What is the default, and what the server adds, is left out.
+    assert not {"max_consumers", "consumers"} & (described.keys() - STREAMS[kind].keys())
+    assert not [key for key in described.get("metadata", {}) if key.startswith("_nats.")]
     api(f"STREAM.UPDATE.{name}", info.config.body())
     assert still(api(f"STREAM.INFO.{name}")) == still(before)
-    subjects = [] if "mirror" in STREAMS[kind] else [f"{name.lower()}.>"]
-    wanted = StreamConfig.parse({"subjects": subjects, **STREAMS[kind], "name": name}, "the stream")
-    assert differences(wanted, info.config) == []
     api(f"STREAM.UPDATE.{name}", update_body(wanted, info.config))
     assert differences(info.config, StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config) == []
 
 
-def test_a_sealed_stream_sent_back_is_not_changed(api: Api, make_stream: Make) -> None:
-    name = make_stream({"max_age": 3600 * 10**9})
-    open_one = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
-    wanted = open_one.changed(sealed=True)
-    api(f"STREAM.UPDATE.{name}", wanted.body())
-    before = api(f"STREAM.INFO.{name}")
-    sealed = StreamInfo.from_server(before).config
-    assert differences(wanted, sealed) == []
-    assert {each.field for each in differences(sealed, open_one)} >= {"sealed", "deny_delete", "deny_purge"}
-    api(f"STREAM.UPDATE.{name}", sealed.body())
-    assert still(api(f"STREAM.INFO.{name}")) == still(before)
-
-
 @pytest.mark.parametrize("kind", CONSUMERS)
-def test_a_consumer_sent_back_is_not_changed_nor_does_it_differ_from_what_a_user_wrote(
-    kind: str, api: Api, make_consumer: Make, update_consumer: Api
+def test_every_kind_of_consumer_is_made_described_and_sent_back_as_it_is(
+    kind: str, admin: JetStreamAdmin, api: Api, make_stream: Make, update_consumer: Api
 ) -> None:
-    consumer = make_consumer(CONSUMERS[kind])
-    before = api(f"CONSUMER.INFO.{consumer}")
-    info = ConsumerInfo.from_server(before)
-    assert list(unknown(info)) == []
-    assert info.model_dump(mode="json", exclude_unset=True) == before
+    stream = make_stream({"subjects": ["c.>"]})
+    config = {"durable_name": "kind", **CONSUMERS[kind], "name": "kind"}
+    wanted = ConsumerConfig.parse(config, "the consumer")
+    made = admin.consumers.create(stream, wanted)
+    before = api(f"CONSUMER.INFO.{stream}.kind")
+    info = read(ConsumerInfo, before)
     assert info.config.faults() == []
-    update_consumer(consumer, info.config.body())
-    assert still(api(f"CONSUMER.INFO.{consumer}")) == still(before)
-    name = consumer.partition(".")[2]
-    wanted = ConsumerConfig.parse({"durable_name": name, **CONSUMERS[kind], "name": name}, "the consumer")
-    assert differences(wanted, info.config) == []
-    update_consumer(consumer, update_body(wanted, info.config))
-    assert differences(info.config, ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config) == []
+    assert differences(wanted, made.config) == differences(wanted, info.config) == []
+    assert admin.consumers.load_or_create(stream, wanted).created == made.created
+    described = admin.describe(stream)
+    assert [each["durable_name"] for each in described.get("consumers", [])] == (
+        ["kind"] if config["durable_name"] else []
+    )
+    assert yaml_documents(yaml_text(described), "test") == [described]
+    for wanted_again in (described, json.loads(json.dumps(admin.describe(stream, readable=False)))):
+        assert not admin.plan(wanted_again).changes
+    update_consumer(f"{stream}.kind", info.config.body())
+    assert still(api(f"CONSUMER.INFO.{stream}.kind")) == still(before)
+    update_consumer(f"{stream}.kind", update_body(wanted, info.config))
+    assert differences(info.config, ConsumerInfo.from_server(api(f"CONSUMER.INFO.{stream}.kind")).config) == []
 
 
 # -- fields --
 
 
-def models_within(model: type[Model]) -> dict[str, type[Model]]:
-    """The models that the fields of a model hold, by the fields' names."""
-    found = {}
+def fields(model: type[Model], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all fields of a model and of its parts."""
     for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
         for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, Model):
-                found[name] = kind
-    return found
+                yield from fields(kind, f"{prefix}{name}.")
 
 
-def bodies(model: type[Model]) -> dict[str, dict[str, Any]]:
-    """For every field, however deep, a configuration that says null in it: a server ignores that where it knows it."""
-    found: dict[str, dict[str, Any]] = {name: {name: None} for name in model.model_fields}
-    for name, part in models_within(model).items():
-        listed = "tuple" in str(model.model_fields[name].annotation)
-        for field, body in bodies(part).items():
-            found[f"{name}.{field}"] = {name: [body] if listed else body}
-    return found
-
-
-STREAM_FIELDS = bodies(StreamConfig)
-CONSUMER_FIELDS = bodies(ConsumerConfig)
-
-
-def refusal(request: Callable[[], object]) -> Refused:
-    with pytest.raises(Refused) as failure:
-        request()
-    return failure.value
-
-
-@pytest.mark.parametrize("field", [*STREAM_FIELDS, "misspelt", "mirror.misspelt"])
-def test_the_server_knows_every_field_of_a_stream(field: str, api: Api) -> None:
-    body = STREAM_FIELDS.get(field) or ({"mirror": {"misspelt": None}} if "." in field else {field: None})
-    # Too many replicas: nothing is created. JSON is read before that is seen.
-    error = refusal(lambda: api("STREAM.CREATE.NEVER", {**body, "name": "NEVER", "num_replicas": 99}))
-    assert (error.err_code == 10025 and "unknown field" in str(error)) == ("misspelt" in field)
-
-
-@pytest.mark.parametrize("field", [*CONSUMER_FIELDS, "misspelt"])
-def test_the_server_knows_every_field_of_a_consumer(field: str, api: Api) -> None:
-    config = {**CONSUMER_FIELDS.get(field, {field: None}), "name": "never", "ack_wait": -1}
-    request = {"stream_name": ORIGIN, "config": config}
-    error = refusal(lambda: api(f"CONSUMER.CREATE.{ORIGIN}.never", request))
-    assert (error.err_code == 10025 and "unknown field" in str(error)) == (field == "misspelt")
-
-
-def test_every_field_of_a_stream_was_set_in_some_round_trip() -> None:
-    tried = {field for config in STREAMS.values() for field in paths(config)}
-    assert {*STREAM_FIELDS} - tried - {"sealed", "placement.preferred", *under("mirror", tried)} == set()
-
-
-def test_every_field_of_a_consumer_was_set_in_some_round_trip() -> None:
-    tried = {field for config in CONSUMERS.values() for field in paths(config)}
-    assert {*CONSUMER_FIELDS} - tried == {"direct", "sourcing"}
-
-
-def under(name: str, tried: set[str]) -> set[str]:
-    """The fields of a mirror that a source had."""
-    return {field.replace("sources", name, 1) for field in tried if field.startswith("sources.")}
-
-
-def paths(config: Any, prefix: str = "") -> set[str]:
-    """The dotted paths of all that a configuration sets."""
-    found: set[str] = set()
+def paths(config: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all that a configuration sets."""
     for part in config if isinstance(config, list) else [config]:
         for name, value in part.items() if isinstance(part, dict) else ():
-            found |= {f"{prefix}{name}"} | paths(value, f"{prefix}{name}.")
-    return found | ({"name"} if not prefix else set())
+            yield f"{prefix}{name}"
+            yield from paths(value, f"{prefix}{name}.")
+
+
+def test_every_field_was_set_in_some_round_trip() -> None:
+    """The server refuses fields that it does not know, so it knows all of them."""
+    tried = {field for config in STREAMS.values() for field in paths(config)}
+    tried |= {field.replace("sources.", "mirror.", 1) for field in tried}
+    assert {*fields(StreamConfig)} - tried == {"sealed", "placement.preferred"}
+    tried = {field for config in CONSUMERS.values() for field in paths(config)}
+    assert {*fields(ConsumerConfig)} - tried == {"name", "direct", "sourcing"}
+
+
+@pytest.mark.parametrize("body", [{"misspelt": None}, {"mirror": {"misspelt": None}}])
+def test_the_server_refuses_fields_that_it_does_not_know(body: dict[str, Any], api: Api) -> None:
+    with pytest.raises(Refused, match="unknown field") as caught:
+        api("STREAM.CREATE.NEVER", {**body, "name": "NEVER"})
+    assert caught.value.err_code == 10025
 
 
 # -- replies --
-
-
-def read(model: type[Model], body: dict[str, Any]) -> Any:
-    """A reply as its model, which must know, and keep, all of it."""
-    found = model.from_server(body)
-    assert list(unknown(found)) == []
-    assert found.model_dump(mode="json", exclude_unset=True) == body
-    return found
 
 
 def answer(url: str, message: Message) -> tuple[bytes, bytes]:

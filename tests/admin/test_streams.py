@@ -30,7 +30,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.admin.configs import ORIGIN, STREAMS
+from tests.admin.configs import ORIGIN
 from tests.admin.conftest import Api
 from tests.support.publish import Message, Publisher
 
@@ -58,16 +58,6 @@ def fill(publisher: Publisher) -> Callable[..., None]:
 
 
 # -- create --
-
-
-@pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.usefixtures("api")
-def test_every_kind_of_stream_is_created_as_asked(kind: str, admin: JetStreamAdmin, name: str) -> None:
-    subjects = {} if "mirror" in STREAMS[kind] else {"subjects": [f"{name}.>"]}
-    config = {**subjects, **STREAMS[kind], "name": name}
-    info = admin.streams.create(config)
-    assert differences(StreamConfig.parse(config, ""), info.config) == []
-    assert admin.streams.load_or_create(config).created == info.created
 
 
 def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
@@ -177,21 +167,15 @@ def test_create_again_what_took_the_room(nats_server_factory: Callable[..., Nats
             admin.streams.create(name="A", max_bytes="59m")
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({}, "^stream: name is required$"),
-        ({"name": "X", "max_msg": 5}, r"^stream X: there is no field \"max_msg\" \(did you mean max_msgs\?\)$"),
-        ({"name": "X", "max_age": "1ms"}, "^stream X: max_age must be a duration of at least 100ms"),
-        ({"name": "X", "deny_purge": True, "allow_rollup_hdrs": True}, "^stream X: allow_rollup_hdrs purges"),
-    ],
-)
-def test_create_what_cannot_be(fields: dict[str, Any], said: str, admin: JetStreamAdmin) -> None:
+def test_create_what_cannot_be(admin: JetStreamAdmin) -> None:
+    misspelt = r"^stream X: there is no field \"max_msg\" \(did you mean max_msgs\?\)$"
     for request in (admin.streams.create, admin.streams.load_or_create):
-        with pytest.raises(OptionError, match=said):
-            request(fields)
-        with pytest.raises(OptionError, match=said):
-            request(**fields)
+        with pytest.raises(OptionError, match=r"^stream: name is required$"):
+            request()
+        with pytest.raises(OptionError, match=misspelt):
+            request({"name": "X", "max_msg": 5})
+        with pytest.raises(OptionError, match=misspelt):
+            request(name="X", max_msg=5)
     with pytest.raises(OptionError, match="a StreamConfig or a mapping is needed, not a ConsumerConfig"):
         admin.streams.create(ConsumerConfig(name="c"))  # type: ignore[arg-type]
 
@@ -229,20 +213,18 @@ def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
-        ("own.json", "{", "this is not valid JSON"),
         ("own.json", "[]", "this is not one object"),
         ("own.yaml", "a: 1\n---\nb: 2\n", "this is not one object"),
-        ("own.yaml", "a: 1\na: 2\n", '"a" is there twice'),
         ("own.json", None, "the file cannot be read: No such file"),
     ],
 )
-def test_templates_that_are_none(file: str, text: str | None, said: str, tmp_path: Path) -> None:
+def test_templates_that_are_none(file: str, text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / file
     if text is not None:
         path.write_text(text)
-    with pytest.raises(OptionError, match=f"^template {path}: {said}"):
+    with pytest.raises(OptionError, match=f"^template {path}: {message}"):
         template(path)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.models.changes import IMMUTABLE, LEFT_TO_SERVER, RISKS, Difference, differences, update_body
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import CONSUMERS, ORIGIN, STREAMS
-from tests.admin.conftest import Api, Make
+from tests.admin.conftest import Api, Make, consumer_config, stream_config
 from tests.support.publish import Message, Publisher, Refused
 
 Row = tuple[dict[str, Any], dict[str, Any], str, bool]
@@ -163,12 +164,12 @@ def test_what_an_update_of_a_stream_can_do(
     base: dict[str, Any], changes: dict[str, Any], field: str, possible: bool, api: Api, make_stream: Make
 ) -> None:
     name = make_stream(base)
-    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    actual = stream_config(api, name)
     assert_judged(actual.changed(**changes), actual, field, possible)
     wanted = actual.changed(**changes)
     accepted = done(lambda: api(f"STREAM.UPDATE.{name}", update_body(wanted, actual)))
     assert accepted == possible
-    after = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    after = stream_config(api, name)
     assert differences(wanted if possible else actual, after) == []
 
 
@@ -183,12 +184,12 @@ def test_what_an_update_of_a_consumer_can_do(
     update_consumer: Api,
 ) -> None:
     consumer = make_consumer({"ack_policy": "explicit", **base})
-    actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    actual = consumer_config(api, consumer)
     wanted = actual.changed(**changes)
     assert_judged(wanted, actual, field, possible)
     if field != "name":  # the subject of the request names the consumer, and wins
         assert done(lambda: update_consumer(consumer, update_body(wanted, actual))) == possible
-    after = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    after = consumer_config(api, consumer)
     assert differences(wanted if possible else actual, after) == []
 
 
@@ -224,12 +225,12 @@ def test_every_kind_of_consumer_updated_to_every_other(
         consumer = make_consumer(there)
         name = consumer.partition(".")[2]
         wanted = ConsumerConfig.parse({"durable_name": name, **CONSUMERS[asked], "name": name}, asked)
-        actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+        actual = consumer_config(api, consumer)
         planned = [each for each in differences(wanted, actual) if each.refused]
         if {each.field for each in planned} == {"pause_until"}:
             continue  # the server takes the update, and leaves that out
         accepted = done(partial(update_consumer, consumer, update_body(wanted, actual)))
-        after = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+        after = consumer_config(api, consumer)
         assert accepted == (not planned), (actual, planned)
         assert differences(wanted if accepted else actual, after) == []
 
@@ -254,18 +255,23 @@ def done(request: Any) -> bool:
     return True
 
 
-def test_a_sealed_stream_stays_sealed(api: Api, make_stream: Make) -> None:
+def test_a_sealed_stream_stays_sealed(admin: JetStreamAdmin, api: Api, make_stream: Make) -> None:
     name = make_stream({"max_age": 3600 * 10**9, "allow_rollup_hdrs": True})
     before = api(f"STREAM.INFO.{name}")
     open_one = StreamInfo.from_server(before).config
     wanted = open_one.changed(sealed=True)
-    announced = {each.field for each in differences(wanted, open_one)}
+    announced = {change.field for change in differences(wanted, open_one)}
     after = api(f"STREAM.UPDATE.{name}", wanted.body())["config"]
     assert announced == {field for field, value in before["config"].items() if after[field] != value}
-    sealed = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
-    found = differences(open_one, sealed)
-    assert {each.field for each in found if each.refused} == {"sealed", "deny_delete", "deny_purge"}
+    sealed = stream_config(api, name)
+    assert differences(wanted, sealed) == []
+    assert {change.field for change in differences(sealed, open_one)} >= {"sealed", "deny_delete", "deny_purge"}
+    refused = {change.field for change in differences(open_one, sealed) if change.refused}
+    assert refused == {"sealed", "deny_delete", "deny_purge"}
+    for described in (after, admin.describe(name)):
+        assert not admin.plan(described).changes
     assert not done(lambda: api(f"STREAM.UPDATE.{name}", sealed.changed(sealed=False).body()))
+    assert api(f"STREAM.UPDATE.{name}", sealed.body())["config"] == after
     assert done(lambda: api(f"STREAM.UPDATE.{name}", sealed.changed(description="new").body()))
 
 
@@ -284,14 +290,14 @@ def test_every_field_was_changed() -> None:
 def test_an_update_never_pauses_or_resumes(api: Api, make_consumer: Make, update_consumer: Api) -> None:
     until = "2036-03-01T12:00:00Z"
     consumer = make_consumer({})
-    actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    actual = consumer_config(api, consumer)
     paused = actual.changed(pause_until=until)
     [difference] = differences(paused, actual)
     assert difference.refused == "an update leaves it as it is; pause or resume the consumer"
     update_consumer(consumer, paused.body())
     assert not ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
     api(f"CONSUMER.PAUSE.{consumer}", {"pause_until": until})
-    there = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    there = consumer_config(api, consumer)
     assert differences(actual, there) == []
     update_consumer(consumer, update_body(actual, there))
     assert ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
@@ -301,33 +307,32 @@ def test_what_is_left_to_the_server_stays_when_something_else_changes(
     api: Api, make_stream: Make, make_consumer: Make, update_consumer: Api
 ) -> None:
     name = make_stream({"duplicate_window": 5 * 10**9})
-    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    actual = stream_config(api, name)
     wanted = StreamConfig(name=name, subjects=actual.subjects, description="new")
     assert [each.field for each in differences(wanted, actual)] == ["description"]
     api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))
-    after = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    after = stream_config(api, name)
     assert (after.description, f"{after.duplicate_window}") == ("new", "5s")
     short = wanted.changed(max_age="1s")
     api(f"STREAM.UPDATE.{name}", update_body(short, after))
-    assert f"{StreamInfo.from_server(api(f'STREAM.INFO.{name}')).config.duplicate_window}" == "1s"
+    assert str(stream_config(api, name).duplicate_window) == "1s"
 
     settings = {"max_waiting": 9, "max_ack_pending": 5, "ack_wait": 10**9, "inactive_threshold": 3600 * 10**9}
     consumer = make_consumer({"ack_policy": "explicit", **settings})
-    there = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    there = consumer_config(api, consumer)
     plain = ConsumerConfig(durable_name=there.name, ack_policy="explicit", description="new")
     update_consumer(consumer, update_body(plain, there))
-    kept = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
-    assert kept == there.changed(description="new")
+    assert consumer_config(api, consumer) == there.changed(description="new")
 
 
 def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(
     api: Api, make_consumer: Make, update_consumer: Api
 ) -> None:
     consumer = make_consumer({"ack_policy": "explicit", "backoff": [10**9]})
-    actual = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    actual = consumer_config(api, consumer)
     assert (str(actual.ack_wait), [str(each) for each in actual.backoff]) == ("1s", ["1s"])
     update_consumer(consumer, update_body(actual.changed(backoff=None), actual))
-    after = ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
+    after = consumer_config(api, consumer)
     assert (str(after.ack_wait), after.backoff) == ("30s", ())
 
 
@@ -339,7 +344,7 @@ def test_what_is_called_a_risk_deletes_messages(
 ) -> None:
     name = make_stream({})
     publisher.publish(Message(f"{name.lower()}.{end}") for end in "aabb")
-    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    actual = stream_config(api, name)
     wanted = actual.changed(**changes)
     [difference] = differences(wanted, actual)
     assert "deleted at once" in difference.risk
@@ -361,7 +366,7 @@ def test_a_source_with_another_filter_is_copied_once_more(api: Api, make_stream:
         )
 
     holds(3)
-    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    actual = stream_config(api, name)
     wanted = actual.changed(sources=[{"name": origin, "filter_subject": f"{origin.lower()}.a"}])
     [difference] = differences(wanted, actual)
     assert "once more" in difference.risk
@@ -371,18 +376,18 @@ def test_a_source_with_another_filter_is_copied_once_more(api: Api, make_stream:
 
 def test_the_first_sequence_only_counts_for_a_new_stream(api: Api, make_stream: Make, publisher: Publisher) -> None:
     name = make_stream({"first_seq": 100})
-    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    actual = stream_config(api, name)
     wanted = StreamConfig(name=name, subjects=actual.subjects)
     assert differences(wanted, actual) == []
     api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))
-    assert StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config == actual
+    assert stream_config(api, name) == actual
     api(f"STREAM.UPDATE.{name}", actual.changed(first_seq=500).body())
     assert publisher.publish([Message(f"{name.lower()}.a")]) == [100]
 
 
 def test_the_origin_decides_about_direct_reads_of_its_mirror(api: Api, make_stream: Make) -> None:
     name = make_stream({"mirror": {"name": ORIGIN}, "mirror_direct": False})
-    actual = StreamInfo.from_server(api(f"STREAM.INFO.{name}")).config
+    actual = stream_config(api, name)
     assert actual.mirror_direct
     assert differences(StreamConfig.model_validate({"name": name, "mirror": {"name": ORIGIN}}), actual) == []
 

@@ -83,16 +83,10 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls: type[M], given: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None) -> M:
-        """Return the model of what a user wrote.
+        """Return the model of what a user wrote. Raises `OptionError`, one line that begins with ``what``.
 
-        Args:
-            given: The fields by name.
-            what: How an error begins.
-            newer: Asked when there is an unknown field: whether the server is newer than this version. Such a server
-                may have written the field, and itself refuses those that it does not know, so the field is kept.
-
-        Raises:
-            OptionError: The error says all that is wrong, in one line.
+        ``newer`` is asked when there is an unknown field: whether the server is newer than this version. Such a server
+        may have written the field, and itself refuses those that it does not know, so the field is kept.
         """
         try:
             return cls.model_validate(given, context={_NEWER: newer})
@@ -104,8 +98,7 @@ class Model(BaseModel):
     def from_server(cls: type[M], body: Mapping[str, Any], context: str = "read the server's reply") -> M:
         """Return the model of what a server sent; ``context`` is an infinitive without "to".
 
-        Raises:
-            ProtocolError: A field that the server always sends is missing, or a field is of another type.
+        Raises `ProtocolError` when a field that the server always sends is missing, or a field is of another type.
         """
         try:
             return cls.model_validate(body, context=TRUST)
@@ -115,7 +108,9 @@ class Model(BaseModel):
 
     def body(self) -> dict[str, Any]:
         """Return what is sent to a server: the fields that are set, unknown ones included, without its metadata."""
-        return _own(self.model_dump(mode="json", exclude_unset=True))
+        body = self.model_dump(mode="json", exclude_unset=True)
+        metadata = without_server_metadata(body.pop("metadata", {}))
+        return {**body, "metadata": metadata} if metadata else body
 
     def changed(self: M, **changes: Any) -> M:
         """Return a copy with other values, checked like those of a user; None takes a field back to its default.
@@ -202,29 +197,21 @@ class Page(Reply):
 
 def complaint(error: ValidationError) -> str:
     """Return all that is wrong, in one line."""
-    return "; ".join(_complaints(error))
-
-
-def _complaints(error: ValidationError) -> Iterator[str]:
+    problems = []
     for problem in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         message = _MESSAGES.get(problem["type"], problem["msg"])
-        if problem["type"] in {"unknown_field", "contradiction"}:
-            yield f"in {where}, {message}" if where else message
-        else:
-            yield f"{where} {message}".strip()
+        if where and problem["type"] in {"unknown_field", "contradiction"}:
+            message = f"in {where}, {message}"
+        elif where:
+            message = f"{where} {message}"
+        problems.append(message)
+    return "; ".join(problems)
 
 
 def without_server_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata without what the server wrote."""
     return {key: value for key, value in metadata.items() if not key.startswith(SERVER_METADATA)}
-
-
-def _own(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration without what the server wrote into ``metadata``."""
-    metadata = without_server_metadata(body.get("metadata", {}))
-    rest = {name: value for name, value in body.items() if name != "metadata"}
-    return {**rest, "metadata": metadata} if metadata else rest
 
 
 def hint(name: str, known: Iterable[str]) -> str:
