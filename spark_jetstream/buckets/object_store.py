@@ -50,7 +50,7 @@ from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionD
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import upload_note
 from spark_jetstream.protocol.stream import StreamState, subject_pattern
-from spark_jetstream.streams.lookup import StoredMessage, last_message
+from spark_jetstream.streams.lookup import RawMessage, last_message
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class ObjectStream:
         context = f"look at bucket {self.bucket}{self._hint}"
         return self._call(lambda connection: stream_info(connection, self.name, context))
 
-    def last(self, subject: str) -> StoredMessage | None:
+    def last(self, subject: str) -> RawMessage | None:
         """Return the last message on a subject, None if there is none."""
         return self._call(lambda connection: last_message(connection, self.name, subject))
 
@@ -194,7 +194,7 @@ class ObjectStream:
 
         return self._call(ask)
 
-    def nuid_of(self, meta: StoredMessage | None) -> str:
+    def nuid_of(self, meta: RawMessage | None) -> str:
         """Return the id of the chunks of the object with this meta message; "" without one."""
         if meta is None:
             return ""
@@ -382,7 +382,7 @@ class ObjectUploads:
     def _note(self, wanted: NewObject, upload: _Upload) -> None:
         """Store the note with the ids of this upload and those of the notes of others."""
         subject = note_subject(self._bucket, wanted.name)
-        earlier: StoredMessage | None = None
+        earlier: RawMessage | None = None
         known: tuple[str, ...] = ()
         for _ in range(_NOTES):
             upload.noted = tuple(dict.fromkeys([*known, *filter(None, [upload.replaced]), upload.nuid]))

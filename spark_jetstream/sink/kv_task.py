@@ -31,7 +31,7 @@ from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import InFlight
-from spark_jetstream.streams.lookup import StoredMessage, last_message
+from spark_jetstream.streams.lookup import RawMessage, last_message
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class _KeyStrategy:
             ids = None if row.message_id is None else pa.array([row.message_id], pa.binary())
             self._publish(one.rows, ids, [row.raw_subject], self._writer.publisher.totals)
 
-    def _last(self, row: RefusedRow) -> StoredMessage | None:
+    def _last(self, row: RefusedRow) -> RawMessage | None:
         """The latest revision of the row's key, which may be a marker."""
         stream, subject, prefix = (
             self._bucket.origin.stream,
@@ -169,7 +169,7 @@ class _KeyStrategy:
         )
         return self._requests.call(lambda connection: last_message(connection, stream, subject, prefix=prefix))
 
-    def _is_stored(self, row: RefusedRow, last: StoredMessage) -> bool:
+    def _is_stored(self, row: RefusedRow, last: RawMessage) -> bool:
         """Whether the latest revision is this row, or a later row of the task that an earlier attempt has stored."""
         message_ids = self._writer.message_ids
         if message_ids is None or not last.message_id.startswith(message_ids.prefix):

@@ -13,7 +13,7 @@ from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.rows import RefusedRow
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.window import InFlight
-from spark_jetstream.streams.lookup import StoredMessage, next_message, streams_of
+from spark_jetstream.streams.lookup import RawMessage, next_message, streams_of
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _earlier_try(connection: Connection, target: Target, row: RefusedRow) -> tup
     return None
 
 
-def _is_row(message: StoredMessage, row: RefusedRow) -> bool:
+def _is_row(message: RawMessage, row: RefusedRow) -> bool:
     headers = set(message.headers.split(b"\r\n"))
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers

@@ -26,7 +26,7 @@ from spark_jetstream.streams.direct import (
     not_the_stream,
     refuse_indirect,
 )
-from spark_jetstream.streams.lookup import StoredMessage, first_message, last_message, next_message
+from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, next_message
 
 T = TypeVar("T")
 
@@ -132,5 +132,5 @@ class DirectProbe:
         raise AnswerRejected(f"a server that answered does not have message {sequence} of stream {self._stream} (yet)")
 
 
-def _positions(messages: list[StoredMessage | None]) -> Iterator[tuple[int, int]]:
+def _positions(messages: list[RawMessage | None]) -> Iterator[tuple[int, int]]:
     return ((message.sequence, message.time) for message in messages if message is not None)

@@ -23,7 +23,7 @@ _VALID = 1.0  # seconds for which an answer about a subject, or a failed request
 
 
 @dataclass(frozen=True)
-class StoredMessage:
+class RawMessage:
     """A message as it is stored: its stream sequence, its header block (empty without one), its payload.
 
     ``time`` is when the server stored it, in nanoseconds since the epoch.
@@ -41,9 +41,7 @@ class StoredMessage:
         return match[1] if match is not None else b""
 
 
-def last_message(
-    connection: Connection, stream: str, subject: str, *, prefix: str | None = None
-) -> StoredMessage | None:
+def last_message(connection: Connection, stream: str, subject: str, *, prefix: str | None = None) -> RawMessage | None:
     """Return the last message of a stream on a subject, or None. Raises what `Connection.api` raises.
 
     ``prefix`` is the API prefix of the stream; by default, that of the connection.
@@ -54,7 +52,7 @@ def last_message(
 
 def next_message(
     connection: Connection, stream: str, subject: str, sequence: int, *, prefix: str | None = None
-) -> StoredMessage | None:
+) -> RawMessage | None:
     """Return the first message of a stream on a subject (or filter) from a sequence on, or None.
 
     ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
@@ -63,7 +61,7 @@ def next_message(
     return _message(connection, stream, jsapi.next_message_request(subject, sequence), context, prefix)
 
 
-def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> StoredMessage | None:
+def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> RawMessage | None:
     """Return the first message of a stream on a subject (or filter) stored at a time (ns) or later, or None.
 
     Raises what `Connection.api` raises.
@@ -73,7 +71,7 @@ def first_message(connection: Connection, stream: str, subject: str, nanoseconds
     return _message(connection, stream, jsapi.first_message_request(time_text, subject), context)
 
 
-def message(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
+def message(connection: Connection, stream: str, sequence: int) -> RawMessage | None:
     """Return one message of a stream, or None when it is gone. Raises what `Connection.api` raises."""
     context = f"get message {sequence} of stream {stream}"
     return _message(connection, stream, jsapi.message_request(sequence), context)
@@ -81,7 +79,7 @@ def message(connection: Connection, stream: str, sequence: int) -> StoredMessage
 
 def _message(
     connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
-) -> StoredMessage | None:
+) -> RawMessage | None:
     try:
         body = connection.ask(
             jsapi.subject(prefix or connection.prefix, jsapi.MESSAGE_GET, stream), request, context=context
@@ -94,7 +92,7 @@ def _message(
         headers, data = (base64.b64decode(stored.get(name) or "", validate=True) for name in ("hdrs", "data"))
     except (ValueError, TypeError):
         raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
-    return StoredMessage(sequence, headers, data, reply_time(body, "message.time", context))
+    return RawMessage(sequence, headers, data, reply_time(body, "message.time", context))
 
 
 def streams_of(

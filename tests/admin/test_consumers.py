@@ -16,10 +16,10 @@ from spark_jetstream.errors import (
     ConsumerNotFound,
     JetStreamError,
     OptionError,
-    PermissionDenied,
     StreamNotFound,
 )
 from spark_jetstream.testing import NatsServer
+from tests.admin.fake_api import Answer, administered, consumer_info, stream_info
 from tests.support.publish import Message, Publisher
 
 _numbers = itertools.count(1)
@@ -48,44 +48,21 @@ def fill(publisher: Publisher, stream: str) -> Callable[[int], None]:
 # -- create --
 
 
-@pytest.mark.usefixtures("no_connection_left")
-def test_forms_of_creation() -> None:
+def test_forms_of_creation(nats_server: NatsServer) -> None:
     """Each form has a subject of its own: what an account may publish to decides which can be used."""
-    forms = {
-        "unnamed": "$JS.API.CONSUMER.CREATE.S",
-        "named": "$JS.API.CONSUMER.CREATE.S.own",
-        "filtered": "$JS.API.CONSUMER.CREATE.S.own.s.a",
-        "durable": "$JS.API.CONSUMER.DURABLE.CREATE.S.own",
+    stream = stream_info({"name": "S", "subjects": ["s.*"]})
+    forms: dict[str, dict[str, Any]] = {
+        "CONSUMER.CREATE.S": {"ack_policy": "explicit"},
+        "CONSUMER.CREATE.S.c": {"name": "c", "filter_subjects": ["s.a", "s.b"]},
+        "CONSUMER.CREATE.S.c.s.a": {"durable_name": "c", "filter_subject": "s.a"},
+        "CONSUMER.DURABLE.CREATE.S.c": {"durable_name": "c", "durable_form": True},
     }
-    users = "".join(
-        f'{{ user: {user}, password: "{PASSWORD}", permissions: {{ publish: "{subject}", subscribe: "_INBOX.>" }} }}\n'
-        for user, subject in forms.items()
-    )
-    config = f'accounts {{ A {{ jetstream: enabled, users: [{{ user: all, password: "{PASSWORD}" }}\n{users}] }} }}'
-    with NatsServer(config=config) as server:
-        login = {"servers": server.url, "password": PASSWORD}
-        with JetStreamAdmin(user="all", **login) as admin:
-            admin.streams.create(name="S", subjects=["s.*"])
-        requests: dict[str, dict[str, Any]] = {
-            "unnamed": {"ack_policy": "explicit"},
-            "named": {"name": "own", "filter_subjects": ["s.a", "s.b"]},
-            "filtered": {"durable_name": "own", "filter_subject": "s.a"},
-            "durable": {"durable_name": "own", "durable_form": True},
-        }
-        for user, request in requests.items():
-            for other in forms:
-                with JetStreamAdmin(user=other, **login) as admin:
-                    if other == user:
-                        info = admin.consumers.create("S", **request)
-                        assert info.name == "own" or user == "unnamed"
-                    else:
-                        with pytest.raises(PermissionDenied) as caught:
-                            admin.consumers.create("S", **request)
-                        assert caught.value.subject == forms[user]
-            with JetStreamAdmin(user="all", **login) as admin:
-                (info,) = admin.consumers.infos("S")
-                assert bool(info.config.durable_name) == ("durable_name" in request)
-                admin.consumers.delete("S", info.name)
+    answers: dict[str, Answer] = {subject: lambda body: consumer_info(body["config"]) for subject in forms}
+    with administered(nats_server.url, {"STREAM.INFO.S": stream, **answers}) as (fake, admin):
+        for subject, request in forms.items():
+            info = admin.consumers.create("S", **request)
+            assert fake.asked[-1] == subject
+            assert bool(info.config.durable_name) == ("durable_name" in request)
 
 
 def test_one_filter_in_a_list(admin: JetStreamAdmin, stream: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,28 +113,25 @@ def test_backup_and_restore(
     admin.streams.create(name=name, subjects=["planned.>"])
     admin.consumers.create(name, durable_name="c")
     publisher.publish(Message("planned.a", b"%d" % number) for number in range(10))
-    out: list[tuple[int, int]] = []
-    checked: list[tuple[int, int]] = []
-    sent: list[tuple[int, int]] = []
-    made = admin.streams.backup(name, tmp_path / "saved", progress=lambda *step: out.append(step))
+    steps: dict[str, tuple[int, int]] = {}
+
+    def report(what: str) -> Callable[[int, int], None]:
+        return lambda *step: steps.update({what: step})
+
+    made = admin.streams.backup(name, tmp_path / "saved", progress=report("saved"))
     size = int(made.manifest.data_bytes)
-    restored = admin.streams.restore(
-        made.path,
-        copy,
-        checking=lambda *step: checked.append(step),
-        progress=lambda *step: sent.append(step),
-        subjects=["copied.>"],
-        description="a copy",
-    )
+    changes: dict[str, Any] = {"subjects": ["copied.>"], "description": "a copy"}
+    progress = {"checking": report("checked"), "progress": report("sent")}
+    restored = admin.streams.restore(made.path, copy, **progress, **changes)
     assert (restored.differences, restored.notes, restored.sha256) == ((), (), made.manifest.data_sha256)
     assert (restored.info.config.subjects, restored.info.config.description) == (("copied.>",), "a copy")
-    assert (out[-1][0], checked[-1], sent[-1]) == (size, (size, size), (size, size))
+    assert (steps["saved"][0], steps["checked"], steps["sent"]) == (size, (size, size), (size, size))
     assert list(admin.consumers.names(copy)) == ["c"]
-    refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: admin.streams.backup("a.b", tmp_path / "x"), "stream must be the name of a stream"),
-        (lambda: admin.streams.restore(made.path, "a.b"), "stream must be the name of a stream"),
-        (lambda: admin.streams.restore(made.path, max_ages="1h"), r'no field "max_ages" \(did you mean max_age\?\)'),
-    ]
-    for request, said in refused:
-        with pytest.raises(OptionError, match=said):
-            request()
+    with pytest.raises(OptionError, match="stream must be the name of a stream"):
+        admin.streams.backup("a.b", tmp_path / "x")
+    for wrong, message in (
+        ({"name": "a.b"}, "stream must be the name"),
+        ({"max_ages": "1h"}, r"did you mean max_age\?"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            admin.streams.restore(made.path, **wrong)  # type: ignore[arg-type]

@@ -124,12 +124,7 @@ CONSUMER_VALUES: dict[str, list[Any]] = {
 #: What a server takes only together.
 TOGETHER: dict[str, dict[str, Any]] = {
     **{f"from {time}": {"deliver_policy": "by_start_time", "opt_start_time": time} for time in TIMES},
-    "pull limits of a push consumer": {
-        "deliver_subject": "delivered",
-        "max_batch": 5,
-        "max_bytes": 5,
-        "max_expires": 5,
-    },
+    "pull limits of a push consumer": {"deliver_subject": "d", "max_batch": 5, "max_bytes": 5, "max_expires": 5},
     "backoff with its ack_wait": {"ack_policy": "explicit", "backoff": [SECOND], "ack_wait": SECOND},
     "pinned": {"priority_policy": "pinned_client", "priority_groups": ["g"], "priority_timeout": 0},
     "filtered of two kinds": {"filter_subject": "", "filter_subjects": ["c.a"]},
@@ -228,10 +223,25 @@ def stream(admin: JetStreamAdmin) -> Iterator[str]:
     admin.streams.delete(name)
 
 
-def one_by_one(values: Mapping[str, list[Any]]) -> list[Any]:
-    return [
-        pytest.param(name, value, id=f"{name}-{json.dumps(value)}") for name, each in values.items() for value in each
-    ]
+def one_by_one(values: Mapping[str, list[Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("field", "value"),
+        [pytest.param(name, one, id=f"{name}-{json.dumps(one)}") for name, all_ in values.items() for one in all_],
+    )
+
+
+@pytest.mark.full
+@one_by_one(STREAM_VALUES)
+def test_each_value_of_a_stream_is_accepted_back(field: str, value: Any, admin: JetStreamAdmin, api: Api) -> None:
+    assert accepted_streams(admin, api, {field: value})
+
+
+@pytest.mark.full
+@one_by_one(CONSUMER_VALUES)
+def test_each_value_of_a_consumer_is_accepted_back(
+    field: str, value: Any, admin: JetStreamAdmin, api: Api, stream: str
+) -> None:
+    assert accepted_consumers(admin, api, stream, {field: value})
 
 
 def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
@@ -245,20 +255,6 @@ def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
 def test_fields_that_were_not_set_are_accepted_back(null: bool, admin: JetStreamAdmin, api: Api, stream: str) -> None:
     assert accepted_streams(admin, api, {**nothing_of(STREAM_VALUES, null), "subjects": [f"nothing.{null}"]})
     assert accepted_consumers(admin, api, stream, nothing_of(CONSUMER_VALUES, null))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("field", "value"), one_by_one(STREAM_VALUES))
-def test_each_value_of_a_stream_is_accepted_back(field: str, value: Any, admin: JetStreamAdmin, api: Api) -> None:
-    assert accepted_streams(admin, api, {field: value})
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("field", "value"), one_by_one(CONSUMER_VALUES))
-def test_each_value_of_a_consumer_is_accepted_back(
-    field: str, value: Any, admin: JetStreamAdmin, api: Api, stream: str
-) -> None:
-    assert accepted_consumers(admin, api, stream, {field: value})
 
 
 @pytest.mark.parametrize(

@@ -8,30 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
+from spark_jetstream import admin as models
 from spark_jetstream.admin import (
-    AccountInfo,
-    ApiErrorBody,
     ConsumerConfig,
     ConsumerInfo,
-    ConsumerNamesPage,
-    ConsumerPage,
-    DoneReply,
     JetStreamAdmin,
-    MessageReply,
     Model,
-    PauseReply,
-    PubAck,
-    PurgeReply,
-    PurgeRequest,
-    ResetReply,
-    RestoreReply,
-    SnapshotConfig,
-    SnapshotReply,
     StoredMessage,
     StreamConfig,
     StreamInfo,
-    StreamNamesPage,
-    StreamPage,
     differences,
     update_body,
 )
@@ -175,13 +160,15 @@ def test_messages(api: Api, make_stream: Make, nats_server: NatsServer) -> None:
     own = {"Nats-Msg-Id": ["1"], "Tag": ["one", "two"], "Nats-Sequence": ["mine"], "Nats-Num-Pending": ["mine"]}
     headers = [(name, value) for name, values in own.items() for value in values]
     stored = Message(subject, b"\x00\xff", headers)
-    acks = [read(PubAck, json.loads(answer(url, message)[1])) for message in (stored, stored, Message(subject, b"a"))]
+    acks = [
+        read(models.PubAck, json.loads(answer(url, message)[1])) for message in (stored, stored, Message(subject, b"a"))
+    ]
     assert [(ack.stream, ack.seq, ack.duplicate) for ack in acks] == [
         (name, 1, False),
         (name, 1, True),
         (name, 2, False),
     ]
-    first, second = (read(MessageReply, api(f"STREAM.MSG.GET.{name}", {"seq": seq})).message for seq in (1, 2))
+    first, second = (read(models.MessageReply, api(f"STREAM.MSG.GET.{name}", {"seq": seq})).message for seq in (1, 2))
     assert (first.subject, first.seq, first.data, first.hdrs) == (subject, 1, b"\x00\xff", stored.head)
     assert first.headers == own
     assert (second.data, second.hdrs, second.headers) == (b"a", b"", {})
@@ -190,8 +177,8 @@ def test_messages(api: Api, make_stream: Make, nats_server: NatsServer) -> None:
             request = Message(f"$JS.API.DIRECT.GET.{name}", json.dumps({"seq": found.seq, **batch}).encode())
             direct = StoredMessage.from_direct(*answer(url, request))
             assert direct == found.changed(stream=name)
-    assert read(DoneReply, api(f"STREAM.MSG.DELETE.{name}", {"seq": 1})).success
-    assert read(PurgeReply, api(f"STREAM.PURGE.{name}", PurgeRequest(filter=subject).body())).purged == 1
+    assert read(models.DoneReply, api(f"STREAM.MSG.DELETE.{name}", {"seq": 1})).success
+    assert read(models.PurgeReply, api(f"STREAM.PURGE.{name}", models.PurgeRequest(filter=subject).body())).purged == 1
 
 
 def test_a_direct_get_without_its_headers_is_refused() -> None:
@@ -203,11 +190,11 @@ def test_a_direct_get_without_its_headers_is_refused() -> None:
 def test_a_counter_and_a_batch(make_stream: Make, nats_server: NatsServer) -> None:
     counter = make_stream({"allow_msg_counter": True, "allow_direct": True})
     ack = answer(nats_server.url, Message(f"{counter.lower()}.a", headers=[("Nats-Incr", "5")]))[1]
-    assert read(PubAck, json.loads(ack)).val == "5"
+    assert read(models.PubAck, json.loads(ack)).val == "5"
     batch = make_stream({"allow_atomic": True})
     headers = [("Nats-Batch-Id", "b"), ("Nats-Batch-Sequence", "1"), ("Nats-Batch-Commit", "1")]
     ack = answer(nats_server.url, Message(f"{batch.lower()}.a", headers=headers))[1]
-    found = read(PubAck, json.loads(ack))
+    found = read(models.PubAck, json.loads(ack))
     assert (found.batch, found.count) == ("b", 1)
 
 
@@ -234,13 +221,13 @@ def test_copies_that_get_nowhere(api: Api, make_stream: Make) -> None:
 def test_lists_and_the_account(api: Api, make_consumer: Make) -> None:
     consumer = make_consumer({"ack_policy": "explicit"})
     stream, _, name = consumer.partition(".")
-    names, streams = read(StreamNamesPage, api("STREAM.NAMES")), read(StreamPage, api("STREAM.LIST"))
+    names, streams = read(models.StreamNamesPage, api("STREAM.NAMES")), read(models.StreamPage, api("STREAM.LIST"))
     assert stream in names.streams
     assert {each.config.name for each in streams.streams} == set(names.streams)
     assert names.total == len(names.streams) == streams.total
-    assert read(ConsumerNamesPage, api(f"CONSUMER.NAMES.{stream}")).consumers == (name,)
-    assert [each.name for each in read(ConsumerPage, api(f"CONSUMER.LIST.{stream}")).consumers] == [name]
-    account = read(AccountInfo, api("INFO"))
+    assert read(models.ConsumerNamesPage, api(f"CONSUMER.NAMES.{stream}")).consumers == (name,)
+    assert [each.name for each in read(models.ConsumerPage, api(f"CONSUMER.LIST.{stream}")).consumers] == [name]
+    account = read(models.AccountInfo, api("INFO"))
     assert account.streams == names.total
     assert account.api.level >= 5
     assert account.limits.max_streams == -1
@@ -249,15 +236,15 @@ def test_lists_and_the_account(api: Api, make_consumer: Make) -> None:
 def test_pausing_and_setting_back(api: Api, make_consumer: Make) -> None:
     consumer = make_consumer({"ack_policy": "explicit"})
     until = "2036-03-01T12:00:00.123456789Z"
-    paused = read(PauseReply, api(f"CONSUMER.PAUSE.{consumer}", {"pause_until": until}))
+    paused = read(models.PauseReply, api(f"CONSUMER.PAUSE.{consumer}", {"pause_until": until}))
     assert (paused.paused, paused.pause_until) == (True, until)
     info = read(ConsumerInfo, api(f"CONSUMER.INFO.{consumer}"))
     assert info.paused
     assert info.pause_remaining > 0
-    resumed = read(PauseReply, api(f"CONSUMER.PAUSE.{consumer}", {}))
+    resumed = read(models.PauseReply, api(f"CONSUMER.PAUSE.{consumer}", {}))
     assert (resumed.paused, resumed.pause_until.never) == (False, True)
-    assert read(ResetReply, api(f"CONSUMER.RESET.{consumer}", {})).reset_seq == 1
-    assert read(DoneReply, api(f"CONSUMER.DELETE.{consumer}")).success
+    assert read(models.ResetReply, api(f"CONSUMER.RESET.{consumer}", {})).reset_seq == 1
+    assert read(models.DoneReply, api(f"CONSUMER.DELETE.{consumer}")).success
 
 
 def test_a_pinned_client(api: Api, make_consumer: Make, nats_server: NatsServer, publisher: Publisher) -> None:
@@ -276,28 +263,28 @@ def test_a_pinned_client(api: Api, make_consumer: Make, nats_server: NatsServer,
 def test_a_backup_begins(api: Api, make_stream: Make) -> None:
     name = make_stream({})
     given = {"deliver_subject": "b", "no_consumers": True, "chunk_size": "1k", "window_size": "2k", "jsck": True}
-    request = SnapshotConfig.parse(given, "the backup")
-    reply = read(SnapshotReply, api(f"STREAM.SNAPSHOT.{name}", request.body()))
+    request = models.SnapshotConfig.parse(given, "the backup")
+    reply = read(models.SnapshotReply, api(f"STREAM.SNAPSHOT.{name}", request.body()))
     assert reply.config.name == name
     assert reply.config.own_metadata == {}
     sent = {
         "config": {**reply.config.body(), "name": "RESTORED", "subjects": ["restored"]},
         "state": reply.state.body(),
     }
-    restore = read(RestoreReply, api("STREAM.RESTORE.RESTORED", sent))
+    restore = read(models.RestoreReply, api("STREAM.RESTORE.RESTORED", sent))
     assert restore.deliver_subject.startswith("$JS.SNAPSHOT.RESTORE.RESTORED.")
 
 
 def test_a_domain_without_streams(nats_server_factory: Callable[..., NatsServer]) -> None:
     server = nats_server_factory(config="jetstream { domain: hub }")
     with Publisher(server.url) as publisher:
-        assert read(AccountInfo, publisher.api("INFO")).domain == "hub"
+        assert read(models.AccountInfo, publisher.api("INFO")).domain == "hub"
         none = publisher.api("STREAM.NAMES")
         assert none["streams"] is None
-        assert StreamNamesPage.from_server(none).streams == ()
+        assert models.StreamNamesPage.from_server(none).streams == ()
         publisher.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
         assert read(StreamInfo, publisher.api("STREAM.INFO.S")).domain == "hub"
-        assert read(PubAck, json.loads(publisher.request("s"))).domain == "hub"
+        assert read(models.PubAck, json.loads(publisher.request("s"))).domain == "hub"
 
 
 def test_copies_that_are_complete(api: Api, make_stream: Make, publisher: Publisher) -> None:
@@ -318,7 +305,7 @@ def test_copies_that_are_complete(api: Api, make_stream: Make, publisher: Publis
 
 def test_an_error(nats_server: NatsServer, api: Api) -> None:
     reply = json.loads(answer(nats_server.url, Message("$JS.API.STREAM.INFO.NOWHERE"))[1])
-    error = read(ApiErrorBody, reply["error"])
+    error = read(models.ApiErrorBody, reply["error"])
     assert (error.code, error.err_code, error.description) == (404, 10059, "stream not found")
 
 

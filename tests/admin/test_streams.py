@@ -374,6 +374,7 @@ def test_update_what_cannot_change(admin: JetStreamAdmin, name: str) -> None:
             request("NOWHERE", max_msgs=5)
 
 
+@pytest.mark.usefixtures("api")
 def test_copy(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
     given = {"subjects": [f"{name}.a.>"], "max_age": "1h", "metadata": {"owner": "me"}, "deny_delete": True}
     original = admin.streams.create(given, name=f"{name}A").config
@@ -387,17 +388,12 @@ def test_copy(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> No
         admin.streams.copy("NOWHERE", f"{name}C")
     with pytest.raises(OptionError, match=f"stream {name}C: there is no field"):
         admin.streams.copy(f"{name}A", f"{name}C", subject="a")
-
-
-@pytest.mark.usefixtures("api")
-def test_copy_what_copies(admin: JetStreamAdmin, name: str) -> None:
-    admin.streams.create(name=f"{name}A", mirror={"name": ORIGIN, "filter_subject": "origin.a"})
-    admin.streams.create(name=f"{name}B", sources=[{"name": ORIGIN}])
-    for letter, field in (("A", "mirror"), ("B", "sources")):
-        original = admin.streams.load(name + letter).config
-        copied = admin.streams.copy(name + letter, f"{name}{letter}2").config
-        assert getattr(copied, field) == getattr(original, field)
-        assert getattr(copied, field)
+    # What copies another stream.
+    origin = {"name": ORIGIN, "filter_subject": "origin.a"}
+    for field, value in (("mirror", origin), ("sources", [origin])):
+        copier = admin.streams.create(f"{name}{field}", **{field: value}).config
+        assert getattr(admin.streams.copy(f"{name}{field}", f"{name}{field}2").config, field) == getattr(copier, field)
+        assert getattr(copier, field)
 
 
 def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
