@@ -126,7 +126,7 @@ def test_a_message_that_went_meanwhile_is_no_alarm(
     admin.consumers.reset(stream, "half", 7)
 
     def look(self: JetStreamAdmin, stream: str, consumer: str | None = None) -> Iterator[ConsumerLag]:
-        return iter(before if consumer is None else [lag_of(self._api, stream, consumer)])
+        return iter(before if consumer is None else [lag_of(self._api, self.consumers.load(stream, consumer))])
 
     with pytest.raises(ConsumerNotFound):
         list(look(admin, stream, "gone"))
