@@ -109,14 +109,20 @@ def backup(
             body = connection.api(subject, jsapi.stream_create_request(request), context=context)
             reply = SnapshotReply.from_server(body, context)
             chunks = _Chunks(connection, inbox, stream, silence)
-            kind, count = _receive(chunks, draft, reply.state.bytes, progress)
+            framing = Framing(f"what the server sent of stream {stream}")
+            for data in chunks:
+                framing.feed(data)
+                draft.write(data)
+                if progress is not None:
+                    progress(draft.size, reply.state.bytes)
+            kind = framing.finish()
             meta = indented({name: body[name] for name in ("config", "state")})
             manifest = Manifest(
                 stream=stream,
                 server=".".join(map(str, connection.server_version)),
                 time=Timestamp.of(dt.datetime.now(dt.timezone.utc)),
                 consumers=consumers,
-                chunks=count,
+                chunks=chunks.count,
                 data_bytes=Bytes(draft.size),
                 data_sha256=draft.sha256,
                 meta_sha256=hashlib.sha256(meta).hexdigest(),
@@ -125,17 +131,6 @@ def backup(
         finally:
             draft.discard()
     return Backup(draft.target, reply, manifest, kind)
-
-
-def _receive(chunks: _Chunks, draft: Draft, total: int, progress: Progress | None) -> tuple[EntryKind, int]:
-    """Write the chunks; return the kind of data, and the number of chunks."""
-    framing = Framing(f"what the server sent of stream {chunks.stream}")
-    for data in chunks:
-        framing.feed(data)
-        draft.write(data)
-        if progress is not None:
-            progress(draft.size, total)
-    return framing.finish(), chunks.count
 
 
 class _Chunks:

@@ -109,27 +109,6 @@ class Manifest(Model):
         raise BackupError(f"damaged backup: {where}: {problem}")
 
 
-@dataclass(frozen=True)
-class Meta:
-    """The configuration and state of a stream when its backup began."""
-
-    config: StreamConfig
-    state: StreamState
-
-    @classmethod
-    def from_json(cls, content: bytes, where: str) -> Meta:
-        """Read ``backup.json`` from ``where``. Raises `BackupError` when it cannot be read."""
-        given = _object(content, where)
-        parts = [given.get(name) for name in ("config", "state")]
-        if not all(isinstance(part, Mapping) for part in parts):
-            raise BackupError(f"damaged backup: {where} has no config or no state")
-        config, state = ({**part} for part in parts if isinstance(part, Mapping))
-        try:
-            return cls(StreamConfig.from_server(config, f"read {where}"), StreamState.from_server(state))
-        except ProtocolError as error:
-            raise BackupError(f"damaged backup: {where}: {error}") from None
-
-
 class Framing:
     """Follows the chunks of an S2 stream, which is fed in pieces of any size.
 
@@ -286,10 +265,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Saved:
-    """An open backup. Its `data`, of `size` bytes, is not checked yet; `manifest` is None for one of another tool."""
+    """An open backup. Its `data`, of `size` bytes, is not checked yet; `manifest` is None for one of another tool.
+
+    `config` and `state` are those of the stream when the backup began.
+    """
 
     source: Path
-    meta: Meta
+    config: StreamConfig
+    state: StreamState
     manifest: Manifest | None
     data: IO[bytes]
     size: int
@@ -318,9 +301,17 @@ def opened(source: Path) -> Iterator[Saved]:
         manifest = None if manifest_file is None else Manifest.from_json(description, str(source / MANIFEST))
         if manifest is not None and hashlib.sha256(content).hexdigest() != manifest.meta_sha256:
             raise BackupError(_differs(source / META))
-        meta = Meta.from_json(content, str(source / META))
+        where = str(source / META)
+        given = _object(content, where)
+        config, state = given.get("config"), given.get("state")
+        if not (isinstance(config, dict) and isinstance(state, dict)):
+            raise BackupError(f"damaged backup: {where} has no config or no state")
+        try:
+            described = StreamConfig.from_server(config, f"read {where}"), StreamState.from_server(state)
+        except ProtocolError as error:
+            raise BackupError(f"damaged backup: {where}: {error}") from None
         data.seek(0)
-        yield Saved(source, meta, manifest, data, size)
+        yield Saved(source, *described, manifest, data, size)
 
 
 def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> EntryKind:

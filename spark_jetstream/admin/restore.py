@@ -110,15 +110,15 @@ def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> Strea
         raise OptionError("changes cannot hold name: give it as name", option="changes")
     renamed = {} if name is None else {"name": name}
     try:
-        return saved.meta.config.changed(**changes, **renamed)
+        return saved.config.changed(**changes, **renamed)
     except ValidationError as error:
         problem = complaint(error)
-    raise OptionError(f"the configuration of stream {name or saved.meta.config.name}: {problem}", option="changes")
+    raise OptionError(f"the configuration of stream {name or saved.config.name}: {problem}", option="changes")
 
 
 def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
     """Refuse another name or storage for a backup of a server before 2.15, which is a copy of the server's files."""
-    was = saved.meta.config
+    was = saved.config
     for asked, had in ((config.name, was.name), (config.storage, was.storage)):
         # A server would restore it into memory without its messages, and without an error.
         if kind is EntryKind.TAR and asked != had:
@@ -153,7 +153,13 @@ class _Upload:
         self._ended = False
 
     def carry_out(self, pieces: Iterator[bytes], progress: Progress | None) -> StreamInfo:
-        self._begin()
+        state = self._saved.state.model_dump(mode="json", exclude_unset=True)
+        # The metadata of the server is kept: it tells other servers what the stream needs.
+        config = self._config.model_dump(mode="json", exclude_unset=True)
+        body = json.dumps({"config": config, "state": state}).encode()
+        subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_RESTORE, self.name)
+        reply = self._connection.api(subject, body, context=self.context)
+        self._to = RestoreReply.from_server(reply, self.context).deliver_subject
         try:
             return self._send(pieces, progress)
         except StreamExists:
@@ -162,15 +168,6 @@ class _Upload:
         except BaseException as error:
             self._take_back(error)
             raise
-
-    def _begin(self) -> None:
-        state = self._saved.meta.state.model_dump(mode="json", exclude_unset=True)
-        # The metadata of the server is kept: it tells other servers what the stream needs.
-        config = self._config.model_dump(mode="json", exclude_unset=True)
-        body = json.dumps({"config": config, "state": state}).encode()
-        subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_RESTORE, self.name)
-        reply = self._connection.api(subject, body, context=self.context)
-        self._to = RestoreReply.from_server(reply, self.context).deliver_subject
 
     def _send(self, pieces: Iterator[bytes], progress: Progress | None) -> StreamInfo:
         sent = 0
@@ -221,7 +218,7 @@ class _Upload:
         try:
             connection.wait(connection.options.request_timeout)
             if not self._ended:
-                self._end(context)
+                self._end_data(context)
             info = self._look(context)
             if info is None:
                 # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it. A
@@ -242,8 +239,8 @@ class _Upload:
                 f"you try again: {second}"
             ) from error
 
-    def _end(self, context: str) -> None:
-        """End the data, so that the server does not wait for more."""
+    def _end_data(self, context: str) -> None:
+        """Let the server not wait for more."""
         try:
             self._connection.request(self._to, b"", context=context)
         except JetStreamError as error:
@@ -259,14 +256,14 @@ class _Upload:
 
     def _is_of_the_backup(self, info: StreamInfo) -> bool:
         """Return whether a stream can be the restored one: same configuration, no messages but those of the backup."""
-        state, whole = info.state, self._saved.meta.state
+        state, whole = info.state, self._saved.state
         old = not state.messages or state.last_ts.nanoseconds <= whole.last_ts.nanoseconds
         return old and state.last_seq <= whole.last_seq and not differences(self._config, info.config)
 
 
 def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
-    was, state = saved.meta.state, info.state
-    names = [name for name in _COMPARED if name != "bytes" or saved.meta.config.storage == info.config.storage]
+    was, state = saved.state, info.state
+    names = [name for name in _COMPARED if name != "bytes" or saved.config.storage == info.config.storage]
     # The first sequence of a stream that never had a message is 0 or 1.
     was, state = (value.changed(first_seq=max(1, value.first_seq)) for value in (was, state))
     for name in names:
@@ -280,7 +277,7 @@ def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
 
 
 def _notes(saved: Saved, config: StreamConfig) -> Iterator[str]:
-    was = saved.meta.config.name
+    was = saved.config.name
     if saved.manifest is None:
         yield f"{saved.source / MANIFEST} is missing: the backup was made by another tool, and has no checksums"
     if config.name != was and was.startswith(_BUCKETS):

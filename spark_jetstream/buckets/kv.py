@@ -168,21 +168,3 @@ def keys(messages: Messages) -> pa.StringArray:
 
 def _no_key(subject: str, revision: int) -> ProtocolError:
     return ProtocolError(f"message {revision} of a bucket has subject {subject}, which is not that of a key")
-
-
-__all__ = [
-    "EXPECTED",
-    "OPERATIONS",
-    "OPERATION_HEADERS",
-    "PUT",
-    "STREAM_PREFIX",
-    "WRONG_REVISION",
-    "Codes",
-    "Origin",
-    "key_of",
-    "keys",
-    "last_revision",
-    "operation",
-    "operations",
-    "stream_name",
-]

@@ -269,7 +269,7 @@ def test_a_backup_has_the_layout_of_the_nats_tool(whole: Path, there: There) -> 
     assert manifest["chunks"] >= 4
     with opened(whole) as backup:
         assert checked(backup) is EntryKind.ARCHIVE
-        assert (backup.meta.config.name, backup.meta.state.messages) == ("FILLED", TOTAL)
+        assert (backup.config.name, backup.state.messages) == ("FILLED", TOTAL)
 
 
 def test_a_backup_of_the_nats_tool_is_taken(saved: Path, there: There) -> None:
