@@ -159,13 +159,8 @@ class ObjectBucket:
     ) -> ObjectInfo:
         """Write the content to a file, which appears when all of the content is right; return the object.
 
-        Until then the content is in a file beside it, whose name begins with a dot and ends with ``.part``.
-
-        Args:
-            name: The object, or a link to it.
-            path: The file.
-            overwrite: Replace an existing file. It keeps its permissions.
-            progress: Called with the bytes written and their total.
+        Until then the content is in a file beside it, whose name begins with a dot and ends with ``.part``. An existing
+        file that is overwritten keeps its permissions. ``progress`` is called with the bytes written and their total.
 
         Raises:
             OptionError: The file exists, and ``overwrite`` is False; or ``path`` is a directory or a device.
@@ -224,14 +219,9 @@ class ObjectBucket:
         acknowledgement is missing, the error says so, and the object may be the new one. What ``data`` raises is not
         caught.
 
-        Args:
-            name: The name.
-            data: Bytes, an iterable of bytes, or a file opened as binary.
-            chunk_size: Bytes of a chunk; the server and ``max_msg_size`` of the bucket may allow fewer.
-            description: A text beside the content.
-            headers: Headers beside the content, each with one text or several.
-            metadata: Texts beside the content, by name.
-            progress: Called with the bytes sent and their total (0 when it is not known).
+        ``data`` is bytes, an iterable of bytes, or a file opened as binary. ``chunk_size`` is in bytes; the server and
+        ``max_msg_size`` of the bucket may allow fewer. Each of the ``headers`` has one text or several. ``progress`` is
+        called with the bytes sent and their total (0 when it is not known).
 
         Raises:
             ApiError: The server refused the object.

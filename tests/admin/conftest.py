@@ -11,7 +11,7 @@ import pytest
 from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, JetStreamAdmin, StreamConfig, StreamInfo
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN
-from tests.admin.object_buckets import Made, made_buckets
+from tests.admin.object_buckets import Made
 from tests.support.publish import Publisher
 
 Api = Callable[..., dict[str, Any]]
@@ -103,10 +103,17 @@ def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
 
 
 @pytest.fixture
-def make_store(nats_server: NatsServer, publisher: Publisher, admin: JetStreamAdmin) -> Iterator[Callable[[], Made]]:
+def make_store(nats_server: NatsServer, admin: JetStreamAdmin) -> Iterator[Callable[[], Made]]:
     """A function that makes Object Store buckets on the shared server; gone after the test."""
-    with made_buckets(admin, nats_server.url, f"OBJECTS{next(_numbers)}x") as make:
-        yield make
+    made: list[Made] = []
+
+    def make() -> Made:
+        made.append(Made(admin, nats_server.url, f"OBJECTS{next(_numbers)}"))
+        return made[-1]
+
+    yield make
+    for store in made:
+        admin.objects.delete(store.name, missing_ok=True)
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from nats.js.client import JetStreamContext
@@ -58,17 +57,3 @@ class Made:
     def check(self) -> None:
         """Nothing lies in the bucket but objects and their chunks."""
         assert_only_objects(self.api, self.name)
-
-
-@contextmanager
-def made_buckets(admin: JetStreamAdmin, url: str, prefix: str) -> Iterator[Callable[[], Made]]:
-    """A function that makes buckets, each with a name of its own; gone at the end."""
-    made: list[Made] = []
-
-    def make() -> Made:
-        made.append(Made(admin, url, f"{prefix}{len(made)}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        admin.objects.delete(each.name, missing_ok=True)

@@ -1,24 +1,57 @@
-"""Events of the real server, as they happen: every kind that a single server can be brought to tell of."""
+"""Events of the real server as they happen, and what becomes of a watch when the connection below it breaks."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, stored_event
+from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line, stored_event
+from spark_jetstream.admin import events as watching
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models import events as models
-from spark_jetstream.errors import OptionError
+from spark_jetstream.client import subscription
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.errors import JetStreamError, OptionError, OutageError, PermissionDenied
+from spark_jetstream.protocol.units import Timestamp
+from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import Make
+from tests.support.client import Raw
 from tests.support.publish import Message, Publisher, Refused
 
 E = TypeVar("E", bound=Event)
 
 SECONDS = 15.0  # for what comes within milliseconds
+Start = Callable[..., NatsServer]
+QUICK = {"connectTimeout": "3s", "requestTimeout": "3s"}
+
+ACCOUNTS = """
+jetstream: enabled
+accounts {
+  APP {
+    jetstream: enabled
+    users: [
+      { user: app, password: p }
+      { user: half, password: p, permissions: { subscribe: { allow: ["_INBOX.>", "$JS.EVENT.ADVISORY.>"] } } }
+    ]
+    exports: [{ stream: "$JS.EVENT.ADVISORY.>" }]
+  }
+  WATCH {
+    users: [{ user: watch, password: p }]
+    imports: [{ stream: { account: APP, subject: "$JS.EVENT.ADVISORY.>" }, to: "app.events.ADVISORY.>" }]
+  }
+}
+no_auth_user: app
+"""
 
 
 @pytest.fixture
@@ -217,3 +250,329 @@ def test_wrong_usage(admin: JetStreamAdmin) -> None:
             admin.events.watch(**given)
     with pytest.raises(OptionError, match="did you mean stream_action"):
         admin.events.watch("stream_actions")
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[NatsServer]:
+    """A server with an account whose advisories another one imports, and users who may not hear all."""
+    with NatsServer(config=ACCOUNTS, http_monitor=True) as server:
+        yield server
+
+
+@pytest.fixture
+def own(nats_server_factory: Start, no_connection_left: None) -> NatsServer:
+    """A server to be stopped."""
+    return nats_server_factory()
+
+
+def as_user(server: NatsServer, user: str) -> JetStreamAdmin:
+    return JetStreamAdmin(servers=server.url, user=user, password="p", **QUICK)
+
+
+def publish_events(publisher: Publisher, count: int, size: int = 0) -> None:
+    """As a server would, on ``$JS.EVENT.ADVISORY.TEST``; a stream that captures it must be there."""
+    body = {"type": "test", "timestamp": "2026-03-01T12:00:00Z", "filler": "." * size}
+    publisher.publish(
+        Message("$JS.EVENT.ADVISORY.TEST", json.dumps({**body, "id": str(number)}).encode()) for number in range(count)
+    )
+
+
+@pytest.fixture
+def captured(make_stream: Make) -> None:
+    """A stream on the shared server, for `publish_events`."""
+    make_stream({"subjects": ["$JS.EVENT.ADVISORY.TEST"], "storage": "memory"})
+
+
+# -- lost connections --
+
+
+def test_a_restart_of_the_server_is_a_gap_and_the_watch_goes_on(own: NatsServer) -> None:
+    with JetStreamAdmin(servers=own.url, **QUICK) as admin, admin.events.watch("stream_action", timeout=30) as events:
+        admin.streams.create(name="A", subjects=["a"])
+        created = next(events)
+        own.restart()
+        lost, back = next(events), next(events)
+        admin.streams.delete("A")
+        deleted = next(events)
+        assert (events.gaps, isinstance(created, models.StreamAction)) == (1, True)
+    assert isinstance(deleted, models.StreamAction)
+    assert (deleted.stream, deleted.action) == ("A", "delete")
+    assert isinstance(lost, Gap)
+    assert isinstance(back, Gap)
+    assert (lost.until, lost.lost, lost.since) == (None, 0, back.since)
+    assert back.until is not None
+    assert created.timestamp.nanoseconds <= lost.since.nanoseconds <= back.until.nanoseconds
+    assert back.until.nanoseconds <= deleted.timestamp.nanoseconds
+    assert "was cut" in lost.reason
+    assert event_line(lost).endswith(f"events may be missing since {str(lost.since)[:23]}Z: {lost.reason}")
+    assert f" to {str(back.until)[:23]}Z: " in event_line(back)
+    said = event_json(lost)
+    assert (said["type"], said["since"], "until" in said) == ("spark_jetstream.event.v1.gap", lost.since, False)
+    assert event_json(back)["until"] == back.until
+    assert lost.id != back.id
+
+
+def test_an_outage_ends_a_watch(own: NatsServer) -> None:
+    """With a gap where the watch ends before the outage, and with an error where the outage lasts too long."""
+    with JetStreamAdmin(servers=own.url, retryTimeout="500ms", **QUICK) as admin:
+        short, endless = (admin.events.watch("stream_action", timeout=timeout) for timeout in (0.2, None))
+        own.stop()
+        (gap,) = short
+        assert isinstance(next(endless), Gap)
+        with pytest.raises(OutageError, match=r"for 0\.5 s \(option retryTimeout\)"):
+            next(endless)
+        assert list(endless) == []
+    assert isinstance(gap, Gap)
+    assert (gap.until, short.gaps) == (None, 1)
+
+
+@pytest.mark.parametrize("timeout", [None, 0.4])
+def test_silence_is_told_from_a_server_that_hangs(
+    own: NatsServer, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    """Before a watch ends because nothing came, and now and then, the server gives a sign of life."""
+    monkeypatch.setattr(watching, "_SIGN_OF_LIFE", 1.0)
+    monkeypatch.setattr(watching, "_QUIET", 0.2)
+    with (
+        JetStreamAdmin(servers=own.url, **QUICK) as admin,
+        admin.events.watch("stream_action", timeout=timeout) as events,
+    ):
+        began = Timestamp.of(events._since).nanoseconds
+        own.pause()
+        try:
+            lost = next(events)
+        finally:
+            own.resume()
+        assert isinstance(lost, Gap)
+        assert "no sign of life" in lost.reason
+        assert began <= lost.since.nanoseconds < lost.timestamp.nanoseconds - 500_000_000
+        if timeout is not None:
+            assert list(events) == []
+        else:
+            monkeypatch.setattr(watching, "_SIGN_OF_LIFE", 10.0)
+            back = next(events)
+            assert isinstance(back, Gap)
+            admin.streams.create(name="A", subjects=["a"])
+            assert isinstance(next(events), models.StreamAction)
+
+
+def test_a_connection_that_was_given_up_is_made_again(own: NatsServer) -> None:
+    with JetStreamAdmin(servers=own.url, **QUICK) as admin, admin.events.watch("stream_action", timeout=30) as events:
+        close_all()
+        lost, back = next(events), next(events)
+        admin.streams.create(name="A", subjects=["a"])
+        created = next(events)
+    assert [type(each) for each in (lost, back, created)] == [Gap, Gap, models.StreamAction]
+
+
+@pytest.mark.usefixtures("captured")
+def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
+    admin: JetStreamAdmin, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "MOST_BYTES", 6500)
+    with admin.events.watch("ADVISORY.TEST", timeout=30) as events:
+        publish_events(publisher, 20, size=900)
+        # The events of the connection come in order: when this one is here, all are.
+        connect(admin.options).check(5)
+        found = [next(events) for _ in range(6)]
+        assert [each.id for each in found[:-1]] == ["0", "1", "2", "3", "4"]
+        gap = found[-1]
+        assert isinstance(gap, Gap)
+        assert (gap.lost, gap.until) == (15, gap.since)
+        assert "15 events were lost: this program takes events more slowly" in event_line(gap)
+        assert events.gaps == 1
+        # There is room again.
+        publish_events(publisher, 2)
+        assert [next(events).id for _ in range(2)] == ["0", "1"]
+        # What is small takes room as well: the contents of these alone would fit.
+        publish_events(publisher, 60)
+        connect(admin.options).check(5)
+        gap = next(each for each in events if isinstance(each, Gap))
+        assert gap.lost > 30
+
+
+# -- ends --
+
+
+def subscriptions(server: NatsServer) -> list[str]:
+    """All subjects of events that clients of the server listen to."""
+    found: dict[str, Any] = server.monitor("/connz?subs=1")
+    return [each for one in found["connections"] for each in one.get("subscriptions_list", []) if "EVENT" in each]
+
+
+def gone(server: NatsServer) -> bool:
+    return poll(lambda: not subscriptions(server) or None, 10, lambda: TimeoutError(f"{subscriptions(server)}"))
+
+
+def test_each_end_of_a_watch_unsubscribes(nats_server: NatsServer, admin: JetStreamAdmin) -> None:
+    assert gone(nats_server)
+    with admin.events.watch() as events:
+        assert sorted(subscriptions(nats_server)) == ["$JS.EVENT.ADVISORY.>", "$JS.EVENT.METRIC.>"]
+    assert gone(nats_server)
+    assert list(events) == []
+    events.close()
+    # After a number of events, or seconds.
+    events = admin.events.watch("api_audit", count=2)
+    admin.account.info()
+    admin.account.info()
+    admin.account.info()
+    assert len(list(events)) == 2
+    assert gone(nats_server)
+    assert list(admin.events.watch("nak", stream="NOBODYS", timeout=0.1)) == []
+    assert gone(nats_server)
+    # Left in the middle of a loop.
+    events = admin.events.watch("api_audit")
+    admin.account.info()
+    for event in events:
+        assert isinstance(event, models.ApiAudit)
+        break
+    assert subscriptions(nats_server)
+    del events
+    gc.collect()
+    assert gone(nats_server)
+
+
+@pytest.mark.usefixtures("captured")
+def test_what_came_in_time_is_handed_out_and_no_more(admin: JetStreamAdmin, publisher: Publisher) -> None:
+    """A watch ends where each of its events leads to two more."""
+    patience = Deadline(10)
+    events = admin.events.watch("ADVISORY.TEST", timeout=0.2)
+    publish_events(publisher, 2)
+    found = []
+    for event in events:
+        found.append(event.id)
+        publish_events(publisher, 2)
+        assert not patience.expired
+    assert found == ["0", "1"] * (len(found) // 2)
+    assert len(found) > 2
+
+
+def test_another_thread_ends_a_watch(admin: JetStreamAdmin) -> None:
+    events = admin.events.watch("nak", stream="NOBODYS")
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(list, events)
+        assert not work.done()
+        events.close()
+        assert work.result(5) == []
+
+
+# -- where it is used --
+
+
+def test_from_several_threads(admin: JetStreamAdmin, make_stream: Make) -> None:
+    """Each watch has all events, though they share a connection."""
+    watches = [admin.events.watch("stream_action", count=3, timeout=20) for _ in range(4)]
+
+    def read(events: Watch) -> list[str]:
+        return [each.stream for each in events if isinstance(each, models.StreamAction)]
+
+    with ThreadPoolExecutor(4) as pool:
+        work = [pool.submit(read, each) for each in watches]
+        names = [make_stream({}) for _ in range(3)]
+        assert [each.result(20) for each in work] == [names] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_after_a_fork(admin: JetStreamAdmin) -> None:
+    """A child has watches of its own; one of its parent's would hear nothing, and says so."""
+    inherited = admin.events.watch("api_audit", timeout=20)
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # The child never comes back into pytest.
+        try:
+            said = ""
+            try:
+                next(inherited)
+            except JetStreamError as error:
+                said = str(error)
+            inherited.close()
+            with admin.events.watch("api_audit", count=1, timeout=20) as events:
+                admin.account.info()
+                os.write(into, json.dumps([said, [each.kind for each in events]]).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    with open(out, "rb") as file:
+        said, kinds = json.loads(file.read())
+    assert os.waitpid(pid, 0)[1] == 0
+    assert "begun before a fork" in said
+    assert kinds == ["api_audit"]
+    # The parent's heard the child's request, and goes on.
+    assert isinstance(next(inherited), models.ApiAudit)
+    inherited.close()
+
+
+# -- accounts --
+
+
+def test_a_user_who_may_not_listen(accounts: NatsServer) -> None:
+    with as_user(accounts, "half") as admin:
+        with pytest.raises(PermissionDenied, match=r"may not subscribe to \$JS\.EVENT\.METRIC\.>") as denied:
+            admin.events.watch()
+        assert denied.value.subject == "$JS.EVENT.METRIC.>"
+        poll(lambda: not subscriptions(accounts) or None, 10, TimeoutError)
+        # Neither requests nor other watches of the connection suffer.
+        with admin.events.watch(metrics=False, timeout=20) as events:
+            admin.account.info()
+            assert isinstance(next(events), models.ApiAudit)
+
+
+def test_a_refused_watch_does_not_disturb_a_request_that_waits(accounts: NatsServer) -> None:
+    with (
+        as_user(accounts, "half") as admin,
+        contextlib.closing(Raw(accounts.url)) as service,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        service.hello()
+        work = pool.submit(connect(admin.options).request, "slow", b"x", context="wait", timeout=20)
+        while not (asked := service.file.readline()).startswith(b"MSG slow "):
+            continue
+        with pytest.raises(PermissionDenied):
+            admin.events.watch(advisories=False)
+        service.send(b"PUB %s 2\r\nok\r\n" % asked.split()[3])
+        assert work.result(20) == b"ok"
+
+
+def test_events_that_another_account_exports(accounts: NatsServer) -> None:
+    with as_user(accounts, "watch") as watcher, as_user(accounts, "app") as app:
+        with watcher.events.watch(
+            "stream_action", stream="EXPORTED", prefix="app.events", count=1, timeout=20
+        ) as events:
+            app.streams.create(name="EXPORTED", subjects=["e"])
+            (created,) = events
+        app.streams.delete("EXPORTED")
+    assert isinstance(created, models.StreamAction)
+    assert created.published_on == "app.events.ADVISORY.STREAM.CREATED.EXPORTED"
+
+
+def test_without_the_replaced_parser(
+    nats_server: NatsServer, make_stream: Make, monkeypatch: pytest.MonkeyPatch, no_connection_left: None
+) -> None:
+    """Where nats-py keeps its parser elsewhere, events come through it."""
+    monkeypatch.setattr("spark_jetstream.client.nats_py.replace_parser", lambda *_: False)
+    close_all()
+    with (
+        JetStreamAdmin(servers=nats_server.url, **QUICK) as admin,
+        admin.events.watch("stream_action", count=1, timeout=20) as events,
+    ):
+        name = make_stream({})
+        (created,) = events
+    assert isinstance(created, models.StreamAction)
+    assert created.stream == name
+
+
+# -- what only some servers tell --
+
+
+def test_leaders_are_elected(nats_cluster: NatsCluster) -> None:
+    with JetStreamAdmin(servers=nats_cluster.url) as admin:
+        with admin.events.watch(stream="LED", metrics=False, timeout=30) as events:
+            admin.streams.create(name="LED", subjects=["led"], num_replicas=3)
+            stream = first(events, models.StreamLeaderElected)
+            admin.consumers.create("LED", durable_name="c", ack_policy="explicit")
+            consumer = first(events, models.ConsumerLeaderElected)
+        admin.streams.delete("LED")
+    assert {replica.name for replica in stream.replicas} == {"test-0", "test-1", "test-2"}
+    assert {stream.leader, consumer.leader} <= {replica.name for replica in consumer.replicas}
+    assert not any(replica.model_extra for replica in stream.replicas)
