@@ -291,8 +291,7 @@ def opened(source: Path) -> Iterator[Saved]:
     """
     with contextlib.ExitStack() as stack:
         with _reading(source):
-            find = _in_directory(source, stack) if source.is_dir() else _in_tar(source, stack)
-            meta_file, data, manifest_file = (find(name) for name in (META, DATA, MANIFEST))
+            meta_file, data, manifest_file = _files(source, stack)
             content, description = (b"" if file is None else file.read(_SMALL) for file in (meta_file, manifest_file))
             size = 0 if data is None else data.seek(0, io.SEEK_END)
         if meta_file is None or data is None:
@@ -340,23 +339,16 @@ def _differs(path: Path) -> str:
     return f"damaged backup: {path} is not what was written (its SHA-256 differs from the one in {MANIFEST})"
 
 
-def _in_directory(source: Path, stack: contextlib.ExitStack) -> Callable[[str], IO[bytes] | None]:
-    def find(name: str) -> IO[bytes] | None:
-        path = source / name
-        return stack.enter_context(path.open("rb")) if path.is_file() else None
-
-    return find
-
-
-def _in_tar(source: Path, stack: contextlib.ExitStack) -> Callable[[str], IO[bytes] | None]:
+def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
+    """Open the description, the data and the manifest, each None if it is missing."""
+    names = (META, DATA, MANIFEST)
+    if source.is_dir():
+        paths = [source / name for name in names]
+        return [stack.enter_context(path.open("rb")) if path.is_file() else None for path in paths]
     archive = stack.enter_context(tarfile.TarFile(source))
     # In a tar file that was made of the directory, its name is in front of the others.
     members = {member.name.rpartition("/")[2]: member for member in archive.getmembers() if member.isfile()}
-
-    def find(name: str) -> IO[bytes] | None:
-        return archive.extractfile(members[name]) if name in members else None
-
-    return find
+    return [archive.extractfile(members[name]) if name in members else None for name in names]
 
 
 def _header(name: str, size: int) -> bytes:

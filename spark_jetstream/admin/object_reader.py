@@ -29,10 +29,28 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _EXPIRES = 30.0
 
 
-class ObjectIndex:
-    """The meta messages of one bucket. Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises.
+@dataclass(frozen=True)
+class Version:
+    """A version of an object: ``listed`` has the name, ``holder`` the content; behind a link that is another object.
 
-    ``stream`` is the stream behind the bucket.
+    ``stream`` is the stream that has the content, ``created`` when it was created.
+    """
+
+    listed: StoredObject
+    holder: StoredObject
+    stream: str
+    created: str
+
+
+class _ContentMismatchError(Exception):
+    """The content is not what the meta message says."""
+
+
+class ObjectReader:
+    """Reads the objects of one bucket; ``stream`` is the stream behind it.
+
+    Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises; those that read content also
+    `MessageNotFound` when there is no such object, `DataLossError` when it is damaged, and what `read_range` raises.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:
@@ -80,35 +98,6 @@ class ObjectIndex:
             )
         return newest
 
-
-@dataclass(frozen=True)
-class Version:
-    """A version of an object: ``listed`` has the name, ``holder`` the content; behind a link that is another object.
-
-    ``stream`` is the stream that has the content, ``created`` when it was created.
-    """
-
-    listed: StoredObject
-    holder: StoredObject
-    stream: str
-    created: str
-
-
-class _ContentMismatchError(Exception):
-    """The content is not what the meta message says."""
-
-
-class ObjectReader:
-    """Reads the objects of one bucket.
-
-    Methods raise `MessageNotFound` when there is no such object, `DataLossError` when it is damaged, and what
-    `ObjectIndex` and `read_range` raise.
-    """
-
-    def __init__(self, api: Api, index: ObjectIndex) -> None:
-        self._api = api
-        self._index = index
-
     def chunks(self, name: str, begin: Callable[[StoredObject], None]) -> Iterator[memoryview]:
         """Return the chunks of the content. They are the object once the iterator has ended without an error.
 
@@ -127,20 +116,20 @@ class ObjectReader:
 
     def version(self, name: str) -> Version:
         """Return the version that a name has now. Raises `JetStreamError` for a link that leads to no content."""
-        listed = self._index.existing(object_name(name))
-        index, holder = self._index, listed
+        listed = self.existing(object_name(name))
+        reader, holder = self, listed
         if listed.meta.link is not None:
             bucket, target = listed.meta.link
             if not target:
                 raise JetStreamError(f"{self._what(name)} is a link to the whole bucket {bucket}, and has no content")
             link = f"{self._what(name)} is a link to object {target!r} of bucket {bucket}"
             # A mirror holds the content of its origin, so links to the origin lead to the mirror.
-            if bucket not in (self._index.bucket, listed.origin):
-                index = ObjectIndex(self._api, bucket)
-            holder = index.existing(target, link)
+            if bucket not in (self.bucket, listed.origin):
+                reader = ObjectReader(self._api, bucket)
+            holder = reader.existing(target, link)
             if holder.meta.link is not None:
                 raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
-        return Version(listed, holder, index.stream, index.info().created)
+        return Version(listed, holder, reader.stream, reader.info().created)
 
     def _content(self, version: Version) -> Iterator[memoryview]:
         """Return the chunks of a version. Raises `_ContentMismatchError` after the last one if they are not right."""
@@ -173,4 +162,4 @@ class ObjectReader:
         return newer
 
     def _what(self, name: str) -> str:
-        return f"object {name!r} of bucket {self._index.bucket}"
+        return f"object {name!r} of bucket {self.bucket}"

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.objects import OBJECT_STORE, ObjectInfo, object_name
-from spark_jetstream.admin.object_reader import ObjectIndex
+from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.buckets.object_content import chunks
 from spark_jetstream.buckets.object_store import (
     NewObject,
@@ -43,13 +43,13 @@ class ObjectWriter:
 
     Methods raise `ApiError` when the server refuses a message, `OutageError` when it was away for option
     ``retryTimeout``, another `JetStreamError` with the reason when something is not stored for another one, and what
-    `ObjectIndex` and `ObjectStream` raise.
+    `ObjectReader` and `ObjectStream` raise.
     """
 
-    def __init__(self, api: Api, index: ObjectIndex) -> None:
+    def __init__(self, api: Api, reader: ObjectReader) -> None:
         self._api = api
-        self._index = index
-        self._stream = ObjectStream(api.connect, index.bucket, api.options.retry_timeout)
+        self._reader = reader
+        self._stream = ObjectStream(api.connect, reader.bucket, api.options.retry_timeout)
 
     def put(self, wanted: NewObject) -> ObjectInfo:
         """Store an object, in place of the one that has its name."""
@@ -59,26 +59,25 @@ class ObjectWriter:
 
     def delete(self, name: str) -> None:
         """Delete an object or a link. Raises `MessageNotFound`."""
-        for _ in range(_ATTEMPTS):
-            existing = self._index.existing(object_name(name))
-            deleted = replace(existing.meta, deleted=True, size=0, chunks=0, digest="")
-            if self._replace(existing.sequence, deleted, f"delete object {name!r} of") is not None:
-                self._remove_chunks(existing.meta.nuid)
-                return
-        raise self._always_replaced(name)
+        before, _, _ = self._change(
+            self._reader.existing,
+            name,
+            f"delete object {name!r} of",
+            lambda stored: replace(stored.meta, deleted=True, size=0, chunks=0, digest=""),
+        )
+        self._remove_chunks(before)
 
     def link(self, name: str, bucket: str, target: str) -> ObjectInfo:
         """Store a link to an object, or with an empty ``target`` to a bucket; the caller checks that it exists."""
-        meta = ObjectMeta(bucket=self._index.bucket, name=object_name(name), nuid=new_nuid(), link=(bucket, target))
-        for _ in range(_ATTEMPTS):
-            before = self._index.newest(name)
+
+        def link(before: StoredObject | None) -> ObjectMeta:
             if before is not None and not before.meta.deleted and before.meta.link is None:
                 raise self._taken(name, "delete it first, or choose another name for the link")
-            sequence = self._replace(before.sequence if before else 0, meta, f"store link {name!r} in")
-            if sequence is not None:
-                self._remove_chunks(before.meta.nuid if before else "")
-                return self._done(meta, sequence)
-        raise self._always_replaced(name)
+            return ObjectMeta(bucket=self._reader.bucket, name=name, nuid=new_nuid(), link=(bucket, target))
+
+        before, meta, sequence = self._change(self._reader.newest, name, f"store link {name!r} in", link)
+        self._remove_chunks(before)
+        return self._done(meta, sequence)
 
     def describe(
         self,
@@ -88,26 +87,24 @@ class ObjectWriter:
         metadata: Mapping[str, str] | None,
     ) -> ObjectInfo:
         """Change what the meta message says beside the content; None leaves a field as it is."""
-        for _ in range(_ATTEMPTS):
-            existing = self._index.existing(object_name(name))
-            meta = described(existing.meta, description, headers, metadata)
-            if meta == existing.meta:
-                return ObjectInfo.of(existing)
-            sequence = self._replace(existing.sequence, meta, f"change object {name!r} of")
-            if sequence is not None:
-                return self._done(meta, sequence)
-        raise self._always_replaced(name)
+        _, meta, sequence = self._change(
+            self._reader.existing,
+            name,
+            f"change object {name!r} of",
+            lambda stored: described(stored.meta, description, headers, metadata),
+        )
+        return self._done(meta, sequence)
 
     def rename(self, existing: StoredObject, meta: ObjectMeta) -> ObjectInfo:
         """Give an object the name, and all else, of ``meta``. For a moment the object has both names.
 
         Raises `JetStreamError` when another writer replaces it under its old name in that moment; its old name stays.
         """
-        old, bucket = existing.meta.name, self._index.bucket
-        there = self._index.newest(meta.name)
+        old, bucket = existing.meta.name, self._reader.bucket
+        there = self._reader.newest(meta.name)
         # An object with the same chunks was left by a rename that was interrupted.
-        other = None if there is None or there.meta.nuid == meta.nuid else there.meta
-        if other is not None and not other.deleted:
+        other = None if there is None or there.meta.nuid == meta.nuid else there
+        if other is not None and not other.meta.deleted:
             raise self._taken(meta.name, "delete it first, or choose another name")
         with self._uploads(f"rename object {old!r} of") as uploads:
             # A writer that was killed while it replaced this object has noted that its chunks may be removed. They
@@ -126,23 +123,22 @@ class ObjectWriter:
                     f"too: {error}. Rename it once more before anything is put or deleted under either name: they "
                     "share its content"
                 ) from None
-            if not removed and self._index.newest(old) is not None:
+            if not removed and self._reader.newest(old) is not None:
                 self._stream.remove(meta_subject(bucket, meta.name), sequence)
                 raise JetStreamError(
                     f"object {old!r} of bucket {bucket} keeps its name: another writer replaced it just now"
                 )
             uploads.disown(old, meta.nuid)
-        if other is not None:
-            self._remove_chunks(other.nuid)
+        self._remove_chunks(other)
         return self._done(meta, sequence)
 
     @contextmanager
     def _uploads(self, what: str) -> Iterator[ObjectUploads]:
         """Open the uploads; errors begin with ``what``, an infinitive without "to"."""
-        bucket, options = self._index.bucket, self._api.options
-        context = f"look at stream {self._index.stream}"
+        bucket, options = self._reader.bucket, self._api.options
+        context = f"look at stream {self._reader.stream}"
         with OBJECT_STORE.naming(bucket):
-            info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._index.stream)
+            info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._reader.stream)
         problem = writing_fault(stream_state(info, context), bucket)
         if problem:
             raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
@@ -162,37 +158,49 @@ class ObjectWriter:
         except ObjectNotStored as failure:
             raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None
 
-    def _replace(self, expected: int, meta: ObjectMeta, what: str) -> int | None:
-        """Store a meta message in place of one; return its sequence, None when another writer has replaced that one."""
-        with self._uploads(what) as uploads:
-            try:
-                return uploads.store_meta(meta, expected)
-            except ObjectNotStored as failure:
-                if not failure.overtaken:
-                    raise
-                return None
+    def _change(
+        self,
+        find: Callable[[str], StoredObject | None],
+        name: str,
+        what: str,
+        change: Callable[[Any], ObjectMeta],
+    ) -> tuple[StoredObject | None, ObjectMeta, int]:
+        """Store a meta message in place of the one that ``find`` returns; return that, the new one, its sequence.
 
-    def _remove_chunks(self, nuid: str) -> None:
-        if nuid:
-            self._stream.remove(chunk_subject(self._index.bucket, nuid))
+        All of it is done again when another writer has replaced the one before.
+        """
+        object_name(name)
+        for _ in range(_ATTEMPTS):
+            before = find(name)
+            meta = change(before)
+            if before is not None and before.meta == meta:
+                return before, meta, before.sequence
+            with self._uploads(what) as uploads:
+                try:
+                    return before, meta, uploads.store_meta(meta, before.sequence if before else 0)
+                except ObjectNotStored as failure:
+                    if not failure.overtaken:
+                        raise
+        raise JetStreamError(
+            f"object {name!r} of bucket {self._reader.bucket} was replaced again each time before it could be changed, "
+            f"{_ATTEMPTS} times"
+        )
+
+    def _remove_chunks(self, stored: StoredObject | None) -> None:
+        if stored is not None and stored.meta.nuid:
+            self._stream.remove(chunk_subject(self._reader.bucket, stored.meta.nuid))
 
     def _done(self, meta: ObjectMeta, sequence: int) -> ObjectInfo:
         """Return what was stored, with the server's time; without one when another writer has replaced it already."""
-        subject = meta_subject(self._index.bucket, meta.name)
+        subject = meta_subject(self._reader.bucket, meta.name)
         try:
-            time = Messages(self._api).get(self._index.stream, sequence).time.nanoseconds
+            time = Messages(self._api).get(self._reader.stream, sequence).time.nanoseconds
         except MessageNotFound:
             time = 0
         return ObjectInfo.of(StoredObject(meta, subject, sequence, time))
 
     def _taken(self, name: str, advice: str) -> OptionError:
-        return OptionError(f"bucket {self._index.bucket} has an object {name!r} already: {advice}", option="name")
-
-    def _always_replaced(self, name: str) -> JetStreamError:
-        return JetStreamError(
-            f"object {name!r} of bucket {self._index.bucket} was replaced again each time before it could be changed, "
-            f"{_ATTEMPTS} times"
-        )
+        return OptionError(f"bucket {self._reader.bucket} has an object {name!r} already: {advice}", option="name")
 
 
 def described(

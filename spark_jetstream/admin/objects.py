@@ -26,7 +26,7 @@ from spark_jetstream.admin.models.objects import (
     stream_fields,
 )
 from spark_jetstream.admin.models.streams import StreamConfig
-from spark_jetstream.admin.object_reader import ObjectIndex, ObjectReader
+from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.object_writer import Data, ObjectWriter, Progress, described, new_object
 from spark_jetstream.admin.watch import LABEL, settings, watch
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, StoredObject, stored_objects
@@ -47,18 +47,17 @@ class ObjectBucket:
 
     def __init__(self, api: Api, bucket: str) -> None:
         self._api = api
-        self._index = ObjectIndex(api, bucket)
-        self._reader = ObjectReader(api, self._index)
-        self._writer = ObjectWriter(api, self._index)
+        self._reader = ObjectReader(api, bucket)
+        self._writer = ObjectWriter(api, self._reader)
 
     @property
     def name(self) -> str:
         """The name of the bucket."""
-        return self._index.bucket
+        return self._reader.bucket
 
     def status(self) -> ObjectBucketInfo:
         """Return the configuration of the bucket and its size."""
-        return ObjectBucketInfo(self._index.info())
+        return ObjectBucketInfo(self._reader.info())
 
     # Looking
 
@@ -68,8 +67,8 @@ class ObjectBucket:
         An object that exists from the first to the last request is returned exactly once, however often it is replaced
         meanwhile.
         """
-        info = self._index.info()
-        part = TablePart(self._index.stream, info.created, (self._index.metas,))
+        info = self._reader.info()
+        part = TablePart(self._reader.stream, info.created, (self._reader.metas,))
         for messages in read_table(self._api.connect, part, settings(self._api), LABEL):
             for stored in stored_objects(messages, self.name):
                 if deleted or not stored.meta.deleted:
@@ -77,9 +76,9 @@ class ObjectBucket:
 
     def info(self, name: str, *, deleted: bool = False) -> ObjectInfo:
         """Return an object, or a link without following it; with ``deleted`` also a deleted one."""
-        if deleted and (newest := self._index.newest(object_name(name))) is not None:
+        if deleted and (newest := self._reader.newest(object_name(name))) is not None:
             return ObjectInfo.of(newest)
-        return ObjectInfo.of(self._index.existing(object_name(name)))
+        return ObjectInfo.of(self._reader.existing(object_name(name)))
 
     def watch(
         self, *, updates_only: bool = False, deleted: bool = True, timeout: float | None = None
@@ -100,8 +99,8 @@ class ObjectBucket:
         with OBJECT_STORE.naming(self.name):
             messages = watch(
                 self._api,
-                self._index.stream,
-                (self._index.metas,),
+                self._reader.stream,
+                (self._reader.metas,),
                 start=None if updates_only else 1,
                 latest=not updates_only,
                 timeout=timeout,
@@ -299,7 +298,7 @@ class ObjectBucket:
         given_metadata = None if metadata is None else _metadata(metadata)
         if new_name is None or new_name == name:
             return self._writer.describe(name, description, given_headers, given_metadata)
-        existing = self._index.existing(object_name(name))
+        existing = self._reader.existing(object_name(name))
         return self._writer.rename(
             existing, described(existing.meta, description, given_headers, given_metadata, name=object_name(new_name))
         )
@@ -311,7 +310,7 @@ class ObjectBucket:
             MessageNotFound: There is no such object.
             OptionError: It is a link itself (readers follow only one), or ``name`` is the name of an object.
         """
-        target = ObjectIndex(self._api, to_bucket).existing(object_name(to_name))
+        target = ObjectReader(self._api, to_bucket).existing(object_name(to_name))
         if target.meta.link is not None:
             raise OptionError(
                 f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not followed"
@@ -320,7 +319,7 @@ class ObjectBucket:
 
     def link_bucket(self, name: str, to_bucket: str) -> ObjectInfo:
         """Store a link to a whole bucket, which has no content. Raises what `link` raises."""
-        ObjectIndex(self._api, to_bucket).info()
+        ObjectReader(self._api, to_bucket).info()
         return self._writer.link(name, OBJECT_STORE.name(to_bucket), "")
 
 
