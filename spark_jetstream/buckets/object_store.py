@@ -154,7 +154,7 @@ def read_note(data: bytes, subject: str) -> tuple[str, ...]:
     except (ValueError, KeyError, TypeError):
         uploads = None
     # An id with a wildcard would match the chunks of other objects.
-    if not isinstance(uploads, list) or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in uploads):
+    if not isinstance(uploads, list) or not all(isinstance(nuid, str) and _TOKEN.fullmatch(nuid) for nuid in uploads):
         raise ProtocolError(f"what is noted of uploads at {subject} cannot be read: {data[:120]!r}")
     return tuple(uploads)
 
@@ -313,7 +313,7 @@ class ObjectUploads:
         subject = meta_subject(self._bucket, meta.name)
         while True:
             try:
-                sequence = self._store_meta(subject, meta.to_json(), expected, tries, lambda: True)
+                sequence = self._store_meta(subject, meta.to_json(), expected, tries)
                 self._check_place(subject, sequence)
                 return sequence
             except NotStored as failure:
@@ -331,7 +331,7 @@ class ObjectUploads:
             if noted is None or nuid not in known:
                 return
             try:
-                body = note_body([each for each in known if each != nuid])
+                body = note_body([other for other in known if other != nuid])
                 self._uploads.store(subject, [body], _in_place_of(noted.sequence))
             except NotStored as failure:
                 self._recover(failure)
@@ -369,7 +369,7 @@ class ObjectUploads:
         )
         expected = before.sequence if before else 0
         upload.offered = True
-        last = self._store_meta(subject, meta.to_json(), expected, tries, lambda: self._is_there(upload))
+        last = self._store_meta(subject, meta.to_json(), expected, tries, upload)
         if upload.chunks and last <= upload.chunks[-1]:
             # A server that came back without what it had not written to its disk.
             raise NotStored(f"stream {self.stream.name} has lost what it had stored", Disposition.RETRY, settled=True)
@@ -394,9 +394,8 @@ class ObjectUploads:
                 if failure.err_code not in WRONG_SEQUENCE:
                     raise
             earlier = self.stream.last(subject)
-            known = (
-                tuple(each for each in read_note(earlier.data, subject) if each not in upload.spared) if earlier else ()
-            )
+            noted = read_note(earlier.data, subject) if earlier else ()
+            known = tuple(nuid for nuid in noted if nuid not in upload.spared)
         else:
             why = "others write an object of this name at the same time"
             if self._settings.domain is not None:
@@ -409,14 +408,12 @@ class ObjectUploads:
         if not self._settings.mapped:
             return
         # An API prefix and the subjects may lead to different streams.
-        found = self.stream.last(subject)
-        if found is None or found.sequence != sequence:
+        newest = self.stream.last(subject)
+        if newest is None or newest.sequence != sequence:
             why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
             raise NotStored(why, Disposition.NONE, settled=True)
 
-    def _store_meta(
-        self, subject: str, body: bytes, expected: int, tries: Tries, is_complete: Callable[[], bool]
-    ) -> int:
+    def _store_meta(self, subject: str, body: bytes, expected: int, tries: Tries, upload: _Upload | None = None) -> int:
         """Store the meta message in place of the one that was read and return its sequence.
 
         Without an answer it is sent again until there is one: it is stored once, because of the sequence it expects.
@@ -433,12 +430,12 @@ class ObjectUploads:
                 if not in_doubt and not overtaken:
                     raise
                 self._recover(failure)
-                found = self.stream.last(subject)
-                if found is not None and found.sequence != expected and found.data == body:
-                    return found.sequence
+                newest = self.stream.last(subject)
+                if newest is not None and newest.sequence != expected and newest.data == body:
+                    return newest.sequence
                 if overtaken:
                     raise
-                if not is_complete():
+                if upload is not None and not self._is_there(upload):
                     raise NotStored(
                         f"stream {self.stream.name} has lost what it had stored", Disposition.RETRY
                     ) from None
@@ -450,8 +447,8 @@ class ObjectUploads:
         """Whether the last chunk of an upload is at the sequence that its acknowledgement named."""
         if not upload.chunks:
             return True
-        found = self.stream.last(chunk_subject(self._bucket, upload.nuid))
-        return found is not None and found.sequence == upload.chunks[-1]
+        newest = self.stream.last(chunk_subject(self._bucket, upload.nuid))
+        return newest is not None and newest.sequence == upload.chunks[-1]
 
     # After a failure
 

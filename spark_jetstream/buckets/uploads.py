@@ -120,7 +120,9 @@ class Uploads:
                     Disposition.NONE,
                     settled=True,
                 )
-            while self._waiting and not self._has_room(size):
+            while self._waiting and (
+                len(self._waiting) >= self._settings.max_in_flight or self._bytes + size > MAX_BYTES_IN_FLIGHT
+            ):
                 self._pump(subject, wait=True)
             self._pump(subject, wait=False)
             if self._refusals:
@@ -163,9 +165,6 @@ class Uploads:
                 cut = error
         if cut is not None:
             self._inbox.resume(self._settings.retry_timeout)
-
-    def _has_room(self, size: int) -> bool:
-        return len(self._waiting) < self._settings.max_in_flight and self._bytes + size <= MAX_BYTES_IN_FLIGHT
 
     def _send(self, subject: str, head: bytes, payload: bytes | memoryview, size: int) -> None:
         number = self._next
