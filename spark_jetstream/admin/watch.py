@@ -32,10 +32,9 @@ from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import shown
 from spark_jetstream.protocol.wire import Frames
-from spark_jetstream.streams.consumers import delete_reader
 from spark_jetstream.streams.latest import LatestPerSubject
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader
+from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader, delete_reader
 
 LABEL = "spark-jetstream-admin"
 """The beginning of the names of the consumers that the administration creates."""

@@ -16,8 +16,8 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamState, stream_state
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
+from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.pushdown import Pushdown
-from spark_jetstream.source.retention import check_retention
 from spark_jetstream.streams.latest import TablePart, check_direct
 from spark_jetstream.streams.pull import PullSettings
 

@@ -18,9 +18,9 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError, OutageError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.direct import check_server, look, read_direct, refuse_indirect
+from spark_jetstream.streams.direct import check_server, read_direct, refuse_indirect
 from spark_jetstream.streams.latest import TablePart, read_table
-from spark_jetstream.streams.pull import PullSettings
+from spark_jetstream.streams.pull import PullSettings, look
 
 #: Bytes of content that a task has at most, unless a single object has more: `spark.sql.files.maxPartitionBytes`.
 TASK_BYTES = 128 * 1024 * 1024
@@ -149,7 +149,7 @@ def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettin
 
     def end_now(connection: Connection) -> int:
         check_server(connection)
-        state = look(connection, whole)
+        state = look(connection, whole, whole.first)
         refuse_indirect(state)
         return state.last_seq + 1
 

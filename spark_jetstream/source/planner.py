@@ -20,15 +20,20 @@ from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end, share
 from spark_jetstream.source.bucket_lookup import first_requests
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
-from spark_jetstream.source.direct_probe import DirectProbe
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.positions import ending_position, starting_position
+from spark_jetstream.source.positions import (
+    check_retention,
+    check_start,
+    ending_position,
+    needs_direct,
+    starting_position,
+    warn_of_interest,
+)
 from spark_jetstream.source.probe import CachedProbe, StreamQuestions
+from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
-from spark_jetstream.source.retention import check_retention, check_start, needs_direct, warn_of_interest
-from spark_jetstream.source.stream_probe import StreamProbe
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,8 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.units import rfc3339
-from spark_jetstream.source.direct_probe import DirectProbe
 from spark_jetstream.source.durable import ConsumerState, DurableConsumers, several_filters, taken
-from spark_jetstream.source.stream_probe import StreamProbe
+from spark_jetstream.source.probes import DirectProbe, StreamProbe
 
 log = logging.getLogger(__name__)
 

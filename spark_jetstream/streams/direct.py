@@ -27,21 +27,15 @@ from dataclasses import dataclass
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.requests import Connect, stream_info
-from spark_jetstream.errors import (
-    DataLossError,
-    JetStreamError,
-    NoResponders,
-    PermissionDenied,
-    StreamNotFound,
-)
+from spark_jetstream.client.requests import Connect
+from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
 from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSettings
+from spark_jetstream.streams.pull import PullSettings, accepted_loss, check_count, look
 
 log = logging.getLogger(__name__)
 
@@ -88,36 +82,11 @@ def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, l
     with contextlib.ExitStack() as stack:
         for reader in readers:
             stack.callback(reader.close)
-        try:
-            for run in runs:
-                count += len(run)
-                yield run
-            whole.check_count(count)
-        except DataLossError as error:
-            if settings.fail_on_data_loss:
-                raise
-            log.warning("%s: %s", label, error)
-
-
-def look(connection: Connection, part: SequenceRange) -> StreamState:
-    """Return the stream's state now.
-
-    Raises:
-        DataLossError: The stream of `part` was deleted, or deleted and created again.
-    """
-    advice = "set failOnDataLoss to false to go on without them"
-    try:
-        state = stream_info(connection, part.stream, f"look at stream {part.stream}")
-    except StreamNotFound:
-        raise DataLossError(
-            f"stream {part.stream} was deleted while sequences {part.first} to {part.end - 1} were to be read; {advice}"
-        ) from None
-    if state.created != part.created:
-        raise DataLossError(
-            f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {part.first} to "
-            f"{part.end - 1} of the one created at {part.created} were to be read; {advice}"
-        )
-    return state
+        stack.enter_context(accepted_loss(settings))
+        for run in runs:
+            count += len(run)
+            yield run
+        check_count(part, count)
 
 
 def check_server(connection: Connection) -> None:
@@ -178,17 +147,7 @@ class _Part:
 
     def look(self, connection: Connection) -> None:
         """Check that all messages so far belong to the stream that was planned. Raises `DataLossError`."""
-        self._known = look(connection, self.part).server_time - _CLOCK_SKEW
-
-    def check_count(self, count: int) -> None:
-        """Raise `DataLossError` if `count`, the number of messages that were read, is less than was planned."""
-        part = self.part
-        if part.count is not None and count < part.count:
-            raise DataLossError(
-                f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
-                f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned; set "
-                "failOnDataLoss to false to go on without them"
-            )
+        self._known = look(connection, self.part, self.part.first).server_time - _CLOCK_SKEW
 
 
 @dataclass
@@ -321,7 +280,7 @@ class _Reader:
         """End the range if the leader says that nothing more matches, else raise why it does not end."""
         stream, position = self.part.stream, request.position
         if ending.code == jsapi.NO_RESPONDERS:
-            refuse_indirect(look(connection, self.part))
+            refuse_indirect(look(connection, self.part, self.part.first))
             raise NoResponders(f"nobody answers direct gets of stream {stream}")
         if ending.code not in (jsapi.END_OF_BATCH, jsapi.NOT_FOUND):
             raise JetStreamError(
@@ -332,7 +291,7 @@ class _Reader:
         try:
             sequence = next_at_leader(connection, stream, self.subject, position)
         except StreamNotFound:
-            look(connection, self.part)
+            look(connection, self.part, self.part.first)
             raise
         if sequence is None or sequence >= self.part.end:
             self.whole.look(connection)

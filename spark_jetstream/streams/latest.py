@@ -8,7 +8,8 @@ its latest at some time during the read.
 
 - If each subject has one message only (`max_msgs_per_subject` 1), the first part is a plain range of sequences, and the
   reader continues it after an outage. Otherwise it is the list of a consumer that delivers `last_per_subject`.
-- The reader keeps a hash of each subject that came (`hashing.HashSet`, 16 to 32 bytes). Nothing else grows.
+- The reader keeps a hash of each subject: 9 bytes for those of the first part, 16 to 32 more for each that is stored
+  during the read (`hashing.HashSet`). Nothing else grows.
 - A bucket that is deleted, or created again, is an error also if `failOnDataLoss` is false.
 - A consumer says where the stream ends, however fast others write. With Direct Get the end is only known when nothing
   was overwritten for a moment: of a bucket with hot keys that never happens, and the read fails.
@@ -28,6 +29,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
@@ -52,27 +55,19 @@ LEAST_BATCH = 5000  # small requests never reach the end of a stream that others
 class BoundedReader(RangeReader):
     """Reads a range whose messages may be removed at any time, so that it has no count.
 
-    `replicas` is the number of the stream's replicas, and `known` its last sequence, by the leader. The reader believes
-    a single replica that nothing more matches; others only behind `known`, or after several consumers said so.
+    `state` is what the leader says of the stream. The reader believes a single replica that nothing more matches;
+    others only behind the stream's last sequence, or after several consumers said so.
     """
 
     def __init__(
-        self,
-        connect: Connect,
-        part: SequenceRange,
-        settings: PullSettings,
-        label: str,
-        *,
-        replicas: int,
-        known: int,
+        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamState
     ) -> None:
         super().__init__(connect, part, settings, label)
-        self.replicas = replicas
-        self.known = known
+        self._state = state
 
     def nothing_more(self) -> None:
         """End the range, or ask again with another consumer."""
-        if self.replicas == 1 or self.next > self.known:
+        if self._state.num_replicas == 1 or self.next > self._state.last_seq:
             self.next = self.part.end
         else:
             super().nothing_more()
@@ -127,22 +122,12 @@ class _ListSession(PullSession):
 
 
 class CatchUpReader(BoundedReader):
-    """Reads all messages from a sequence on, until a consumer has caught up once with the writers.
-
-    `part` must come from `followed`.
-    """
+    """Reads all messages from the beginning of `part` on, until a consumer has caught up once with the writers."""
 
     def __init__(
-        self,
-        connect: Connect,
-        part: SequenceRange,
-        settings: PullSettings,
-        label: str,
-        *,
-        replicas: int,
-        known: int,
+        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamState
     ) -> None:
-        super().__init__(connect, part, settings, label, replicas=replicas, known=known)
+        super().__init__(connect, replace(part, end=_END), settings, label, state)
         self.confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
 
     def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> PullSession:
@@ -178,11 +163,6 @@ class _SessionToTheEnd(PullSession):
         elif not self.since_request:
             # Nothing came. A new consumer says exactly how much there is.
             self.over = True
-
-
-def followed(part: SequenceRange) -> SequenceRange:
-    """Return the same range without an end."""
-    return SequenceRange(part.stream, part.first, _END, None, part.created, part.subjects)
 
 
 @dataclass(frozen=True)
@@ -243,14 +223,17 @@ class _TableReader:
 
     def read(self) -> Iterator[Messages]:
         begun = time.monotonic()
-        seen = HashSet()
+        present = bytearray()  # hashes of 8 bytes
         state = self._look()
         whole = self._range(state.first_kept, max(state.last_seq + 1, state.first_kept))
         last = whole.first - 1
         for messages in self._present(whole, state):
-            seen.add(subject_hashes(messages.subjects()))
+            present += subject_hashes(messages.subjects()).tobytes()
             last = int(messages.sequences[-1])
             yield messages
+        came = np.frombuffer(present, np.uint64)
+        came.sort()
+        later = HashSet()
         # A reader that takes longer for the second part than for the first one is slower than the writers.
         patience = Deadline(time.monotonic() - begun + self.settings.retry_timeout)
         for messages in self._stored_since(whole.end if self.part.direct else last + 1):
@@ -260,7 +243,9 @@ class _TableReader:
                     f"the read of its latest messages took more than {patience.seconds:.3g} s (option retryTimeout; "
                     "readWith=consumer and a larger fetchBatch are faster)"
                 )
-            rows = seen.take_new(subject_hashes(messages.subjects()))
+            hashes = subject_hashes(messages.subjects())
+            rows = later.take_new(hashes)
+            rows = rows[came.searchsorted(hashes[rows]) == came.searchsorted(hashes[rows], side="right")]
             if len(rows):
                 yield MergedReplies((messages,), rows, messages.sequences[rows])
 
@@ -270,9 +255,7 @@ class _TableReader:
             check_direct(state)
             return read_direct(self.connect, whole, self.settings, self.label)
         if state.max_msgs_per_subject == 1:
-            return BoundedReader(
-                self.connect, whole, self.settings, self.label, replicas=state.num_replicas, known=state.last_seq
-            ).read()
+            return BoundedReader(self.connect, whole, self.settings, self.label, state).read()
         whole = replace(whole, subjects=whole.subjects or (">",))
         return LatestPerSubject(self.connect, whole, self.settings, self.label).read()
 
@@ -282,14 +265,7 @@ class _TableReader:
             yield from self._stored_since_by_direct_get(first)
             return
         state = self._look()
-        yield from CatchUpReader(
-            self.connect,
-            followed(self._range(first, first)),
-            self.settings,
-            self.label,
-            replicas=state.num_replicas,
-            known=state.last_seq,
-        ).read()
+        yield from CatchUpReader(self.connect, self._range(first, first), self.settings, self.label, state).read()
 
     def _stored_since_by_direct_get(self, first: int) -> Iterator[Messages]:
         # Range by range, until a range lacks no message, or the leader knows of none behind it.

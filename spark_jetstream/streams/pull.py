@@ -16,8 +16,9 @@ happens to connections, servers and consumers in between. The rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect, stream_info
 from spark_jetstream.errors import (
+    ApiError,
+    ConsumerLimitReached,
     ConsumerLost,
     DataLossError,
     JetStreamError,
@@ -34,15 +37,19 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.conventions import reader_consumer
-from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.protocol.wire import MAX_FRAME, Frames, Status
-from spark_jetstream.streams.consumers import create_reader, delete_reader
 
 log = logging.getLogger(__name__)
 
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 _QUIET_HEARTBEATS = 2
 _FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
+
+_ADVICE = "set failOnDataLoss to false to go on without them"
+
+#: Error code -> the setting of a consumer that the stream wants to decide itself.
+_LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,54 @@ def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, la
         OutageError: An outage lasted longer than `settings.retry_timeout`.
         JetStreamError: Another error that no retry can mend.
     """
-    return RangeReader(connect, part, settings, label).read()
+    reader = RangeReader(connect, part, settings, label)
+    with accepted_loss(settings):
+        yield from reader.read()
+        check_count(part, reader.count)
+
+
+@contextlib.contextmanager
+def accepted_loss(settings: PullSettings) -> Iterator[None]:
+    """Log a `DataLossError` where `settings` accept one."""
+    try:
+        yield
+    except DataLossError as error:
+        if settings.fail_on_data_loss:
+            raise
+        log.warning("%s", error)
+
+
+def check_count(part: SequenceRange, count: int) -> None:
+    """Raise `DataLossError` if `count`, the number of messages that were read, is less than was planned."""
+    if part.count is not None and count < part.count:
+        raise DataLossError(
+            f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
+            f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned; {_ADVICE}"
+        )
+
+
+def look(connection: Connection, part: SequenceRange, first: int) -> StreamState:
+    """Return the stream's state now.
+
+    Raises:
+        DataLossError: The stream of `part`, still to be read from `first` on, was deleted, or also created again.
+    """
+    try:
+        state = stream_info(connection, part.stream, f"look at stream {part.stream}")
+    except StreamNotFound as error:
+        raise _deleted(part, first) from error
+    if state.created != part.created:
+        raise DataLossError(
+            f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {first} to "
+            f"{part.end - 1} of the one created at {part.created} were to be read; {_ADVICE}"
+        )
+    return state
+
+
+def _deleted(part: SequenceRange, first: int) -> DataLossError:
+    return DataLossError(
+        f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
+    )
 
 
 class RangeReader:
@@ -97,7 +151,7 @@ class RangeReader:
         self.left_to_stream: dict[str, Any] = {}
 
     def read(self) -> Iterator[Delivered]:
-        """Yield the messages in stream order. Raises what `read_range` raises."""
+        """Yield the messages in stream order. Raises what `read_range` raises, without a look at `part.count`."""
         outage = Outage(self.settings.retry_timeout, Backoff(at_once=True))
         while self.next < self.part.end:
             before = self.next
@@ -108,11 +162,6 @@ class RangeReader:
                 outage.over()
                 if self.next < self.part.end:
                     self.confirming.pause()
-            except DataLossError as error:
-                if self.settings.fail_on_data_loss:
-                    raise
-                log.warning("%s", error)
-                return
             except JetStreamError as error:
                 if not error.retriable:
                     raise
@@ -120,7 +169,6 @@ class RangeReader:
                 outage.failed(error, doing, progressed=self.next > before)
                 log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
                 outage.pause()
-        self._check_count()
 
     def _consume(self, patience: Deadline) -> Iterator[Delivered]:
         """Read with one new consumer until the range ends or nothing seems to be left of it."""
@@ -153,20 +201,11 @@ class RangeReader:
             # Only now: what the consumer reads must be the stream that was planned.
             self._check_stream(connection)
         except StreamNotFound as error:
-            raise DataLossError(
-                f"stream {part.stream} was deleted while sequences {self.next} to {part.end - 1} were to be read; "
-                f"set failOnDataLoss to false to go on without them"
-            ) from error
+            raise _deleted(part, self.next) from error
         return pending
 
     def _check_stream(self, connection: Connection) -> None:
-        created = stream_info(connection, self.part.stream, f"look at stream {self.part.stream}").created
-        if created != self.part.created:
-            raise DataLossError(
-                f"stream {self.part.stream} was deleted and created again (at {created}) while sequences {self.next} "
-                f"to {self.part.end - 1} of the one created at {self.part.created} were to be read; set failOnDataLoss "
-                "to false to go on without them"
-            )
+        look(connection, self.part, self.next)
 
     def start(self) -> dict[str, Any]:
         """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""
@@ -210,18 +249,6 @@ class RangeReader:
         """Note that the last message said that nothing more is pending."""
         if self.next < self.part.end:
             self.nothing_more()
-
-    def _check_count(self) -> None:
-        expected = self.part.count
-        if expected is None or self.count >= expected:
-            return
-        missing = (
-            f"{expected - self.count} of {expected} messages of stream {self.part.stream}, sequences {self.part.first} "
-            f"to {self.part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
-        )
-        if self.settings.fail_on_data_loss:
-            raise DataLossError(f"{missing}; set failOnDataLoss to false to go on without them")
-        log.warning("%s", missing)
 
 
 class PullSession:
@@ -343,3 +370,62 @@ class PullSession:
         self.heartbeats = self.fruitless = 0
         self.outstanding = max(0, self.outstanding - len(frames))
         self.since_request += len(frames)
+
+
+def create_reader(
+    connection: Connection,
+    stream: str,
+    name: str,
+    filters: tuple[str, ...],
+    settings: Mapping[str, Any],
+    *,
+    left_to_stream: dict[str, Any],
+    patience: Deadline,
+) -> int:
+    """Create a consumer by `jsapi.reader_config` and return how many messages it has to deliver.
+
+    If the stream has as many consumers as it may have, the request is repeated until `patience` expires: other readers
+    end, and their consumers go. A setting that the stream wants to decide itself is added to `left_to_stream`, for the
+    next consumer.
+
+    Raises:
+        ConsumerLimitReached: The stream still has too many consumers after `patience`.
+        JetStreamError: What `Connection.api` raises.
+    """
+    context = f"create a consumer on stream {stream}"
+    subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
+    backoff, waiting = Backoff(), False
+    while True:
+        request = jsapi.create_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
+        try:
+            body = connection.api(subject, request, context=context)
+        except ConsumerLimitReached as error:
+            if patience.expired:
+                raise _no_room(error, patience.seconds) from error
+            if not waiting:
+                log.warning("waiting for up to %.3g s until another consumer is gone: %s", patience.left, error)
+                waiting = True
+            backoff.pause(patience)
+        except ApiError as error:
+            setting = _LEFT_TO_STREAM.get(error.err_code)
+            if setting is None or setting in left_to_stream:
+                raise
+            left_to_stream[setting] = None
+        else:
+            return jsapi.whole(body, "num_pending", context)
+
+
+def delete_reader(connection: Connection, stream: str, name: str) -> None:
+    """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
+    subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name)
+    connection.send(subject, b"", f"delete consumer {name}")
+
+
+def _no_room(error: ConsumerLimitReached, seconds: float) -> ConsumerLimitReached:
+    return ConsumerLimitReached(
+        f"{error}, and no other consumer went within {seconds:g} s (option retryTimeout); let fewer tasks read at the "
+        "same time (a larger maxMessagesPerPartition, a smaller minPartitions), or raise the stream's max_consumers",
+        code=error.code,
+        err_code=error.err_code,
+        description=error.description,
+    )

@@ -17,7 +17,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import ApiError, DataLossError, OptionError, OutageError, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.streams import pull
-from spark_jetstream.streams.consumers import create_reader
+from spark_jetstream.streams.pull import create_reader
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.support.proxy import WireProxy

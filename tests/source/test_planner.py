@@ -15,7 +15,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.source.stream_probe import StreamProbe
+from spark_jetstream.source.probes import StreamProbe
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver, planner_after, read, run
@@ -196,7 +196,7 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: st
     expected = [read(server.url, planner.ranges(*batch)) for batch in batches]
     # Meanwhile the stream has grown and was filled with other things; and the new driver has other limits.
     fill(server.url, "S", 500, lambda i: ("rare", "often.1", "else")[i % 3])
-    splits: tuple[dict[str, Any], ...] = ({}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3})
+    splits: list[dict[str, Any]] = [{}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}]
     for split in splits:
         other = driver(server.url, **given, **split)
         for (start, end), messages in zip(batches, expected, strict=True):

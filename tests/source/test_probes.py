@@ -9,8 +9,7 @@ import pytest
 
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.source.direct_probe import DirectProbe
-from spark_jetstream.source.stream_probe import StreamProbe
+from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from tests.support.publish import Message
 from tests.support.reading import options
 from tests.support.streams import Stream

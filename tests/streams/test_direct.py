@@ -20,7 +20,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.protocol.columns import Messages
-from spark_jetstream.source.direct_probe import DirectProbe
+from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher

@@ -21,7 +21,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.direct_probe import DirectProbe
+from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, NOT_FOUND, Answer, FakeJetStream, end_of_batch

@@ -217,7 +217,7 @@ def test_writers_at_work(stream: Make, history: int, direct: bool, settings: Pul
                 sequences = publisher.publish([put(bucket, key, b"w") for key in keys])
                 written[number] += zip(sequences, keys, strict=True)
                 # Direct gets find no end of a stream that is written to without a pause, and say so.
-                stop.wait(0.01 if direct else 0)
+                stop.wait(0.03 if direct else 0)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
     for thread in threads:

@@ -23,8 +23,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OutageError, PermissionDenied
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.direct_probe import DirectProbe
-from spark_jetstream.source.stream_probe import StreamProbe
+from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.reading import (
