@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -270,15 +269,3 @@ def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> 
     # A task that is not read to its end.
     assert len(batch(spark, s.url, s.name, fetchBatch=5).limit(7).collect()) == 7
     wait_until(lambda: s.state()["consumer_count"] == 0, "the consumers are gone", 10)
-
-
-def test_an_interest_stream_is_read_with_a_warning(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
-    s = stream(retention="interest")
-    holder = {"durable_name": "holder", "ack_policy": "explicit"}
-    s.publisher.api(f"CONSUMER.CREATE.{s.name}.holder", {"stream_name": s.name, "config": holder})
-    s.fill(10)
-    assert calls.stored(s) == s.rows()
-    assert calls.stored(s, subjects=f"{s.subject}.a", maxMessagesPerPartition=3) == s.rows()
-    assert f"stream {s.name} keeps messages only as long as its consumers are interested" in caplog.text
-    # Reading took nothing away.
-    assert s.state()["messages"] == 10

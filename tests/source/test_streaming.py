@@ -57,21 +57,6 @@ def running() -> Iterator[list[StreamingQuery]]:
         query.stop()
 
 
-class Polls:
-    """Counts how often a query behind a proxy has asked how its stream is."""
-
-    def __init__(self, proxy: WireProxy) -> None:
-        self._proxy = proxy
-
-    def wait_for_more(self, rounds: int = 6) -> None:
-        """Wait until the query has asked so many times again."""
-        wanted = self._count() + rounds
-        self._proxy.wait(lambda: self._count() >= wanted, 30)
-
-    def _count(self) -> int:
-        return self._proxy.client_bytes.count(b"API.STREAM.INFO")
-
-
 # Limits
 
 
@@ -229,26 +214,6 @@ def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) ->
 
 
 @pytest.mark.full
-def test_a_query_waits_for_a_worthwhile_batch(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
-) -> None:
-    s = stream()
-    s.fill(6)
-    with WireProxy(s.url) as proxy:
-        polls = Polls(proxy)
-        run = Run()
-        running.append(start(streaming(spark, proxy.url, s.name, ONLY, minMessagesPerTrigger=10), tmp_path, run))
-        polls.wait_for_more()
-        s.fill(3)
-        polls.wait_for_more()
-        assert run.counts == FIRST
-        s.fill(1)
-        run.wait_for(10, running[0])
-        assert run.counts == [*FIRST, 10]
-        running.pop().stop()
-
-
-@pytest.mark.full
 def test_a_query_waits_no_longer_than_its_delay(
     spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
 ) -> None:
@@ -296,20 +261,6 @@ def test_starting_with_what_comes_next(stream: MakeStream) -> None:
     assert query.run().sequences == between(11, 16)
 
 
-@pytest.mark.parametrize("by_time", [False, True])
-def test_starting_somewhere(stream: MakeStream, by_time: bool) -> None:
-    s = stream()
-    for _ in range(10):
-        s.fill(1)
-    milliseconds = s.stored_time(7) // 1_000_000
-    start_at: dict[str, object] = {"startingOffsets": json.dumps({s.name: 7})}
-    expected = between(7, 11)
-    if by_time:
-        start_at = {"startingTimestamp": milliseconds, "startingOffsets": json.dumps({s.name: 2})}
-        expected = [number for number in s.messages if s.stored_time(number) >= milliseconds * 1_000_000]
-    assert Query(s.url, s.name, **start_at).run().sequences == expected
-
-
 # Restarts
 
 
@@ -351,34 +302,26 @@ def test_a_failed_batch_is_read_again_as_it_was(spark: SparkSession, stream: Mak
     assert run.sequences == list(range(17, 39, 2))
 
 
-def test_a_stream_added_on_restart_is_read_from_where_the_options_say(stream: MakeStream) -> None:
+def test_a_stream_added_and_removed_on_restart(stream: MakeStream) -> None:
+    """An added stream is read from where the options say, and a removed one is forgotten."""
     old, new = stream(), stream()
     old.fill(10)
     new.fill(6)
+    both = f"{new.name},{old.name}"
     query = Query(old.url, old.name)
     assert query.run().sequences == between(1, 11)
     old.fill(3)
-    run = query.run(stream=f"{new.name},{old.name}")
+    run = query.run(stream=both)
     assert of(run, old.name) == between(11, 14)
     assert of(run, new.name) == between(1, 7)
-    assert query.run(stream=f"{new.name},{old.name}").rows == []
-
-
-def test_a_stream_removed_on_restart_is_read_no_more(stream: MakeStream) -> None:
-    kept, dropped = stream(), stream()
-    kept.fill(5)
-    dropped.fill(5)
-    both = f"{kept.name},{dropped.name}"
-    query = Query(kept.url, both)
-    assert len(query.run().rows) == 10
-    kept.fill(4)
-    dropped.fill(4)
-    run = query.run(stream=kept.name)
-    assert [(row["stream"], row["sequence"]) for row in run.rows] == [(kept.name, n) for n in between(6, 10)]
+    assert query.run(stream=both).rows == []
+    new.fill(4)
+    old.fill(4)
+    assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [(old.name, n) for n in between(14, 18)]
     # Back again, it is a new stream for the query.
-    run = query.run()
-    assert of(run, dropped.name) == between(1, 10)
-    assert of(run, kept.name) == []
+    run = query.run(stream=both)
+    assert of(run, new.name) == between(1, 11)
+    assert of(run, old.name) == []
 
 
 # Data loss
@@ -392,20 +335,6 @@ def purge(s: Stream) -> None:
     s.purge(seq=25)
 
 
-def push_out(s: Stream) -> None:
-    s.update(max_msgs=6)
-    s.fill(20)
-
-
-def expire(s: Stream) -> None:
-    s.fill(14)
-    s.update(max_age=200_000_000, duplicate_window=200_000_000)
-    s.wait_for(0)
-    # What comes next is to stay.
-    s.update()
-    s.fill(6)
-
-
 def create_again(s: Stream) -> None:
     s.delete()
     s.create()
@@ -413,20 +342,18 @@ def create_again(s: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said", "expected"),
+    ("damage", "text", "expected"),
     [
         (purge, f"{GONE} (likely purged or deleted)", range(25, 31)),
-        (push_out, f"{GONE} (likely expired or pushed out by the limits of the stream, or purged)", range(25, 31)),
-        (expire, GONE, range(25, 31)),
         (create_again, "stream NAME was deleted and created again", range(1, 7)),
     ],
-    ids=["purge", "push out", "expire", "create again"],
+    ids=["purge", "create again"],
 )
 def test_data_loss_fails_the_query_unless_it_is_accepted(
     stream: MakeStream,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[Stream], None],
-    said: str,
+    text: str,
     expected: range,
 ) -> None:
     s = stream()
@@ -434,16 +361,19 @@ def test_data_loss_fails_the_query_unless_it_is_accepted(
     query = Query(s.url, s.name)
     assert query.run().sequences == between(1, 11)
     damage(s)
-    said = said.replace("NAME", s.name)
+    text = text.replace("NAME", s.name)
     with pytest.raises(DataLossError) as caught:
         query.run()
-    assert said in str(caught.value)
+    assert text in str(caught.value)
     assert f"set failOnDataLoss=false to go on at sequence {expected[0]}" in str(caught.value)
-    assert said not in caplog.text
+    assert text not in caplog.text
     # Failing has not moved the query.
     assert query.run(failOnDataLoss="false").stored == s.rows(*expected)
-    assert said in caplog.text
+    assert text in caplog.text
     assert "failOnDataLoss is false" in caplog.text
+    # An accepted loss is over.
+    following = s.fill(2)
+    assert query.run().sequences == following
 
 
 @pytest.mark.full
@@ -463,17 +393,6 @@ def test_spark_shows_a_data_loss_and_the_warning(
     wait_until(lambda: said in spark_log.text and "failOnDataLoss is false" in spark_log.text, "the warning", 10)
 
 
-def test_an_accepted_loss_is_over(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(10)
-    query = Query(s.url, s.name)
-    assert query.run().sequences == between(1, 11)
-    create_again(s)
-    assert query.run(failOnDataLoss="false").sequences == between(1, 7)
-    s.fill(2)
-    assert query.run().sequences == [7, 8]
-
-
 def test_messages_purged_while_the_query_runs(stream: MakeStream) -> None:
     s = stream()
     s.fill(30)
@@ -482,15 +401,6 @@ def test_messages_purged_while_the_query_runs(stream: MakeStream) -> None:
         query.run(lambda number: s.purge(seq=18))
     assert [end["streams"][s.name]["next"] for end in query.ends] == [11]
     assert query.run(failOnDataLoss="false").sequences == between(18, 31)
-
-
-def test_superseded_messages_are_no_loss(stream: MakeStream) -> None:
-    s = stream(max_msgs_per_subject=1)
-    s.fill_in_turn(6, ["a", "b", "c"])
-    query = Query(s.url, s.name)
-    assert query.run().sequences == [4, 5, 6]
-    s.fill_in_turn(12, ["a", "b", "c"])
-    assert query.run().sequences == [16, 17, 18]
 
 
 # Filters
@@ -522,19 +432,6 @@ def test_a_filter_that_matches_one_message_in_10_000(haystack: Stream) -> None:
         assert proxy.bytes_to_client < 400_000
 
 
-def test_other_traffic_makes_no_empty_batches(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(10, "noise")
-    s.fill(2, "wanted")
-    query = Query(s.url, s.name, subjects=f"{s.subject}.wanted")
-    assert query.run().counts == [2]
-    for _ in range(2):
-        s.fill(100, "noise")
-        assert query.run().batches == {}
-    s.fill(3, "wanted")
-    assert query.run().counts == [3]
-
-
 def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
     s = stream()
     s.fill(50, "noise")
@@ -547,6 +444,9 @@ def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
     run = query.run()
     assert run.sequences == [101]
     assert run.counts == [1]
+    for _ in range(2):
+        s.fill(50, "noise")
+        assert query.run().batches == {}
 
 
 def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:

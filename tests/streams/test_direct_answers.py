@@ -30,8 +30,6 @@ from tests.support.reading import SETTINGS, options
 COUNT = 100
 ALL = list(range(1, COUNT + 1))
 WHOLE = SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
-IMPATIENT = replace(SETTINGS, retry_timeout=0.5)
-
 Request = dict[str, Any]
 
 
@@ -50,7 +48,7 @@ def fake(nats_server: NatsServer) -> Iterator[FakeJetStream]:
 
 @pytest.fixture
 def to_fake(nats_server: NatsServer, fake: FakeJetStream) -> Callable[[float], Connection]:
-    given = options(nats_server.url, apiPrefix=fake.prefix, requestTimeout="1s")
+    given = options(nats_server.url, apiPrefix=fake.prefix, requestTimeout="500ms")
     return lambda patience: connect(given, patience=patience)
 
 
@@ -159,7 +157,7 @@ def test_a_batch_is_asked_for_when_the_one_before_was_handed_out(fake: FakeJetSt
 # Replicas that lag
 
 
-@pytest.mark.parametrize("lag", [0, 1, 50, 99])
+@pytest.mark.parametrize("lag", [0, 1, 99])
 def test_a_replica_that_lags(fake: FakeJetStream, read: Read, lag: int) -> None:
     in_turn(fake, *[lambda request: fake.batch(request, up_to=lag)] * 3)
     assert sequences(read()) == ALL
@@ -245,11 +243,6 @@ def test_a_mirror_that_always_answers(fake: FakeJetStream, read: Read, lacks: Ca
     assert 20 < fake.count("DIRECT.GET") < 40
     for said in ("mirror MIRROR", "stream S", "option stream", "readWith", "retryTimeout"):
         assert said in str(caught.value)
-
-
-def test_a_mirror_that_finds_nothing(fake: FakeJetStream, read: Read) -> None:
-    in_turn(fake, *[lambda _: [NOT_FOUND]] * 4)
-    assert sequences(read()) == ALL
 
 
 # Answers with holes
@@ -380,16 +373,6 @@ def test_messages_younger_than_the_last_look(fake: FakeJetStream, read: Read) ->
     assert fake.count("INFO") == 4
 
 
-def test_a_stream_that_does_not_allow_it(fake: FakeJetStream, read: Read) -> None:
-    fake.look = lambda: fake.info(allow_direct=False)
-    fake.direct = lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]
-    with pytest.raises(
-        JetStreamError, match=r"stream S does not answer direct gets.*readWith=direct.*allow_direct"
-    ) as caught:
-        sequences(read())
-    assert not caught.value.retriable
-
-
 def test_nobody_answers_for_a_while(fake: FakeJetStream, read: Read) -> None:
     in_turn(fake, *[lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]] * 3)
     assert sequences(read()) == ALL
@@ -416,7 +399,7 @@ def test_a_leader_that_is_away_for_a_while(fake: FakeJetStream, read: Read, err_
 # All at once
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(4, 20))])
 def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
     chance = random.Random(seed)
     fake.messages = {
@@ -483,14 +466,6 @@ def test_places_are_asked_of_the_leader(fake: FakeJetStream, view: Callable[...,
     assert found is not None
     assert found[0] == 17
     assert view().peek(101) is None
-
-
-def test_counting_on_a_stream_that_does_not_allow_it(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
-    fake.look = lambda: fake.info(allow_direct=False)
-    fake.direct = lambda _: [Answer(b"NATS/1.0 503\r\n\r\n")]
-    for ask in (view().state, lambda: view().pending(1)):
-        with pytest.raises(JetStreamError, match="allow_direct"):
-            ask()
 
 
 @pytest.mark.parametrize(
