@@ -73,133 +73,59 @@ def test_nothing_is_missing(position: StreamPosition, state: StreamState, fail: 
     assert check(position, state, fail=fail, filtered=filtered) == (position, None)
 
 
-@pytest.mark.parametrize(
-    ("position", "state", "reread", "later", "goes_on", "said"),
-    [
-        pytest.param(
-            at(50, 5),
-            replace(STREAM, created=NEW, first_seq=1),
-            None,
-            None,
-            at(1, created=NEW),
-            f"stream ORDERS was deleted and created again (the offset belongs to the one created at {OLD},"
-            f" this one was created at {NEW}): whatever the old one held from sequence 50 on cannot be read",
-            id="created again",
-        ),
-        pytest.param(
-            at(50, 5),
-            replace(NEVER_WRITTEN, created=NEW),
-            None,
-            None,
-            at(1, created=NEW),
-            "was deleted and created again",
-            id="created again and empty",
-        ),
-        pytest.param(
-            at(102, 7),
-            STREAM,
-            None,
-            None,
-            at(101, 100_000),
-            "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely a",
-            id="lost one",
-        ),
-        pytest.param(at(9_000, 7), STREAM, None, 96, at(96), "now ends at 100", id="lost tail, partly written again"),
-        pytest.param(at(9_000, 7), STREAM, None, 500, at(101, 100_000), "now ends at 100", id="lost tail, late answer"),
-        pytest.param(at(9_000, 7), STREAM, None, 3, at(11), "now ends at 100", id="lost tail, first ones expired"),
-        pytest.param(at(9), NEVER_WRITTEN, None, None, at(1), "now ends at 0", id="lost everything"),
-        pytest.param(
-            at(60, 590),
-            STREAM,
-            591,
-            40,
-            at(40),
-            "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with"
-            " timestamp 590 ns, and has timestamp 591 ns now",
-            id="reused",
-        ),
-        pytest.param(
-            at(60, 590),
-            STREAM,
-            None,
-            40,
-            at(40),
-            "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with time"
-            " 1970-01-01T00:00:00.000000590Z, and sequence 40 has time 1970-01-01T00:00:00.000100000Z (likely a",
-            id="reused, the last message read is not found",
-        ),
-        pytest.param(at(60, 590), STREAM, 591, None, at(59), "gave its sequences", id="reused, from where unknown"),
-        pytest.param(at(101, 590), STREAM, 591, None, at(100), "gave its sequences", id="reused, the last one"),
-        pytest.param(
-            at(5),
-            STREAM,
-            None,
-            None,
-            at(11),
-            "messages 5 to 10 of stream ORDERS went before being read (likely expired or pushed out by",
-            id="expired",
-        ),
-        pytest.param(at(10), STREAM, None, None, at(11), "message 10 of stream ORDERS went", id="expired one"),
-        pytest.param(at(50), PURGED, None, None, at(101, 100_000), "messages 50 to 100 of", id="purged"),
-        pytest.param(
-            at(5),
-            replace(STREAM, max_bytes=-1),
-            None,
-            None,
-            at(11),
-            "(likely purged or deleted)",
-            id="no limits",
-        ),
-        pytest.param(
-            at(5),
-            replace(STREAM, retention="interest"),
-            None,
-            None,
-            at(11),
-            "(its retention is interest: likely acknowledged by its consumers, or purged)",
-            id="interest",
-        ),
-        pytest.param(
-            at(5),
-            replace(KEYED, first_seq=101, messages=0),
-            None,
-            None,
-            at(101, 100_000),
-            "messages 5 to 100 of stream ORDERS went",
-            id="superseding never empties a stream",
-        ),
-        pytest.param(
-            at(5),
-            replace(KEYED, max_age=1),
-            None,
-            None,
-            at(11),
-            "expired",
-            id="keyed, with an age",
-        ),
-        pytest.param(at(150), KEYED, None, None, at(101, 100_000), "lost its tail", id="keyed, lost tail"),
-    ],
-)
+REUSED = "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with"
+AGAIN = replace(STREAM, created=NEW, first_seq=1)
+
+#: Where the query was, what the stream is now, `Evidence.reread`, the sequence of `Evidence.later`, where it continues,
+#: and a part of the sentence.
+MISSING: dict[str, tuple[StreamPosition, StreamState, int | None, int | None, StreamPosition, str]] = {
+    "created again": (at(50, 5), AGAIN, None, None, at(1, created=NEW),
+        f"stream ORDERS was deleted and created again (the offset belongs to the one created at {OLD}, this one was"
+        f" created at {NEW}): whatever the old one held from sequence 50 on cannot be read"),
+    "created again and empty": (at(50, 5), replace(NEVER_WRITTEN, created=NEW), None, None, at(1, created=NEW),
+        "was deleted and created again"),
+    "lost one": (at(102, 7), STREAM, None, None, at(101, 100_000),
+        "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely a"),
+    "lost tail, partly written again": (at(9_000, 7), STREAM, None, 96, at(96), "now ends at 100"),
+    "lost tail, late answer": (at(9_000, 7), STREAM, None, 500, at(101, 100_000), "now ends at 100"),
+    "lost tail, first ones expired": (at(9_000, 7), STREAM, None, 3, at(11), "now ends at 100"),
+    "lost everything": (at(9), NEVER_WRITTEN, None, None, at(1), "now ends at 0"),
+    "reused": (at(60, 590), STREAM, 591, 40, at(40), f"{REUSED} timestamp 590 ns, and has timestamp 591 ns now"),
+    "reused, the last message read is not found": (at(60, 590), STREAM, None, 40, at(40),
+        f"{REUSED} time 1970-01-01T00:00:00.000000590Z, and sequence 40 has time 1970-01-01T00:00:00.000100000Z (likely"
+        " a"),
+    "reused, from where unknown": (at(60, 590), STREAM, 591, None, at(59), "gave its sequences"),
+    "reused, the last one": (at(101, 590), STREAM, 591, None, at(100), "gave its sequences"),
+    "expired": (at(5), STREAM, None, None, at(11),
+        "messages 5 to 10 of stream ORDERS went before being read (likely expired or pushed out by"),
+    "expired one": (at(10), STREAM, None, None, at(11), "message 10 of stream ORDERS went"),
+    "purged": (at(50), PURGED, None, None, at(101, 100_000), "messages 50 to 100 of"),
+    "no limits": (at(5), replace(STREAM, max_bytes=-1), None, None, at(11), "(likely purged or deleted)"),
+    "interest": (at(5), replace(STREAM, retention="interest"), None, None, at(11),
+        "(its retention is interest: likely acknowledged by its consumers, or purged)"),
+    "superseding never empties a stream": (at(5), replace(KEYED, first_seq=101, messages=0), None, None,
+        at(101, 100_000), "messages 5 to 100 of stream ORDERS went"),
+    "keyed, with an age": (at(5), replace(KEYED, max_age=1), None, None, at(11), "expired"),
+    "keyed, lost tail": (at(150), KEYED, None, None, at(101, 100_000), "lost its tail"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISSING.values(), ids=MISSING.keys())
 def test_something_is_missing(
-    *,
-    position: StreamPosition,
-    state: StreamState,
-    reread: int | None,
-    later: int | None,
-    goes_on: StreamPosition,
-    said: str,
+    case: tuple[StreamPosition, StreamState, int | None, int | None, StreamPosition, str],
 ) -> None:
+    position, state, reread, later, goes_on, text = case
     known: dict[str, Any] = {"reread": reread, "later": None if later is None else (later, 100_000)}
-    found, sentence = check(position, state, fail=False, filtered=False, **known)
-    assert found == goes_on
+    following, sentence = check(position, state, fail=False, filtered=False, **known)
+    assert following == goes_on
     assert sentence is not None
-    assert said in sentence
+    assert text in sentence
     assert sentence.endswith(f"; failOnDataLoss is false, so reading goes on at sequence {goes_on.next}")
     assert "cannot be known" not in sentence
 
     with pytest.raises(DataLossError) as caught:
         check(position, state, fail=True, filtered=False, **known)
-    assert said in str(caught.value)
+    assert text in str(caught.value)
     assert str(caught.value).endswith(f"; set failOnDataLoss=false to go on at sequence {goes_on.next}")
 
     with pytest.raises(DataLossError, match="cannot be known whether any of the missing messages matched the filter"):
@@ -245,18 +171,11 @@ def test_what_a_bucket_must_not_lose(
         check(position, state, fail=True, filtered=False, reread=reread, bucket=True)
 
 
-def test_the_last_message_read_is_the_same() -> None:
-    position = at(60, 590)
-    for reread in (590, None):
-        assert check(position, STREAM, fail=True, filtered=False, reread=reread) == (
-            position,
-            None,
-        )
-
-
 @pytest.mark.parametrize(
     ("position", "known"),
     [
+        pytest.param(at(60, 590), {"reread": 590}, id="the same message"),
+        pytest.param(at(60, 590), {}, id="the message is gone"),
         pytest.param(at(60), {"reread": 591, "later": (40, 700)}, id="no time was written down"),
         pytest.param(at(60, 590), {"reread": 590, "later": (40, 700)}, id="clocks of leaders differ"),
         pytest.param(at(60, 590), {"later": (60, 700)}, id="the next message"),

@@ -7,6 +7,7 @@ ten messages, lets something happen while no query runs, and asks a new planner,
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +33,8 @@ SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 
 
-Publish = Callable[..., None]
-Delete = Callable[[int], None]
+Publish = Callable[..., object]
+Delete = Callable[[int], object]
 
 
 def publish_on(publisher: Publisher, name: str, tokens: str, **headers: str) -> None:
@@ -337,17 +338,15 @@ TAILS: list[tuple[Callable[[Publish, Delete], None], list[int], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize("read_with", ["consumer", "direct"])
-@pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "all"])
-def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path, filtered: bool, read_with: str) -> None:
+def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
     """The end of each stream was lost, and its sequences belong to other messages: whatever is at the position now."""
     store, kept = tmp_path / "store", tmp_path / "kept"
     names = [f"T{number}" for number in range(len(TAILS))]
+    queries = list(itertools.product((True, False), ("consumer", "direct")))
 
-    def planner(name: str, **given: Any) -> Planner:
-        if filtered:
-            given["subjects"] = f"{name}.a"
-        return driver(server.url, name, readWith=read_with, **given)
+    def planner(name: str, filtered: bool, read_with: str, **given: Any) -> Planner:
+        subjects = {"subjects": f"{name}.a"} if filtered else {}
+        return driver(server.url, name, readWith=read_with, **subjects, **given)
 
     with NatsServer(store_dir=store) as server:
         for name in names:
@@ -356,39 +355,37 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path, filtered: boo
         server.stop()
         shutil.copytree(store, kept)
         server.start()
-        ends, running = {}, {name: planner(name) for name in names}
+        running, ends = {}, {}
         for name in names:
             fill(server.url, name, 4)
-            [(_, ends[name])] = run(running[name])
-            assert ends[name].streams[name].next == 11
+            for query in queries:
+                running[name, query] = planner(name, *query)
+                [(_, ends[name, query])] = run(running[name, query])
+                assert ends[name, query].streams[name].next == 11
         server.stop()
         shutil.rmtree(store)
         shutil.copytree(kept, store)
         server.start()
         with Publisher(server.url) as publisher:
-            for name, (stores, everything, matching) in zip(names, TAILS, strict=True):
-
-                def publish(tokens: str, name: str = name, **headers: str) -> None:
-                    publish_on(publisher, name, tokens, **headers)
-
-                def delete(sequence: int, name: str = name) -> None:
-                    publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
-
-                stores(publish, delete)
-                found = matching if filtered else everything
-                wait_until(functools.partial(has, server.url, name, 6 + len(everything)), "what is to be left")
-                reason = (
-                    "read up to sequence 10, and now ends at 7" if stores is fewer else "gave its sequences to other"
+            for name, (stores, everything, _) in zip(names, TAILS, strict=True):
+                stores(
+                    functools.partial(publish_on, publisher, name),
+                    lambda sequence, name=name: publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence}),
                 )
-                # Both the planner that saw the messages and one that starts anew notice.
-                for noticing in (running[name], planner(name)):
-                    with pytest.raises(DataLossError, match=f"stream {name} lost its tail.*{reason}.* at sequence 7"):
-                        noticing.latest(ends[name], limited=True)
-                going_on = planner(name, failOnDataLoss="false")
-                [noticed] = run(going_on, ends[name], batches=1)
-                # The batch that notices it reads nothing of the stream, whoever plans it.
-                assert going_on.ranges(*noticed) == planner(name, failOnDataLoss="false").ranges(*noticed) == []
-                assert planner_after(going_on, noticed[1]) == found
+                wait_until(functools.partial(has, server.url, name, 6 + len(everything)), "what is to be left")
+        for query, (name, (stores, everything, matching)) in itertools.product(queries, zip(names, TAILS, strict=True)):
+            end = ends[name, query]
+            shorter = stores is fewer
+            reason = "read up to sequence 10, and now ends at 7" if shorter else "gave its sequences to other messages"
+            # Both the planner that saw the messages and one that starts anew notice.
+            for noticing in (running[name, query], planner(name, *query)):
+                with pytest.raises(DataLossError, match=f"stream {name} lost its tail.*{reason}.* at sequence 7"):
+                    noticing.latest(end, limited=True)
+            going_on = planner(name, *query, failOnDataLoss="false")
+            [noticed] = run(going_on, end, batches=1)
+            # The batch that notices it reads nothing of the stream, whoever plans it.
+            assert going_on.ranges(*noticed) == planner(name, *query, failOnDataLoss="false").ranges(*noticed) == []
+            assert planner_after(going_on, noticed[1]) == (matching if query[0] else everything)
 
 
 @pytest.mark.parametrize("read_with", ["consumer", "direct"])
