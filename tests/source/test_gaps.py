@@ -345,8 +345,12 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
     queries = list(itertools.product((True, False), ("consumer", "direct")))
 
     def planner(name: str, filtered: bool, read_with: str, **given: Any) -> Planner:
-        subjects = {"subjects": f"{name}.a"} if filtered else {}
-        return driver(server.url, name, readWith=read_with, **subjects, **given)
+        if filtered:
+            given["subjects"] = f"{name}.a"
+        return driver(server.url, name, readWith=read_with, **given)
+
+    def delete(name: str, sequence: int) -> None:
+        publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
 
     with NatsServer(store_dir=store) as server:
         for name in names:
@@ -368,10 +372,7 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
         server.start()
         with Publisher(server.url) as publisher:
             for name, (stores, everything, _) in zip(names, TAILS, strict=True):
-                stores(
-                    functools.partial(publish_on, publisher, name),
-                    lambda sequence, name=name: publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence}),
-                )
+                stores(functools.partial(publish_on, publisher, name), functools.partial(delete, name))
                 wait_until(functools.partial(has, server.url, name, 6 + len(everything)), "what is to be left")
         for query, (name, (stores, everything, matching)) in itertools.product(queries, zip(names, TAILS, strict=True)):
             end = ends[name, query]
