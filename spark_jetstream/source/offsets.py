@@ -86,10 +86,6 @@ class Offset:
         # A mapping proxy does not pickle.
         return Offset, (dict(self.streams),)
 
-    def moved(self, ends: Mapping[str, StreamPosition]) -> Offset:
-        """Return a copy in which the streams of ``ends`` have these positions."""
-        return Offset({**self.streams, **ends})
-
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
         return {

@@ -43,26 +43,28 @@ _VERIFIED_FOR = 5.0  # seconds; a server that lost the end of a stream was away 
 class Planner:
     """Plans one query. All methods raise what the connection and the server raise, and `OptionError`.
 
-    Args:
-        options: Of the source; those of a bucket with the filters of its stream.
-        connect: Returns the connection of the process.
-        clock: Seconds, for waiting times.
+    The options of a bucket must have the filters of its stream. `clock` gives seconds, for waiting times.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        connect: Connect,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._connect = connect
         self._clock = clock
         self._requests = first_requests(self._reconnected, options)
         # Its own requests: a commit may continue in a thread.
         self._progress_requests = first_requests(connect, options)
-        self._probes = {name: self._probe(name, direct=options.read_with == "direct") for name in options.read_streams}
-        self.progress = LazyCommit(self._new_progress())
+        direct = options.read_with == "direct"
+        self._probes = {name: self._probe(name, direct=direct) for name in options.read_streams}
+        progress = None
+        if options.durable is not None:
+            progress = Progress(
+                self._progress_requests,
+                options.durable,
+                options.subjects,
+                fail_on_data_loss=options.fail_on_data_loss,
+                direct=direct,
+            )
+        self.progress = LazyCommit(progress)
         self._unwritten: Offset | None = None
         self._states: dict[str, StreamState] = {}
         self._verified: dict[str, float] = {}
@@ -75,18 +77,6 @@ class Planner:
 
     def _probe(self, name: str, *, direct: bool) -> StreamQuestions:
         return (DirectProbe if direct else StreamProbe)(self._requests, name, self.options.subjects)
-
-    def _new_progress(self) -> Progress | None:
-        options = self.options
-        if options.durable is None:
-            return None
-        return Progress(
-            self._progress_requests,
-            options.durable,
-            options.subjects,
-            fail_on_data_loss=options.fail_on_data_loss,
-            direct=options.read_with == "direct",
-        )
 
     def _reconnected(self, seconds: float) -> Connection:
         connection = self._connect(seconds)
@@ -270,7 +260,7 @@ class Planner:
             return 0
         first = max(position.next, state.first_kept)
         counted = options.max_messages_per_trigger or options.max_bytes_per_trigger or options.min_messages_per_trigger
-        if self.options.subjects and end.next == self._matched_up_to(position, state) == state.last_seq + 1:
+        if options.subjects and end.next == self._matched_up_to(position, state) == state.last_seq + 1:
             return 0
         if not counted or not (options.subjects or state.num_deleted):
             return max(0, end.next - first)
@@ -307,14 +297,18 @@ class Planner:
             return ends
         shares = share(options.max_messages_per_trigger or sum(backlogs.values()), backlogs)
         if options.max_bytes_per_trigger:
-            states = {name: self._by_object(name, state) for name, state in states.items()}
-            in_bytes = share(
-                options.max_bytes_per_trigger,
-                {name: self._bytes(backlogs[name], states[name]) for name in ends},
-            )
-            for name in ends:
-                allowed = bytes_to_messages(in_bytes[name], states[name]) if in_bytes[name] else 0
-                shares[name] = min(shares[name], allowed)
+            if options.object_bucket is not None:
+                # An object has many messages, and only one of them is counted.
+                states = {
+                    name: replace(state, messages=self._probes[name].pending(state.first_kept))
+                    for name, state in states.items()
+                }
+            waiting = {
+                name: backlogs[name] * state.bytes // state.messages if state.messages else backlogs[name]
+                for name, state in states.items()
+            }
+            for name, limit in share(options.max_bytes_per_trigger, waiting).items():
+                shares[name] = min(shares[name], bytes_to_messages(limit, states[name]) if limit else 0)
         limited: dict[str, StreamPosition] = {}
         for name, end in ends.items():
             if shares[name] == 0 or backlogs[name] <= shares[name]:
@@ -324,16 +318,6 @@ class Planner:
             cut = limit_end(known[name].next, end.next, shares[name], probe, backlogs[name])
             limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
         return limited
-
-    def _by_object(self, name: str, state: StreamState) -> StreamState:
-        """The state with objects in place of messages: an object has many, and only one of them is counted."""
-        if self.options.object_bucket is None:
-            return state
-        return replace(state, messages=self._probes[name].pending(state.first_kept))
-
-    @staticmethod
-    def _bytes(messages: int, state: StreamState) -> int:
-        return messages * state.bytes // state.messages if state.messages else messages
 
     # Ranges
 

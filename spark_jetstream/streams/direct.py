@@ -57,21 +57,10 @@ class MirrorAnswered(AnswerRejected):
 
 
 def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
-    """Yield the messages of `part`, in stream order.
+    """Yield the messages of `part`, whose filters must not overlap, in stream order. Raises what `read_range` raises.
 
     The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
-    that. Payloads are read even with `headers_only`.
-
-    Args:
-        connect: Returns the connection.
-        part: The range to read; its filters must not overlap.
-        settings: How to read.
-        label: The beginning of log messages.
-
-    Raises:
-        DataLossError: Messages that were planned are gone, or the stream is another one.
-        OutageError: An outage lasted longer than `settings.retry_timeout`.
-        JetStreamError: Another error that no retry can mend.
+    that. Payloads are read even with `headers_only`. Messages of the log begin with `label`.
     """
     whole = _Part(connect, part, settings, label)
     most = min(settings.max_bytes, _MOST_BYTES)
@@ -228,7 +217,8 @@ class _Reader:
                     return
                 if ending is None:
                     continue
-                if not _goes_on(request, ending):
+                full = ending.code == jsapi.END_OF_BATCH and request.got > 0 and bool(ending.pending)
+                if not full:
                     self._nothing_more(connection, request, ending)
                     return
                 # Not earlier: one batch ahead made no measurable difference, and takes twice the memory.
@@ -302,8 +292,3 @@ class _Reader:
         raise AnswerRejected(
             f"a server that answered does not have message {sequence} (yet), which the leader of stream {stream} has"
         )
-
-
-def _goes_on(request: _Request, ending: EndOfBatch) -> bool:
-    """Whether an answer ended because it was full, and more follows it."""
-    return ending.code == jsapi.END_OF_BATCH and request.got > 0 and bool(ending.pending)

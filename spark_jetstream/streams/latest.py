@@ -182,11 +182,7 @@ class TablePart:
 def read_table(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[Messages]:
     """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
 
-    Args:
-        connect: Returns the connection.
-        part: What to read.
-        settings: How to read.
-        label: The beginning of the names of the consumers.
+    The names of the consumers begin with `label`.
 
     Raises:
         DataLossError: The stream was deleted, or deleted and created again.

@@ -70,13 +70,7 @@ class PullSettings:
 
 
 def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
-    """Return the messages of `part`, in stream order.
-
-    Args:
-        connect: Returns the connection.
-        part: The range to read.
-        settings: How to pull.
-        label: The beginning of the names of the consumers.
+    """Yield the messages of `part`, in stream order; the names of the consumers begin with `label`.
 
     Raises:
         DataLossError: Messages that were planned are gone, or the stream is another one.

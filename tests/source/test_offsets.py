@@ -96,15 +96,6 @@ def test_every_field_counts_for_equality() -> None:
     assert all(Offset({"ORDERS": position}) != Offset({"ORDERS": other}) for other in others)
 
 
-def test_moved_replaces_and_adds() -> None:
-    end = StreamPosition(2000, CREATED, 9)
-    moved = GOLDEN_OFFSET.moved({"ORDERS": end, "NEW": StreamPosition(3, CREATED)})
-    assert list(moved.streams) == ["NEW", "ORDERS", "RETURNS"]
-    assert moved.streams["ORDERS"] == end
-    assert moved.streams["RETURNS"] == GOLDEN_OFFSET.streams["RETURNS"]
-    assert GOLDEN_OFFSET.streams["ORDERS"].next == 1001
-
-
 BAD = [
     pytest.param("", "must be JSON", id="empty"),
     pytest.param("{", "must be JSON", id="cut off"),

@@ -105,7 +105,7 @@ def test_between_two_offsets() -> None:
 
 def test_a_stream_begins_where_it_was_added() -> None:
     added = Offset({"ORDERS": StreamPosition(5, CREATED), "NEW": StreamPosition(7, CREATED)})
-    after = added.moved({"NEW": StreamPosition(9, CREATED, 1)})
+    after = Offset({**added.streams, "NEW": StreamPosition(9, CREATED, 1)})
     assert ranges_between(Offset({"ORDERS": StreamPosition(5, CREATED)}), added) == []
     assert ranges_between(added, after) == [SequenceRange("NEW", 7, 9, None, CREATED)]
 
