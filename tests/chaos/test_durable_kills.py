@@ -26,7 +26,7 @@ import pytest
 
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.support.jobs import DurableJob
+from tests.support.jobs import Job
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import api, consumers, create, wait_until
@@ -91,7 +91,7 @@ class Strikes:
         self._folder = folder
         self.job = self._start()
 
-    def _start(self) -> DurableJob:
+    def _start(self) -> Job:
         options = {
             name: {
                 "servers": proxy.url,
@@ -106,7 +106,7 @@ class Strikes:
             for name, proxy in self.proxies.items()
         }
         conf = {"spark.sql.streaming.fileSink.log.deletion": "false", "spark.ui.showConsoleProgress": "false"}
-        return DurableJob(self._folder, options, format="json", trigger={"processingTime": "0 seconds"}, conf=conf)
+        return Job(self._folder, options, format="json", trigger={"processingTime": "0 seconds"}, conf=conf)
 
     def start_again(self) -> None:
         """Another run of the job, on the same checkpoints."""
@@ -309,17 +309,18 @@ def test_kills_at_any_moment(server: NatsServer, tmp_path: Path) -> None:
     log.info("%s; failures: %s", strikes.done, Counter(name for name, _ in failures))
     for name in STREAMS:
         state = api(server.url, f"STREAM.INFO.{name}")["state"]
-        sequences = [row[0] for row in found[name]]
+        rows = found[name]["rows"]
+        sequences = [row[0] for row in rows]
         assert len(sequences) == len(set(sequences)), "messages came twice"
         assert sequences == list(range(1, state["last_seq"] + 1)), "messages are missing"
         stored = feed.stored[name]
         assert len(stored) > 5 * LIMIT
-        assert [row for row in found[name] if row[0] in stored] == list(stored.values())
+        assert [row for row in rows if row[0] in stored] == list(stored.values())
         # What those who were killed have left holds messages until the server removes it, after a minute.
         for left in set(consumers(server.url, name)) - {"spark"}:
             api(server.url, f"CONSUMER.DELETE.{name}.{left}")
         position = api(server.url, f"CONSUMER.INFO.{name}.spark")["ack_floor"]["stream_seq"]
         assert position == state["last_seq"] or name == "QUEUE", "the last batch was not committed"
         wait_until(functools.partial(empty, server.url, name), f"the end of stream {name}")
-    said = [said for _, why in failures for said in re.findall(r"spark_jetstream\.\S+: .*", why)]
-    assert said == [], "queries failed by themselves"
+    errors = [error for _, why in failures for error in re.findall(r"spark_jetstream\.\S+: .*", why)]
+    assert errors == [], "queries failed by themselves"

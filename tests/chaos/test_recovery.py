@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,6 @@ from tests.support.reading import consumers, create, fill
 COUNT = 6000
 LIMIT = 400
 PARTITIONS = 3
-EXPECTED = [[i + 1, f"S.part.{i % 5}", str(i).ljust(100, ".")] for i in range(COUNT)]
 
 
 @pytest.fixture
@@ -33,30 +31,29 @@ def server() -> Iterator[NatsServer]:
     """A server with a stream S on disk."""
     with NatsServer() as running:
         create(running.url, "S", storage="file")
-        fill(running.url, "S", COUNT, lambda i: f"part.{i % 5}")
         yield running
 
 
-def options(url: str) -> dict[str, str]:
-    """Options of the source: short times, and micro-batches of three tasks."""
+def options(url: str) -> dict[str, dict[str, str]]:
+    """Options of the query: short times, and micro-batches of three tasks."""
     times = {"connectTimeout": "5s", "requestTimeout": "5s", "retryTimeout": "60s", "fetchTimeout": "2s"}
-    return {
-        **times,
-        "servers": url,
-        "stream": "S",
-        "maxMessagesPerTrigger": str(LIMIT),
-        "minPartitions": str(PARTITIONS),
-        "fetchBatch": "50",
-    }
+    limits = {"maxMessagesPerTrigger": str(LIMIT), "minPartitions": str(PARTITIONS), "fetchBatch": "50"}
+    return {"S": {**times, **limits, "servers": url, "stream": "S"}}
 
 
-def check(result: dict[str, Any]) -> None:
+def store(server: NatsServer, count: int) -> None:
+    fill(server.url, "S", count, lambda i: f"part.{i % 5}")
+
+
+def check(job: Job, count: int) -> None:
     """Every message is there once, and what it holds is right."""
+    result = job.result()["S"]
     sequences = [row[0] for row in result["rows"]]
     assert len(sequences) == len(set(sequences)), "messages came twice"
-    assert sequences == [row[0] for row in EXPECTED], "messages are missing"
-    assert result["rows"] == EXPECTED
+    assert sequences == list(range(1, count + 1)), "messages are missing"
+    assert result["rows"] == [[i + 1, f"S.part.{i % 5}", str(i).ljust(100, ".")] for i in range(count)]
     assert result["batch"] == sequences
+    assert job.failures() == []
 
 
 class Hold:
@@ -88,7 +85,7 @@ class Hold:
 
 def files(job: Job) -> int:
     """How many files tasks have written, committed or not."""
-    return len(list((job.folder / "rows").glob("part-*")))
+    return len(list((job.folder / "rows" / "S").glob("part-*")))
 
 
 @pytest.mark.full
@@ -96,61 +93,62 @@ def files(job: Job) -> int:
 def test_a_driver_that_is_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
     # When to kill, by the state that the job started with: last committed batch, files, batches in the sink's log.
     moments: dict[str, Callable[[Job, int, int, int], bool]] = {
-        "a batch is planned": lambda job, last, *_: job.latest("offsets") >= last + 2,
+        "a batch is planned": lambda job, last, *_: job.latest("S/offsets") >= last + 2,
         "a batch is read in part": lambda *_: hold is not None and hold.reached.is_set(),
         "a task has written its file": lambda job, last, written, logged: (
-            job.latest("commits") > last and files(job) > written + PARTITIONS * (job.latest("rows") - logged)
+            job.latest("S/commits") > last and files(job) > written + PARTITIONS * (job.latest("rows/S") - logged)
         ),
-        "the sink has the batch, the query not": lambda job, last, *_: job.latest("rows") >= last + 2,
+        "the sink has the batch, the query not": lambda job, last, *_: job.latest("rows/S") >= last + 2,
         "the reader has connected": lambda *_: proxy.connections > connections,
     }
+    store(server, COUNT)
     unfinished = 0
     with WireProxy(server.url) as proxy:
         for moment, there in moments.items():
             job = Job(tmp_path / "job", options(proxy.url), trigger={"processingTime": "0 seconds"})
             with job:
-                before = job.latest("commits"), files(job), job.latest("rows")
+                before = job.latest("S/commits"), files(job), job.latest("rows/S")
                 connections = proxy.connections
                 hold = Hold(proxy, before[0] + 2) if moment == "a batch is read in part" else None
                 job.wait(lambda there=there, job=job, before=before: there(job, *before), moment)  # type: ignore[misc]
                 job.kill()
                 proxy.drop(None)
-            unfinished += job.latest("offsets") > job.latest("commits")
-            assert job.latest("commits") * LIMIT < COUNT - 2 * LIMIT, "the job was too quick for this test"
+            unfinished += job.latest("S/offsets") > job.latest("S/commits")
+            assert job.latest("S/commits") * LIMIT < COUNT - 2 * LIMIT, "the job was too quick for this test"
         assert unfinished >= 3
         with Job(tmp_path / "job", options(proxy.url)) as job:
-            check(job.result())
-
-
-def kill_workers(job: Job) -> int:
-    """SIGKILL for the processes of running tasks; how many there were."""
-    workers = job.workers()
-    for pid in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return len(workers)
+            check(job, COUNT)
 
 
 @pytest.mark.timeout(600)
-def test_tasks_and_servers_that_are_killed(server: NatsServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "killed"), [(3 * LIMIT, [1]), pytest.param(COUNT, [1, 4], marks=pytest.mark.full)], ids=["quick", "full"]
+)
+def test_tasks_and_servers_that_are_killed(server: NatsServer, tmp_path: Path, count: int, killed: list[int]) -> None:
+    store(server, count)
     conf = {"spark.master": "local[2,4]"}
     with WireProxy(server.url) as proxy, Job(tmp_path / "job", options(proxy.url), format="json", conf=conf) as job:
-        for batch in (1, 4):
+        for batch in killed:
             hold = Hold(proxy, batch)
             job.wait(hold.reached.is_set, f"batch {batch} in mid-read")
-            assert kill_workers(job) >= 1
+            workers = job.workers()
+            assert workers
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             hold.end()
-        hold = Hold(proxy, 6)
-        job.wait(hold.reached.is_set, "batch 6 in mid-read")
-        server.kill()
-        hold.end()
-        server.start()
-        job.wait(lambda: job.latest("commits") >= 8, "two more batches")
-        server.kill()
-        server.start()
-        check(job.result())
+        if count == COUNT:
+            hold = Hold(proxy, 6)
+            job.wait(hold.reached.is_set, "batch 6 in mid-read")
+            server.kill()
+            hold.end()
+            server.start()
+            job.wait(lambda: job.latest("S/commits") >= 8, "two more batches")
+            server.kill()
+            server.start()
+        check(job, count)
         again = re.findall(
             rb"CONSUMER\.CREATE\.S\.spark-[0-9a-f]{8}-(\d+)-\d+-([1-9])-[0-9a-f]{8} ", proxy.client_bytes
         )
-        assert {int(batch) for batch, _ in again} >= {1, 4}, "no task was tried again"
+        assert {int(batch) for batch, _ in again} >= set(killed), "no task was tried again"
         assert not [name for name in consumers(server.url, "S") if name.startswith("spark-plan")]

@@ -365,16 +365,6 @@ class TestMirror:
         origin.fill(5)
         assert query.step() == []
 
-    def test_that_is_made_again_is_another_stream(self, linked: Linked, copied: Copied) -> None:
-        _, copy = copied()
-        query = Query(copy.url, copy.name)
-        assert len(query.rest()) == 20
-        copy.delete()
-        copy.create()
-        copy.wait_for(20)
-        with pytest.raises(DataLossError, match=f"stream {copy.name} was deleted and created again"):
-            query.step()
-
     def test_in_place_of_its_origin(self, linked: Linked, copied: Copied) -> None:
         origin, copy = copied(30)
         query = Query(origin.url, origin.name, maxMessagesPerTrigger=20)

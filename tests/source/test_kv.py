@@ -127,16 +127,6 @@ def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revision
     assert [row["revision"] for row in run.rows] == revisions
 
 
-def test_one_revision_of_each_key_read_directly(stream: Make) -> None:
-    bucket = make_bucket(stream, max_msgs_per_subject=1)
-    for number in range(30):
-        put(bucket, f"k{number % 10}", b"%d" % number)
-    put(bucket, "k3", headers=DELETED)
-    expected = {f"k{number % 10}": b"%d" % number for number in range(20, 30) if number != 23}
-    for way in ("direct", "consumer"):
-        assert {row.key: row.value for row in rows(bucket, readWith=way)} == expected
-
-
 def test_a_mirrored_bucket(stream: Make, prices: Stream) -> None:
     mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name})
     mirror.wait_for(6)
@@ -238,17 +228,6 @@ def test_where_a_feed_begins(prices: Stream) -> None:
 
 
 # What goes by design, and what does not
-
-
-def test_superseded_revisions_are_no_loss(stream: Make) -> None:
-    bucket = make_bucket(stream, max_msgs_per_subject=1, max_bytes=1 << 20)
-    frame = feed(bucket)
-    put(bucket, "a", b"0")
-    assert entries(frame.run().rows) == [("a", b"0", "PUT")]
-    for number in range(1, 20):
-        put(bucket, "a", b"%d" % number)
-        put(bucket, "b", b"%d" % number)
-    assert entries(frame.run().rows) == [("a", b"19", "PUT"), ("b", b"19", "PUT")]
 
 
 def test_expired_revisions_are_no_loss(stream: Make) -> None:

@@ -19,7 +19,6 @@ from nats.js.object_store import ObjectStore
 
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, digest_text, meta_filter, meta_subject
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError, ProtocolError
 from spark_jetstream.options.names import name_pattern
@@ -35,15 +34,9 @@ from tests.support.client import ask
 from tests.support.objects import ALL, ROLLUP, SOME, Bucket, buckets, by_name, rows_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
-from tests.support.reading import SETTINGS, consumers, options, wait_until
+from tests.support.reading import SETTINGS, connecting, consumers, wait_until
 
 FORGIVING = replace(SETTINGS, fail_on_data_loss=False)
-
-
-def connecting(url: str, **given: str) -> Connect:
-    """A function that returns the process's connection to `url`."""
-    parsed = options(url, **given)
-    return lambda patience: connect(parsed, patience=patience)
 
 
 @dataclass
@@ -254,28 +247,60 @@ def planned(bucket: Bucket) -> list[ObjectGroup]:
     return bucket.plan()
 
 
-def test_replaced_after_the_plan(bucket: Bucket, planned: list[ObjectGroup]) -> None:
-    bucket.put(("a", b"new, and longer" * 1000), headers={"N": ["1"]})
+def purge_meta(bucket: Bucket) -> None:
+    """Remove all up to the meta message of "a"."""
+    info = bucket.publisher.api(f"STREAM.MSG.GET.{bucket.stream}", {"last_by_subj": meta_subject(bucket.name, "a")})
+    bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"seq": info["message"]["seq"] + 1})
+
+
+def create_again(bucket: Bucket) -> None:
+    bucket.remove()
+    bucket.create()
+    bucket.put(("a", b"other"))
+
+
+def replace_by_link(bucket: Bucket) -> None:
+    bucket.delete("a")
+    bucket.link("a", bucket.name, "b")
+
+
+#: What befalls "a" after the plan, the content that it has then, what is logged, and the data loss that it is.
+AFTER_THE_PLAN: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes], str]] = {
+    "replaced": (lambda bucket: bucket.put(("a", b"new" * 5000)), {"a": b"new" * 5000, "b": b"b"}, ""),
+    "replaced by a link": (replace_by_link, {"a": b"b", "b": b"b"}, ""),
+    "deleted": (lambda bucket: bucket.delete("a"), {"b": b"b"}, "object 'a' was deleted while it was read"),
+    "purged": (purge_meta, {"b": b"b"}, "LOSS object 'a' is gone: its meta message was purged, or has expired"),
+    "all deleted": (Bucket.remove, {}, "LOSS object 'a': stream STREAM was deleted while it was read"),
+    "all created again": (create_again, {}, "LOSS object 'a': stream STREAM was deleted and created again"),
+}
+
+
+@pytest.mark.parametrize(("happens", "contents", "problem"), AFTER_THE_PLAN.values(), ids=AFTER_THE_PLAN)
+def test_after_the_plan(
+    bucket: Bucket,
+    planned: list[ObjectGroup],
+    caplog: pytest.LogCaptureFixture,
+    happens: Callable[[Bucket], None],
+    contents: dict[str, bytes],
+    problem: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    happens(bucket)
+    text = problem.removeprefix("LOSS ").replace("STREAM", bucket.stream)
+    if text != problem:
+        with pytest.raises(DataLossError, match=text):
+            bucket.read(*planned)
+    assert bucket.contents(*planned, settings=FORGIVING if text != problem else SETTINGS) == contents
+    assert text in caplog.text
+
+
+def test_the_row_of_a_new_version(bucket: Bucket, planned: list[ObjectGroup]) -> None:
+    bucket.put(("a", b"new"), headers={"N": ["1"]})
     rows = bucket.read(*planned, columns=ALL)
     assert {row["name"]: (row["size"], row["content"], row["headers"]) for row in rows} == {
-        "a": (15000, b"new, and longer" * 1000, [("N", ["1"])]),
+        "a": (3, b"new", [("N", ["1"])]),
         "b": (1, b"b", None),
     }
-
-
-def test_deleted_after_the_plan(bucket: Bucket, planned: list[ObjectGroup], caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    bucket.delete("a")
-    assert bucket.contents(*planned) == {"b": b"b"}
-    assert "object 'a' was deleted while it was read" in caplog.text
-
-
-def test_its_meta_message_purged_after_the_plan(bucket: Bucket, planned: list[ObjectGroup]) -> None:
-    sequence = planned[0].objects[0].sequence
-    bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"seq": sequence + 1})
-    with pytest.raises(DataLossError, match="object 'a' is gone: its meta message was purged, or has expired"):
-        bucket.read(*planned)
-    assert bucket.contents(*planned, settings=FORGIVING) == {"b": b"b"}
 
 
 CHUNKED = random.Random(4).randbytes(400_000)
@@ -322,12 +347,6 @@ def test_replaced_each_time_it_is_read(
 
     with pytest.raises(JetStreamError, match="object 'a' was replaced again each time it was read, 3 times"):
         bucket.contents(*planned, read=read)
-
-
-def test_replaced_by_a_link(bucket: Bucket, planned: list[ObjectGroup]) -> None:
-    bucket.delete("a")
-    bucket.link("a", bucket.name, "b")
-    assert bucket.contents(*planned) == {"a": b"b", "b": b"b"}
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["consumer", "direct"])
@@ -469,21 +488,6 @@ def test_an_object_that_no_binary_column_can_hold(bucket: Bucket) -> None:
     assert [row["size"] for row in rows] == [1, LARGEST_CONTENT + 1]
     assert len(bucket.read(*groups, columns=("name", "size"))) == 2
     assert bucket.contents(*bucket.plan("small")) == {"small": b"1"}
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
-def test_a_bucket_that_went_after_the_plan(bucket: Bucket, again: bool, caplog: pytest.LogCaptureFixture) -> None:
-    bucket.put(("a", b"1"))
-    groups = bucket.plan()
-    bucket.remove()
-    if again:
-        bucket.create()
-        bucket.put(("a", b"other"))
-    problem = "was deleted and created again" if again else "was deleted while it was read"
-    with pytest.raises(DataLossError, match=f"object 'a': stream {bucket.stream} {problem}"):
-        bucket.read(*groups)
-    assert bucket.read(*groups, settings=FORGIVING) == []
-    assert problem in caplog.text
 
 
 # Links

@@ -76,29 +76,6 @@ def test_hostile_payloads_come_back_byte_for_byte(stream: MakeStream) -> None:
     assert calls.stored(s) == s.rows()
 
 
-def test_odd_header_blocks_are_read_as_far_as_they_can_be(stream: MakeStream) -> None:
-    blocks: dict[bytes, dict[str, list[str]] | None] = {
-        b"NATS/1.0\r\n\r\n": None,
-        b"NATS/1.0\r\nA:1\r\n\r\n": {"A": ["1"]},
-        b"NATS/1.0\r\nA:   1  \r\nB:\t2\t\r\n\r\n": {"A": ["1"], "B": ["2"]},
-        b"NATS/1.0\r\nA : 1\r\n\r\n": {"A": ["1"]},
-        b"NATS/1.0\r\nno colon\r\nA: 1\r\n\r\n": {"A": ["1"]},
-        b"NATS/1.0\r\n: nameless\r\nA: 1\r\n\r\n": {"A": ["1"]},
-        b"NATS/1.0\r\nA: a\nb\r\n\r\n": {"A": ["a\nb"]},
-        b"NATS/1.0\r\nA: \xff\r\n\r\n": {"A": ["�"]},
-        b"NATS/1.0 404 No Messages\r\nA: 1\r\n\r\n": {"A": ["1"]},
-        b"NATS/1.0 100\r\n\r\n": None,
-        b"NATS/1.0\r\nA: 1\r\nA: \r\nA: 1\r\n\r\n": {"A": ["1", "", "1"]},
-    }
-    s = stream()
-    for block in blocks:
-        s.send(Message(f"{s.subject}.odd", b"", block=block), Message(f"{s.subject}.odd", b"data", block=block))
-        s.fill(1)
-    rows = calls.stored(s)
-    assert [row.headers for row in rows] == [headers for each in blocks.values() for headers in (each, each, None)]
-    assert [row.data for row in rows if row.subject.endswith(".odd")] == [b"", b"data"] * len(blocks)
-
-
 def test_payloads_of_one_megabyte(stream: MakeStream, nats_server: NatsServer) -> None:
     s = stream()
     largest = s.publisher.info["max_payload"]

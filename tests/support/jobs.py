@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
-from tests.support import durable_job, sink_job, stream_job
+from tests.support import read_job, sink_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,9 +30,12 @@ _Job = TypeVar("_Job", bound="Job")
 
 
 class Job:
-    """One run of `stream_job`, with its output in `folder/log`. `__exit__` kills its processes."""
+    """One run of `read_job`, with its output in `folder/log`. `__exit__` kills its processes.
 
-    script = stream_job.__file__
+    Its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``.
+    """
+
+    script = read_job.__file__
 
     def __init__(
         self,
@@ -97,10 +100,7 @@ class Job:
         return [pid for pid in daemons if _parent(pid) in daemons]
 
     def latest(self, log: str) -> int:
-        """Return the last batch in a log, -1 if there is none.
-
-        `log` is one of the checkpoint, ``[<query>/]offsets`` or ``[<query>/]commits``, or a sink's, ``rows[/<query>]``.
-        """
+        """Return the last batch in a log, -1 if there is none."""
         folder = self.folder / log / "_spark_metadata" if log.startswith("rows") else self.checkpoint / log
         return max((int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")), default=-1)
 
@@ -137,24 +137,6 @@ class Job:
         assert path.exists(), self.log[-8000:]
         result: dict[str, Any] = json.loads(path.read_text())
         return result
-
-    def __enter__(self: _Job) -> _Job:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.kill()
-
-
-class SinkJob(Job):
-    """One run of `sink_job`; its logs are ``<query>/offsets`` and ``<query>/commits``."""
-
-    script = sink_job.__file__
-
-
-class DurableJob(Job):
-    """One run of `durable_job`; its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``."""
-
-    script = durable_job.__file__
 
     def planners(self) -> list[int]:
         """The Python processes that plan the queries' batches: Spark gives each source its own, while it runs."""
@@ -196,10 +178,22 @@ class DurableJob(Job):
         lines = path.read_text().splitlines() if path.exists() else []
         return [(name, why) for name, why in map(json.loads, lines)]
 
-    def finish(self) -> dict[str, list[list[Any]]]:
-        """Let the queries read to the end; the rows in each one's sink."""
+    def finish(self) -> dict[str, Any]:
+        """Let the queries read to the end; what they found."""
         (self.folder / "finish").touch()
         return self.result()
+
+    def __enter__(self: _Job) -> _Job:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+
+class SinkJob(Job):
+    """One run of `sink_job`; its logs are ``<query>/offsets`` and ``<query>/commits``."""
+
+    script = sink_job.__file__
 
 
 def _environment(**more: str) -> dict[str, str]:

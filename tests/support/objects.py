@@ -26,8 +26,6 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
@@ -37,7 +35,7 @@ from spark_jetstream.streams.latest import TablePart
 from spark_jetstream.streams.pull import PullSettings
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
-from tests.support.reading import SETTINGS, options
+from tests.support.reading import SETTINGS, connecting
 from tests.support.streams import nanoseconds
 
 ALL = tuple(column.name for column in OBJECT_COLUMNS)
@@ -117,8 +115,9 @@ class Bucket:
 
     # Reading
 
-    def connect(self, patience: float) -> Connection:
-        return connect(options(self.url), patience=patience)
+    @property
+    def connect(self) -> Connect:
+        return connecting(self.url)
 
     def plan(
         self, glob: str | None = None, *, direct: bool = False, connect: Connect | None = None, **how: Any

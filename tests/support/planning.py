@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
-from tests.support.reading import QUICK, direct, pulls, sequences
+from tests.support.reading import QUICK, connecting, direct, pulls, sequences
 
 
 def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Planner:
@@ -19,9 +17,7 @@ def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = 
     named = {name: str(value) for name, value in given.items()}
     options = SourceOptions.from_spark({**QUICK, "servers": url, "stream": stream, **named}, streaming=streaming)
 
-    def to_server(patience: float) -> Connection:
-        return connect(options.connection, patience=patience)
-
+    to_server = connecting(options.connection)
     return Planner(options, to_server) if clock is None else Planner(options, to_server, clock)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.columns import Delivered, Messages
 from spark_jetstream.protocol.stream import SequenceRange
@@ -30,6 +30,12 @@ ALL = list(range(1, COUNT + 1))
 def options(url: str, **given: str) -> ConnectionOptions:
     """Connection options with the short times of `QUICK`."""
     return ConnectionOptions.from_spark({**QUICK, "servers": url, **given})
+
+
+def connecting(where: ConnectionOptions | str, **given: str) -> Connect:
+    """A function that returns the process's connection; `given` goes with a URL."""
+    parsed = options(where, **given) if isinstance(where, str) else where
+    return lambda patience: connect(parsed, patience=patience)
 
 
 def api(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -84,24 +90,14 @@ def pulls(
     where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS, label: str = "test"
 ) -> Iterator[Delivered]:
     """`read_range` over the process's pooled connection."""
-    given = options(where) if isinstance(where, str) else where
-
-    def to_server(patience: float) -> Connection:
-        return connect(given, patience=patience)
-
-    return read_range(to_server, part, settings, label)
+    return read_range(connecting(where), part, settings, label)
 
 
 def direct(
     where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS
 ) -> Iterator[Messages]:
     """`read_direct` over the process's pooled connection."""
-    given = options(where, requestTimeout="1s") if isinstance(where, str) else where
-
-    def to_server(patience: float) -> Connection:
-        return connect(given, patience=patience)
-
-    return read_direct(to_server, part, settings, "test")
+    return read_direct(connecting(where, requestTimeout="1s"), part, settings, "test")
 
 
 def sequences(read: Iterable[Messages]) -> list[int]:
@@ -116,8 +112,8 @@ def some(read: Iterator[Messages], number: int = 1) -> list[int]:
 
 def collect(read: Iterator[Messages], found: list[int]) -> None:
     """Add the sequences to `found` as they come: what came before an error is there after it."""
-    for each in read:
-        found += each.sequences.tolist()
+    for messages in read:
+        found += messages.sequences.tolist()
 
 
 def wait_until(check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:

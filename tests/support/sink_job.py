@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from tests.support.stream_job import session
+from tests.support.read_job import session
 
 
 def run(

@@ -1,11 +1,12 @@
 """A Spark job of its own processes, which a test may kill, all or some: several streams into files, each by a query.
 
-    python durable_job.py '{"folder": ..., "options": {"<query>": {...}}, "format": ..., "trigger": ..., "conf": {...}}'
+    python read_job.py '{"folder": ..., "options": {"<query>": {...}}, "format": ..., "trigger": ..., "conf": {...}}'
 
 `options` are of the source, for each query. Rows go to `folder/rows/<query>` by Spark's own transactional file
 sink, checkpoints are `folder/checkpoint/<query>`. A query that fails is started again, and why it failed is a line of
-`folder/failures`. Once `folder/finish` exists each query reads to the end without limits, and `folder/result.json`
-tells what the files of the sinks hold, by their own logs of them.
+`folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have ended, each query reads to the end
+without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the sequences of
+a batch read (not of a durable one, whose messages go), and the rows that each batch of the last run read.
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.stream_job import session
-
 _SECONDS = 0.2  # between two looks at the queries
 _COLUMNS = "sequence bigint, subject string, data binary"
+_TO_THE_END = {"availableNow": True}
+
+
+def session(conf: dict[str, str]) -> SparkSession:
+    """A session without user interface and with little to say."""
+    builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -58,22 +68,32 @@ def run(
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
     frames = {name: read(spark, given) for name, given in options.items()}
     queries = {name: start(rows, folder, name, format, trigger) for name, rows in frames.items()}
-    while not finish.exists():
-        for name, rows in frames.items():
+    running = set(queries)
+    while running and not finish.exists():
+        for name in sorted(running):
             why = ended(queries[name], _SECONDS)
-            if why is not None:
+            if why == "" and trigger == _TO_THE_END:
+                running.remove(name)
+            elif why is not None:
                 with failures.open("a") as file:
                     file.write(json.dumps([name, why]) + "\n")
-                queries[name] = start(rows, folder, name, format, trigger)
-    for query in queries.values():
-        query.stop()
+                queries[name] = start(frames[name], folder, name, format, trigger)
     result = {}
     for name, given in options.items():
         unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
-        start(read(spark, unlimited), folder, name, format, {"availableNow": True}).awaitTermination()
+        if name in running:
+            queries[name].stop()
+            queries[name] = start(read(spark, unlimited), folder, name, format, _TO_THE_END)
+            queries[name].awaitTermination()
         # Read as a table of the sink: only the files in its log count.
         files = spark.read.schema(_COLUMNS).format(format).load(f"{folder}/rows/{name}")
-        result[name] = sorted([row["sequence"], row["subject"], bytes(row["data"]).decode()] for row in files.collect())
+        result[name] = {
+            "rows": sorted([row["sequence"], row["subject"], bytes(row["data"]).decode()] for row in files.collect()),
+            "ran": [progress["numInputRows"] for progress in queries[name].recentProgress],
+        }
+        if "durable" not in given:
+            table = spark.read.format("jetstream").options(**unlimited).load()
+            result[name]["batch"] = sorted(row["sequence"] for row in table.select("sequence").collect())
     spark.stop()
     Path(folder, "result.json").write_text(json.dumps(result))
 
