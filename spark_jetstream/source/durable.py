@@ -7,6 +7,7 @@ interest stream, reserves its part of a work queue, and shows a query's lag in e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,10 +141,8 @@ def several_filters(stream: str, filters: tuple[str, ...]) -> OptionError:
 class DurableConsumers:
     """The durable consumers of one run of a query. All methods raise what `Connection.api` raises, and retry nothing.
 
-    Args:
-        requests: Gives the connection, anew for each request.
-        filters: The subject filters of the query, empty for all.
-        run: The token of the run.
+    `requests` gives the connection, anew for each request. `filters` are the subject filters of the query, empty for
+    all, `run` is the token of the run.
     """
 
     def __init__(self, requests: Requests, filters: tuple[str, ...], run: str) -> None:
@@ -170,11 +169,8 @@ class DurableConsumers:
     def create(self, stream: str, name: str, since: str, start: int | None = None) -> ConsumerState:
         """Create the consumer in the name of this run; nothing happens if this run has created the same before.
 
-        Args:
-            stream: The stream.
-            name: The consumer.
-            since: When the run began, by the server's clock.
-            start: The sequence it begins at; by default the first message.
+        It begins at the sequence `start`, by default at the first message. `since`: when the run began, by the server's
+        clock.
 
         Raises:
             OptionError: Another consumer of a work queue has the filter.
@@ -225,6 +221,7 @@ class DurableConsumers:
 
     def delete(self, stream: str, name: str) -> None:
         """Delete the consumer, if it exists."""
+        context = f"delete consumer {name} of stream {stream} (option durable)"
         with contextlib.suppress(ConsumerNotFound):
             self._api(
                 jsapi.CONSUMER_DELETE, stream, name, to=f"delete consumer {name} of stream {stream} (option durable)"
@@ -241,7 +238,7 @@ class DurableConsumers:
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""
         for subject in self._filters or (None,):
-            self._purge(stream, jsapi.purge_request(end, subject))
+            self._purge(stream, end, subject)
 
     def sweep(self, stream: str) -> None:
         """Remove from an interest stream what no consumer needs any more, if the server did not.
@@ -256,7 +253,7 @@ class DurableConsumers:
             context = f"list the consumers of stream {stream}"
             end = min(consumer_state(consumer, context).next for consumer in self._all(stream))
             if end > state.first_kept:
-                self._purge(stream, jsapi.purge_request(end, None))
+                self._purge(stream, end, None)
         except JetStreamError as error:
             log.warning("stream %s keeps messages that no consumer needs any more: %s", stream, error)
 
@@ -272,18 +269,18 @@ class DurableConsumers:
         subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
         return consumer_state(connection.api(subject, request, context=context), context)
 
-    def _purge(self, stream: str, request: bytes) -> None:
+    def _purge(self, stream: str, end: int, subject: str | None) -> None:
         context = f"remove what was committed from stream {stream} (option durable)"
-        self._api(jsapi.STREAM_PURGE, stream, body=request, to=context)
+            self._api(jsapi.CONSUMER_DELETE, stream, name, to=context)
 
     def _filter_taken(self, stream: str) -> OptionError:
         """Return the error of a work queue where another consumer has the filter."""
         holders: list[str] = []
         with contextlib.suppress(JetStreamError):  # the names help, and are not needed
             for consumer in self._all(stream):
-                config = consumer.get("config")
-                theirs = _filters(config) if isinstance(config, dict) else None
-                if theirs is not None and _overlap(self._filters, theirs):
+                theirs = _filters(jsapi.field(consumer, "config", dict, "list"))
+                pairs = itertools.product(self._filters or (">",), theirs or (">",))
+                if any(subjects_overlap(mine, other) for mine, other in pairs):
                     holders.append(f"{consumer.get('name')} ({_listed(theirs)})")
         return OptionError(
             f"stream {stream} is a work queue, which gives each message to one consumer only, and "
@@ -314,10 +311,6 @@ def _filters(config: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(subject) for subject in several)
     one = config.get("filter_subject")
     return (one,) if isinstance(one, str) and one else ()
-
-
-def _overlap(filters: Iterable[str], others: Iterable[str]) -> bool:
-    return any(subjects_overlap(one, other) for one in filters or (">",) for other in others or (">",))
 
 
 def _metadata(config: Mapping[str, Any]) -> dict[str, str]:

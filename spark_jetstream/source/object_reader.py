@@ -59,17 +59,11 @@ def read_objects(
     read: Read = read_range,
     together: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the objects of `group` as rows.
+    """Read the objects of `group` as rows with just these columns of `schema.OBJECT_COLUMNS`.
 
-    Args:
-        connect: Returns the connection of the process.
-        group: The objects.
-        settings: How messages are read.
-        label: The beginning of the consumers' names.
-        columns: The columns of the rows, of `schema.OBJECT_COLUMNS`.
-        with_content: Whether the content is read; its column is null otherwise.
-        read: Reads a range of sequences: `read_range`, or another function with its signature.
-        together: How many objects `read` reads at once; by default `TOGETHER` by `read_range`, and one by others.
+    Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
+    sequences: `read_range`, or another function with its signature. It reads `together` objects at once; by default
+    `read_range` reads `TOGETHER`, and another function one.
 
     Raises:
         DataLossError: An object is damaged, or a link leads nowhere; with ``failOnDataLoss=false`` it is logged and

@@ -16,7 +16,7 @@ from tests.support import calls
 from tests.support.calls import Query, refusal_of
 from tests.support.planning import driver
 from tests.support.progress import RETENTIONS, consumers, delete_consumer, left, make_consumer, publishing
-from tests.support.queries import Run, available_now, offsets, refusal, start, streaming
+from tests.support.queries import Run, available_now, offsets, refusal, streaming
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
@@ -189,23 +189,6 @@ def test_publishers_at_work(kept: MakeStream) -> None:
         (at, s.messages[at].data) for at in sorted(s.messages)
     ]
     assert left(s) == []
-
-
-@pytest.mark.full
-def test_publishers_at_work_beside_a_running_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    s = kept("interest")
-    frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=100)
-    available_now(frame, tmp_path)
-    seen = Run()
-    with publishing(s, "a"):
-        query = start(frame, tmp_path, seen)
-        seen.wait_for(300, query)
-    query.processAllAvailable()
-    wait_until(lambda: position(s) == (len(s.messages), 0), "the commit of the last batch")
-    query.stop()
-    assert seen.sequences == sorted(s.messages)
-    assert [bytes(row["data"]) for row in seen.rows] == [s.messages[at].data for at in sorted(s.messages)]
-    holds(s)
 
 
 def test_a_limits_stream_read_by_direct_gets(kept: MakeStream) -> None:

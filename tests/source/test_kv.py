@@ -223,8 +223,6 @@ def test_where_a_feed_begins(prices: Stream) -> None:
     given = f"{text}.{moment % SECOND:09d}Z"
     run = feed(prices, startingTimestamp=given).run()
     assert [row["revision"] for row in run.rows] == [6, 7]
-    with pytest.raises(Exception, match=r"names bucket .OTHER., which option bucket does not"):
-        feed(prices, startingOffsets='{"OTHER": 5}').run()
 
 
 # What goes by design, and what does not
@@ -313,6 +311,7 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: Make, tmp_path: 
     ("given", "said"),
     [
         ({"bucket": "nowhere"}, r"there is no Key-Value bucket nowhere \(option bucket\): no stream KV_nowhere"),
+        ({"history": "true", "startingOffsets": '{"OTHER": 5}'}, "names bucket .OTHER., which option bucket does not"),
         ({"keys": "a b"}, "option keys must be a key"),
         ({"subjects": "a"}, "option subjects has no meaning with bucket: use keys"),
         ({"startingOffsets": "earliest"}, "option startingOffsets has no meaning for a batch with bucket"),

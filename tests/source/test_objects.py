@@ -207,36 +207,6 @@ def test_a_mirror_of_a_bucket(bucket: Bucket, publisher: Publisher) -> None:
         mirror.remove()
 
 
-PERMISSIONS = """
-accounts { SHOP { jetstream: enabled, users: [
-  { user: admin, password: "a" }
-  { user: spark, password: "s", permissions {
-    publish { allow: [
-      "$JS.API.STREAM.INFO.OBJ_P", "$JS.API.CONSUMER.CREATE.OBJ_P.*", "$JS.API.CONSUMER.CREATE.OBJ_P.*.>"
-      "$JS.API.CONSUMER.MSG.NEXT.OBJ_P.*", "$JS.API.CONSUMER.DELETE.OBJ_P.*"
-    ] }
-    subscribe { allow: ["_INBOX_spark.>"] }
-  } }
-] } }
-"""
-
-
-def test_the_permissions_of_a_reader_are_enough() -> None:
-    with NatsServer(config=PERMISSIONS) as server:
-        url = server.url.replace("//", "//admin:a@")
-        with Publisher(url) as admin:
-            bucket = Bucket(url, admin, "P")
-            bucket.put(("a", b"old" * 500), ("b", b"b"))
-            bucket.link("l", "P", "b")
-            groups = bucket.plan()
-            bucket.put(("a", b"new" * 1000))
-            reader = connecting(server.url, user="spark", password="s", inboxPrefix="_INBOX_spark")
-            assert [len(group.objects) for group in bucket.plan(connect=reader)] == [3]
-            assert bucket.contents(*groups, connect=reader) == {"a": b"new" * 1000, "b": b"b", "l": b"b"}
-            reader(5.0).close()
-            bucket.connect(5.0).close()
-
-
 # Others write meanwhile
 
 

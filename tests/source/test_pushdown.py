@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,99 +29,82 @@ def options(**given: str) -> SourceOptions:
 
 def narrowed(*predicates: tuple[Any, ...], **given: str) -> tuple[Pushdown, list[tuple[Any, ...]]]:
     """What is left, and the predicates that Spark has to check."""
-    found, left = Pushdown.of(options(**given)), []
+    pushdown, left = Pushdown.of(options(**given)), []
     for predicate in predicates:
         name, *arguments = predicate
-        step = getattr(found, f"and_{name}")(*arguments)
+        step = getattr(pushdown, f"and_{name}")(*arguments)
         if step is None:
             left.append(predicate)
         else:
-            found = step
-    return found, left
+            pushdown = step
+    return pushdown, left
 
 
-def test_without_predicates_everything_is_left() -> None:
-    found, _ = narrowed(subjects="a.*,b.>")
-    assert (found.filters, found.first, found.end, found.timed) == (("a.*", "b.>"), 1, INT64_MAX, False)
-    assert found.reads("A")
-    assert found.reads("B")
-    assert found.options(options(subjects="a.*,b.>")) == options(subjects="a.*,b.>")
-    assert narrowed()[0].options(options()).subjects == ()
+LATER = MOMENT + datetime.timedelta(seconds=1)
+FILTERED = {"subjects": "a.*,c.>"}
+BUCKET = {"bucket": "b", "history": "true", "keys": "eu.*"}
+
+#: Options beside the streams A and B, predicates, what they change of a `Pushdown`, and which names are read then.
+PUSHED: list[tuple[dict[str, str], list[tuple[Any, ...]], dict[str, Any], str]] = [
+    ({"subjects": "a.*,b.>"}, [], {"filters": ("a.*", "b.>")}, "AB"),
+    ({}, [], {"filters": (">",), "first": 1, "end": INT64_MAX, "since": None, "until": None}, "AB"),
+    ({}, [("compared", "sequence", ">", 10)], {"first": 11}, "AB"),
+    ({}, [("compared", "sequence", ">=", 10)], {"first": 10}, "AB"),
+    ({}, [("compared", "sequence", "<", 10)], {"end": 10}, "AB"),
+    ({}, [("compared", "sequence", "<=", 10)], {"end": 11}, "AB"),
+    ({}, [("among", "sequence", [10])], {"first": 10, "end": 11}, "AB"),
+    ({}, [("compared", "sequence", ">=", 5), ("compared", "sequence", "<", 9)], {"first": 5, "end": 9}, "AB"),
+    ({}, [("compared", "sequence", "<", -3)], {"end": -3}, ""),
+    ({}, [("compared", "sequence", ">", 7), ("compared", "sequence", ">", 3)], {"first": 8}, "AB"),
+    # A time represents the nanoseconds that a row shows as it.
+    ({}, [("compared", "timestamp", ">", MOMENT)], {"since": NANOS + 1000, "until": INT64_MAX}, "AB"),
+    ({}, [("compared", "timestamp", ">=", MOMENT)], {"since": NANOS, "until": INT64_MAX}, "AB"),
+    ({}, [("compared", "timestamp", "<", MOMENT)], {"since": -INT64_MAX, "until": NANOS}, "AB"),
+    ({}, [("compared", "timestamp", "<=", MOMENT)], {"since": -INT64_MAX, "until": NANOS + 1000}, "AB"),
+    ({}, [("among", "timestamp", [MOMENT])], {"since": NANOS, "until": NANOS + 1000}, "AB"),
+    (
+        {},
+        [("compared", "timestamp", ">=", MOMENT), ("compared", "timestamp", "<", LATER)],
+        {"since": NANOS, "until": NANOS + 10**9},
+        "AB",
+    ),
+    ({}, [("among", "stream", ["B", "C"])], {"names": frozenset("BC")}, "B"),
+    ({}, [("among", "stream", ["A", "B"]), ("among", "stream", ["A"])], {"names": frozenset("A")}, "A"),
+    ({}, [("among", "subject", ["a.b"])], {"filters": ("a.b",)}, "AB"),
+    ({}, [("among", "subject", ["b", "a", "b"])], {"filters": ("a", "b")}, "AB"),
+    ({}, [("prefix", "subject", "a.")], {"filters": ("a.>",)}, "AB"),
+    ({}, [("prefix", "subject", "a.b.")], {"filters": ("a.b.>",)}, "AB"),
+    (FILTERED, [("among", "subject", ["a.b", "b.a", "c.d.e"])], {"filters": ("a.b", "c.d.e")}, "AB"),
+    (FILTERED, [("prefix", "subject", "a.")], {"filters": ("a.*",)}, "AB"),
+    ({"subjects": "*.x"}, [("prefix", "subject", "a.")], {"filters": ("a.x",)}, "AB"),
+    ({"subjects": "a.*"}, [("prefix", "subject", "b.")], {"filters": ()}, ""),
+    ({"subjects": "a.*"}, [("prefix", "subject", "a.b.")], {"filters": ()}, ""),
+    ({}, [("prefix", "subject", "a."), ("among", "subject", ["a.b", "c"])], {"filters": ("a.b",)}, "AB"),
+    ({}, [("among", "subject", [])], {"filters": ()}, ""),
+    *(({}, [("not_null", name)], {}, "AB") for name in ("stream", "subject", "sequence", "timestamp")),
+    (
+        BUCKET,
+        [("among", "key", ["eu.a"]), ("compared", "revision", ">", 4), ("among", "bucket", ["b"])],
+        {"filters": ("eu.a",), "first": 5, "names": frozenset("b")},
+        "b",
+    ),
+    ({"bucket": "b"}, [("among", "bucket", ["c"])], {"names": frozenset("c")}, ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("predicates", "bounds"),
-    [
-        ([("compared", "sequence", ">", 10)], (11, INT64_MAX)),
-        ([("compared", "sequence", ">=", 10)], (10, INT64_MAX)),
-        ([("compared", "sequence", "<", 10)], (1, 10)),
-        ([("compared", "sequence", "<=", 10)], (1, 11)),
-        ([("among", "sequence", [10])], (10, 11)),
-        ([("compared", "sequence", ">=", 5), ("compared", "sequence", "<", 9)], (5, 9)),
-        ([("compared", "sequence", "<", -3)], (1, -3)),
-        ([("compared", "sequence", ">", 7), ("compared", "sequence", ">", 3)], (8, INT64_MAX)),
-    ],
-)
-def test_sequences(predicates: list[tuple[Any, ...]], bounds: tuple[int, int]) -> None:
-    found, left = narrowed(*predicates)
+@pytest.mark.parametrize(("given", "predicates", "changed", "names"), PUSHED, ids=str)
+def test_what_is_pushed(
+    given: dict[str, str], predicates: list[tuple[Any, ...]], changed: dict[str, Any], names: str
+) -> None:
+    pushdown, left = narrowed(*predicates, **given)
+    parsed = options(**given)
     assert left == []
-    assert (found.first, found.end) == bounds
-    assert found.reads("A") is (bounds[0] < bounds[1])
-
-
-@pytest.mark.parametrize(
-    ("comparison", "bounds"),
-    [
-        (">", (NANOS + 1000, INT64_MAX)),
-        (">=", (NANOS, INT64_MAX)),
-        ("<", (-INT64_MAX, NANOS)),
-        ("<=", (-INT64_MAX, NANOS + 1000)),
-    ],
-)
-def test_a_time_stands_for_the_nanoseconds_that_a_row_shows_as_it(comparison: str, bounds: tuple[int, int]) -> None:
-    found, left = narrowed(("compared", "timestamp", comparison, MOMENT))
-    assert left == []
-    assert (found.since, found.until) == bounds
-    assert found.timed
-
-
-def test_times_hold_together() -> None:
-    later = MOMENT + datetime.timedelta(seconds=1)
-    found, left = narrowed(("compared", "timestamp", ">=", MOMENT), ("compared", "timestamp", "<", later))
-    assert (found.since, found.until, left) == (NANOS, NANOS + 10**9, [])
-    found, _ = narrowed(("among", "timestamp", [MOMENT]))
-    assert (found.since, found.until) == (NANOS, NANOS + 1000)
-
-
-def test_streams() -> None:
-    found, left = narrowed(("among", "stream", ["B", "C"]))
-    assert ([name for name in ("A", "B") if found.reads(name)], left) == (["B"], [])
-    found, _ = narrowed(("among", "stream", ["A", "B"]), ("among", "stream", ["A"]))
-    assert [name for name in ("A", "B") if found.reads(name)] == ["A"]
-
-
-@pytest.mark.parametrize(
-    ("subjects", "predicates", "filters"),
-    [
-        ("", [("among", "subject", ["a.b"])], ("a.b",)),
-        ("", [("among", "subject", ["b", "a", "b"])], ("a", "b")),
-        ("", [("prefix", "subject", "a.")], ("a.>",)),
-        ("", [("prefix", "subject", "a.b.")], ("a.b.>",)),
-        ("a.*,c.>", [("among", "subject", ["a.b", "b.a", "c.d.e"])], ("a.b", "c.d.e")),
-        ("a.*,c.>", [("prefix", "subject", "a.")], ("a.*",)),
-        ("*.x", [("prefix", "subject", "a.")], ("a.x",)),
-        ("a.*", [("prefix", "subject", "b.")], ()),
-        ("a.*", [("prefix", "subject", "a.b.")], ()),
-        ("", [("prefix", "subject", "a."), ("among", "subject", ["a.b", "c"])], ("a.b",)),
-        ("", [("among", "subject", [])], ()),
-    ],
-)
-def test_subjects(subjects: str, predicates: list[tuple[Any, ...]], filters: tuple[str, ...]) -> None:
-    given = {"subjects": subjects} if subjects else {}
-    found, left = narrowed(*predicates, **given)
-    assert (found.filters, left) == (filters, [])
-    assert found.reads("A") is bool(filters)
-    assert found.options(options(**given)).subjects == filters
+    assert pushdown == replace(Pushdown.of(parsed), **changed)
+    assert pushdown.timed is ("since" in changed and changed["since"] is not None)
+    assert [name for name in "ABb" if pushdown.reads(name) and (name == "b") is ("bucket" in given)] == list(names)
+    field = "keys" if "bucket" in given else "subjects"
+    wanted = () if pushdown.filters == (">",) else pushdown.filters
+    assert pushdown.options(parsed) == parsed.model_copy(update={field: wanted})
 
 
 @pytest.mark.parametrize(
@@ -156,19 +140,6 @@ def test_what_is_left_to_spark(predicate: tuple[Any, ...]) -> None:
     found, left = narrowed(predicate)
     assert left == [predicate]
     assert found == Pushdown.of(options())
-
-
-def test_columns_without_nulls() -> None:
-    for name in ("stream", "subject", "sequence", "timestamp"):
-        assert narrowed(("not_null", name)) == (Pushdown.of(options()), [])
-
-
-def test_a_bucket_has_keys_and_revisions() -> None:
-    predicates = [("among", "key", ["eu.a"]), ("compared", "revision", ">", 4), ("among", "bucket", ["b"])]
-    found, left = narrowed(*predicates, bucket="b", history="true", keys="eu.*")
-    assert (left, found.filters, found.first, found.reads("b")) == ([], ("eu.a",), 5, True)
-    assert found.options(options(bucket="b", history="true", keys="eu.*")).keys == ("eu.a",)
-    assert not narrowed(("among", "bucket", ["c"]), bucket="b")[0].reads("b")
 
 
 def test_the_current_table_of_a_bucket_is_made_of_its_latest_revisions_wherever_they_lie() -> None:

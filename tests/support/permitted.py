@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import OptionError, RowRefused
 from spark_jetstream.permissions import needed
@@ -163,12 +164,15 @@ def bucket_objects(account: Account) -> None:
     account.make("OBJ_b", subjects=["$O.b.C.>", "$O.b.M.>"], allow_rollup_hdrs=True, allow_direct=True)
     admin = Sink(account.admin, objectBucket="b")
     admin.write([batch(name=["one", "two"], content=[b"1" * 300_000, b"2"])])
+    # The target of a link is looked up, as is an object that was replaced before it was read.
+    link = ObjectMeta(bucket="b", name="link", link=("b", "two"), digest="")
+    account.fill(meta_subject("b", "link"), data=link.to_json())
 
 
 def read_objects(account: Account, **given: Any) -> None:
-    assert read(account, "content", objectBucket="b", **given) == 2
+    assert read(account, "content", objectBucket="b", **given) == 3
     assert read(account, "content", objectBucket="b", pathGlobFilter="one", **given) == 1
-    assert follow(account, "content", objectBucket="b", **given) == 2
+    assert follow(account, "content", objectBucket="b", **given) == 3
 
 
 # -- writing --
