@@ -78,11 +78,12 @@ def run(
                 with failures.open("a") as file:
                     file.write(json.dumps([name, why]) + "\n")
                 queries[name] = start(frames[name], folder, name, format, trigger)
+    for name in running:
+        queries[name].stop()
     result = {}
     for name, given in options.items():
         unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
         if name in running:
-            queries[name].stop()
             queries[name] = start(read(spark, unlimited), folder, name, format, _TO_THE_END)
             queries[name].awaitTermination()
         # Read as a table of the sink: only the files in its log count.
