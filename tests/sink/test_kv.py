@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import OptionError, RowRefused, SchemaError, StreamNotFound
+from spark_jetstream.errors import OptionError, RowRefused, StreamNotFound
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.rows import Rows
@@ -22,7 +22,7 @@ from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.acks import answer, is_answer
-from tests.support.calls import BUCKET_ROWS, store, writer_of
+from tests.support.calls import store, writer_of
 from tests.support.keyed import CONFIG, history, make_bucket, name_of, puts, table
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy
@@ -34,44 +34,10 @@ from tests.support.streams import Stream
 MakeStream = Callable[..., Stream]
 
 LEVELS = ["at-least-once", "deduplicated"]
-KEY, VALUE = ("key", "string"), ("value", "binary")
 HOME = KeyBucket.of("b", "$JS.API")
 
 
-# Columns and rows, without a server.
-
-GOOD_COLUMNS = [
-    [KEY, VALUE],
-    [("value", "string"), KEY],
-    [KEY, VALUE, ("operation", "string"), ("expected_revision", "bigint"), ("ttl", "string")],
-    # What reading a bucket gives.
-    [(field.name, field.dataType.simpleString()) for field in BUCKET_ROWS.fields],
-]
-
-
-@pytest.mark.parametrize("fields", GOOD_COLUMNS)
-def test_these_columns_can_be_written(fields: list[tuple[str, str]]) -> None:
-    columns = BucketColumns.check(fields)
-    assert columns.fields == tuple(fields)
-    assert (columns.names, columns.payload) == (tuple(name for name, _ in fields), "value")
-
-
-BAD_COLUMNS: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
-    "no key": ([VALUE], ['no column "key"']),
-    "no value": ([KEY], ['no column "value"', "binary or string"]),
-    "of a stream": ([KEY, VALUE, ("subject", "string")], ['no column "subject"', "columns: key, value, operation"]),
-    "binary key": ([("key", "binary"), VALUE], ['"key" is of type binary', "must be string"]),
-    "number": ([KEY, ("value", "bigint")], ['"value" is of type bigint', "binary or string"]),
-    "int": ([KEY, VALUE, ("expected_revision", "int")], ["of type int", "must be bigint"]),
-}
-
-
-@pytest.mark.parametrize(("fields", "words"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
-def test_other_columns_are_refused_by_name(fields: list[tuple[str, str]], words: list[str]) -> None:
-    with pytest.raises(SchemaError) as caught:
-        BucketColumns.check(fields)
-    for word in words:
-        assert word in str(caught.value)
+# Rows, without a server.
 
 
 def rows(**columns: list[Any]) -> Rows:

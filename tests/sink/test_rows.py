@@ -13,66 +13,81 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import OptionError, SchemaError
 from spark_jetstream.options.names import PublishSubject
-from spark_jetstream.sink.rows import SinkColumns, subject_fault
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, ddl
+from spark_jetstream.sink.kv import BucketColumns
+from spark_jetstream.sink.objects import ObjectColumns
+from spark_jetstream.sink.rows import Columns, SinkColumns, subject_fault
 from tests.support.sinking import HEADERS, batch, read, read_rows
 
-DATA, SUBJECT = ("data", "binary"), ("subject", "string")
-LISTS, STRINGS = "map<string,array<string>>", "map<string,string>"
+# -- columns, as DDL --
 
-
-# -- columns --
-
-GOOD_COLUMNS: list[tuple[list[tuple[str, str]], str | None]] = [
-    ([DATA, SUBJECT], None),
-    ([("data", "string"), SUBJECT], None),
-    ([DATA], "orders.new"),
-    ([DATA, SUBJECT], "orders.new"),
-    ([SUBJECT, ("headers", LISTS), DATA], None),
-    ([DATA, SUBJECT, ("headers", STRINGS)], None),
-    ([DATA, SUBJECT, ("msg_id", "string"), ("ttl", "string"), ("expected_last_subject_sequence", "bigint")], None),
+ROWS, KEYS, OBJECTS = SinkColumns, BucketColumns, ObjectColumns
+GOOD_COLUMNS: list[tuple[type[Columns], str, str | None]] = [
+    (ROWS, "data binary, subject string", None),
+    (ROWS, "data string, subject string", None),
+    (ROWS, "data binary", "orders.new"),
+    (ROWS, "data binary, subject string", "orders.new"),
+    (ROWS, "data binary, subject string, headers map<string,string>", None),
+    (ROWS, "data binary, subject string, msg_id string, ttl string, expected_last_subject_sequence bigint", None),
+    (KEYS, "key string, value binary", None),
+    (KEYS, "value string, key string", None),
+    (KEYS, "key string, value binary, operation string, expected_revision bigint, ttl string", None),
+    (OBJECTS, "name string, content string, headers map<string,string>", None),
     # What the source gives.
-    (
-        [
-            ("stream", "string"), SUBJECT, ("sequence", "bigint"), ("timestamp", "timestamp"), ("headers", LISTS), DATA
-        ],
-        None,
-    ),
-]  # fmt: skip
+    (ROWS, ddl(COLUMNS), None),
+    (KEYS, ddl(BUCKET_COLUMNS), None),
+    (OBJECTS, ddl(OBJECT_COLUMNS), None),
+]
 
 
-@pytest.mark.parametrize(("fields", "subject"), GOOD_COLUMNS)
-def test_these_columns_can_be_written(fields: list[tuple[str, str]], subject: str | None) -> None:
-    columns = SinkColumns.check(fields, subject)
-    assert columns.fields == tuple(fields)
-    assert columns.names == tuple(name for name, _ in fields)
+def fields_of(text: str) -> list[tuple[str, str]]:
+    """Pairs of name and type."""
+    return [(name.strip("`"), kind) for name, _, kind in (field.partition(" ") for field in text.split(", "))]
+
+
+@pytest.mark.parametrize(("kind", "text", "subject"), GOOD_COLUMNS)
+def test_these_columns_can_be_written(kind: type[Columns], text: str, subject: str | None) -> None:
+    columns = kind.check(fields_of(text), subject)
+    assert columns.fields == tuple(fields_of(text))
+    assert columns.names == tuple(name for name, _ in fields_of(text))
     assert columns.subject == subject
+    assert columns.payload in columns.names
 
 
-BAD_COLUMNS: dict[str, tuple[list[tuple[str, str]], str | None, list[str]]] = {
-    "no data": ([SUBJECT], None, ['no column "data"', "binary or string"]),
-    "no subject": ([DATA], None, ['no column "subject"', "option subject"]),
-    "unknown": ([DATA, SUBJECT, ("colour", "string")], None, ['no column "colour"', "drop it", "msg_id"]),
-    "misspelt": ([DATA, SUBJECT, ("heeders", LISTS)], None, ['"heeders"', 'did you mean "headers"']),
-    "data of a number": ([("data", "int"), SUBJECT], None, ['"data" is of type int', "binary or string"]),
-    "binary subject": ([DATA, ("subject", "binary")], None, ['"subject" is of type binary', "must be string"]),
-    "binary subject beside the option": ([DATA, ("subject", "binary")], "a", ['"subject" is of type binary']),
-    "headers of binary": ([DATA, SUBJECT, ("headers", "map<string,binary>")], None, ["map<string,binary>", STRINGS]),
-    "id of a number": ([DATA, SUBJECT, ("msg_id", "bigint")], None, ['"msg_id" is of type bigint', "must be string"]),
-    "ttl of an interval": ([DATA, SUBJECT, ("ttl", "interval")], None, ['"ttl" is of type interval', "string"]),
-    "int": ([DATA, SUBJECT, ("expected_last_subject_sequence", "int")], None, ["of type int", "must be bigint"]),
-    "sequence": ([DATA, SUBJECT, ("sequence", "string")], None, ['"sequence" is of type string', "must be bigint"]),
-    "twice": ([DATA, SUBJECT, DATA], None, ['column "data" twice']),
-}
+BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
+    (ROWS, "subject string", ['no column "data"', "binary or string"]),
+    (ROWS, "data binary", ['no column "subject"', "option subject"]),
+    (ROWS, "data binary, subject string, colour string", ['no column "colour"', "make it part of data", "msg_id"]),
+    (ROWS, "data binary, subject string, heeders map<string,string>", ['"heeders"', 'did you mean "headers"']),
+    (ROWS, "data int, subject string", ['"data" is of type int', "binary or string"]),
+    (ROWS, "data binary, subject binary", ['"subject" is of type binary', "must be string"]),
+    (ROWS, "data binary, headers map<string,binary>", ["map<string,binary>", "map<string,string>"]),
+    (ROWS, "data binary, msg_id bigint", ['"msg_id" is of type bigint', "must be string"]),
+    (ROWS, "data binary, ttl interval", ['"ttl" is of type interval', "string"]),
+    (ROWS, "data binary, expected_last_subject_sequence int", ["of type int", "must be bigint"]),
+    (ROWS, "data binary, sequence string", ['"sequence" is of type string', "must be bigint"]),
+    (ROWS, "data binary, subject string, data binary", ['column "data" twice']),
+    (KEYS, "value binary", ['no column "key"']),
+    (KEYS, "key string", ['no column "value"', "binary or string"]),
+    (KEYS, "key string, value binary, subject string", ['no column "subject"', "columns: key, value, operation"]),
+    (KEYS, "key binary, value binary", ['"key" is of type binary', "must be string"]),
+    (KEYS, "key string, value bigint", ['"value" is of type bigint', "binary or string"]),
+    (KEYS, "key string, value binary, expected_revision int", ["of type int", "must be bigint"]),
+    (OBJECTS, "content binary", ['no column "name"', "option objectBucket"]),
+    (OBJECTS, "name string", ['no column "content"']),
+    (OBJECTS, "name int, content binary", ['column "name" is of type int, but must be string']),
+    (OBJECTS, "name string, content array<int>", ['column "content" is of type array<int>']),
+    (OBJECTS, "name string, content binary, size string", ['column "size" is of type string']),
+    (OBJECTS, "name string, content binary, length bigint", ["drop it, or make it part of content"]),
+]
 
 
-@pytest.mark.parametrize(("fields", "subject", "words"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
-def test_other_columns_are_refused_by_name(
-    fields: list[tuple[str, str]], subject: str | None, words: list[str]
-) -> None:
+@pytest.mark.parametrize(("kind", "text", "parts"), BAD_COLUMNS)
+def test_other_columns_are_refused_by_name(kind: type[Columns], text: str, parts: list[str]) -> None:
     with pytest.raises(SchemaError) as caught:
-        SinkColumns.check(fields, subject)
-    for word in words:
-        assert word in str(caught.value)
+        kind.check(fields_of(text))
+    for part in parts:
+        assert part in str(caught.value)
 
 
 # -- rows --
