@@ -39,9 +39,6 @@ class Encoded:
     bounds: IntArray
     size: IntArray
 
-    def __len__(self) -> int:
-        return len(self.size)
-
     def frames(self, first: int, last: int) -> memoryview:
         """Return the frames of rows `first` to `last` - 1."""
         return memoryview(self.data)[int(self.bounds[first]) : int(self.bounds[last])]

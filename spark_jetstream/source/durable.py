@@ -223,9 +223,7 @@ class DurableConsumers:
         """Delete the consumer, if it exists."""
         context = f"delete consumer {name} of stream {stream} (option durable)"
         with contextlib.suppress(ConsumerNotFound):
-            self._api(
-                jsapi.CONSUMER_DELETE, stream, name, to=f"delete consumer {name} of stream {stream} (option durable)"
-            )
+            self._api(jsapi.CONSUMER_DELETE, stream, name, to=context)
 
     def touch(self, stream: str, name: str) -> None:
         """Keep the server from deleting a consumer that has an `inactive_threshold`: only pulls count for that."""
@@ -271,7 +269,7 @@ class DurableConsumers:
 
     def _purge(self, stream: str, end: int, subject: str | None) -> None:
         context = f"remove what was committed from stream {stream} (option durable)"
-            self._api(jsapi.CONSUMER_DELETE, stream, name, to=context)
+        self._api(jsapi.STREAM_PURGE, stream, body=jsapi.purge_request(end, subject), to=context)
 
     def _filter_taken(self, stream: str) -> OptionError:
         """Return the error of a work queue where another consumer has the filter."""

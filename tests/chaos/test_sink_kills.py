@@ -38,9 +38,9 @@ from tests.support.jobs import Job, SinkJob
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
-from tests.support.sinking import Sink, numbers
+from tests.support.sinking import Sink, forget, numbers
 from tests.support.sinking import rows as sink_rows
-from tests.support.write_job import COUNT, batches, forget, run_apart, values
+from tests.support.write_job import COUNT, batches, run_apart, values
 
 log = logging.getLogger(__name__)
 

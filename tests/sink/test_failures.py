@@ -75,7 +75,7 @@ MAY_NOT = "the account may not publish to"
 NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
 TRIED = r"also after 1 retries \(option maxRetries\)"
 TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
-NO_ACK = rf"no acknowledgement within 0.5 s \(option ackTimeout\), {TRIED}: a stream with no_ack gives none"
+NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: a stream with no_ack gives none"
 TYPES = {
     **dict.fromkeys(("data", "subject", "msg_id", "ttl"), pa.string()),
     "headers": pa.map_(pa.string(), pa.string()),
@@ -451,7 +451,7 @@ WHOLE = [
         {"user": "writer"}, columns=at("<s>.secret")),
     Case("bs", "RowRefused", f"{ROW} 1 {AT} '<s>.secret': {DENIED}; 0 rows {STORED}",
         {"user": "writer", "stream": "<N>", "subject": "<s>.secret"}),
-    Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': {NO_ACK}; 0 rows {STORED}", {"ackTimeout": "500ms"},
+    Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': {NO_ACK}; 0 rows {STORED}", {"ackTimeout": "200ms"},
         {"no_ack": True}),
     Case("b", "RowRefused",
         rf"{ROW} 1 {AT} '<s>.1': invalid operation on sealed stream \(error 10109\).*; 0 rows {STORED}",
@@ -483,7 +483,7 @@ def test_a_user_who_may_only_publish(make: Make, caplog: pytest.LogCaptureFixtur
         write(s, {"user": "blind", **options})
     assert s.state()["messages"] == 12
     assert "not checked before writing" in caplog.text
-    kind, said = refuse("b", s, at("nowhere.x"), {"user": "blind"}, early=False)
+    kind, said = refuse("b", s, at("nowhere.x"), {"user": "blind", "retryTimeout": "500ms"}, early=False)
     assert kind == "RowRefused"
     assert said.startswith("row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this subj")
 

@@ -25,7 +25,7 @@ from tests.support.acks import answer, is_answer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import create, wait_until
-from tests.support.sinking import Sink, batch, numbers, payload, rows, stored, stored_headers
+from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored
 from tests.support.streams import Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -249,8 +249,8 @@ class TestCut:
             proxy.refuse()
             proxy.cut()
 
-        with pytest.raises(OutageError, match=r"no answer for 1 s \(option retryTimeout\) while writing") as raised:
-            Sink(proxy.url, delivery=delivery, retryTimeout="1s", connectTimeout="1s").write(batches())
+        with pytest.raises(OutageError, match=r"no answer for 0.5 s \(option retryTimeout\) while writing") as raised:
+            Sink(proxy.url, delivery=delivery, retryTimeout="500ms", connectTimeout="1s").write(batches())
         assert counted(raised.value) <= target.state()["messages"]
         proxy.drop(None)
         proxy.accept()
@@ -377,11 +377,8 @@ class TestNobodyListens:
             report = sink.write([rows(at, 0, 100)], task=WriteTask(delivery, 1, 0))
             assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
             assert sorted(numbers(target.url, target.name)) == list(range(100))
-            assert {
-                found["Dead-Letter-Subject"][0]
-                for found in stored_headers(target.url, target.name)
-                if found and "Dead-Letter-Subject" in found
-            } == {"nowhere.a"}
+            letters = [message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers]
+            assert {headers["Dead-Letter-Subject"][0] for headers in letters} == {"nowhere.a"}
             target.purge()
 
     def test_a_stream_that_is_made_in_time(
@@ -403,6 +400,31 @@ class TestNobodyListens:
         assert report.stored == 10
         assert sorted(numbers(nats_server.url, made.name)) == list(range(10))
 
+    def test_is_asked_once_for_many_rows_and_again_later(
+        self, proxy: WireProxy, target: Stream, stream: Callable[..., Stream]
+    ) -> None:
+        left = 3
+
+        def without_leader(frame: bytes) -> bytes:
+            nonlocal left
+            if not left or b'{"stream":"AGAIN"' not in frame:
+                return frame
+            left -= 1
+            return answer(frame, b"", b"NATS/1.0 503\r\n\r\n")
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows("again.a", 0, 500)
+            # There is room for these when all of the others were refused.
+            yield rows(f"{target.subject}.a", 500, 500)
+            assert 0 < proxy.client_bytes.count(b"STREAM.NAMES") < 100
+            stream("AGAIN", storage="memory")
+            proxy.drop(without_leader)
+            yield rows("again.a", 1000, 1)
+
+        sink = Sink(proxy.url, maxRetries=1, maxInFlight=500, deadLetterSubject=f"{target.subject}.dead")
+        report = sink.write(batches())
+        assert (report.stored, report.dead_letters, left) == (501, 500, 0)
+
     def test_an_api_that_does_not_answer_proves_nothing(self, proxy: WireProxy, target: Stream) -> None:
         """Whether a stream has no leader or does not exist only the API can tell."""
         asked = threading.Event()
@@ -414,7 +436,7 @@ class TestNobodyListens:
             return b"" if b"stream_names_response" in frame else frame
 
         proxy.drop(lost)
-        sink = Sink(proxy.url, maxRetries=0, requestTimeout="1s", retryTimeout="30s", ackTimeout="5s")
+        sink = Sink(proxy.url, maxRetries=0, requestTimeout="300ms", retryTimeout="30s", ackTimeout="5s")
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(sink.write, [rows(f"{target.subject}.a", 0, 1)])
             assert asked.wait(30)
@@ -476,8 +498,8 @@ class TestRefusals:
 
     def test_of_a_full_queue_may_last_as_long_as_an_outage(self, proxy: WireProxy, target: Stream) -> None:
         proxy.drop(lambda frame: answer(frame, error(10167, 429)) if is_answer(frame) else frame)
-        with pytest.raises(OutageError, match=r"error 10167.* for 1 s \(option retryTimeout\); 0 rows"):
-            Sink(proxy.url, maxRetries=2, retryTimeout="1s").write([rows(f"{target.subject}.a", 0, 100)])
+        with pytest.raises(OutageError, match=r"error 10167.* for 0.5 s \(option retryTimeout\); 0 rows"):
+            Sink(proxy.url, maxRetries=2, retryTimeout="500ms").write([rows(f"{target.subject}.a", 0, 100)])
 
     @pytest.mark.parametrize("reply", [(error(19999), b""), (b"", b"NATS/1.0 418 Teapot\r\n\r\n")])
     def test_that_nobody_knows_fail(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:

@@ -31,8 +31,7 @@ from tests.support.client import ask
 from tests.support.jobs import run_script
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal, streaming
-from tests.support.reading import wait_until
-from tests.support.sinking import batch, seen
+from tests.support.sinking import batch, forget, seen
 from tests.support.sinking import rows as numbered
 from tests.support.sinking import stored as payloads_of
 from tests.support.streams import Stream
@@ -271,13 +270,6 @@ def test_a_write_with_an_id_stores_nothing_twice(stream: MakeStream, caplog: pyt
     assert s.state()["messages"] == 120
 
 
-def forgotten(s: Stream) -> Callable[[], bool]:
-    """Publish a message with an id; a function that says whether the stream has forgotten it, and so older ones."""
-    probe = Message(f"{s.subject}.probe", b"probe", [("Nats-Msg-Id", "probe")])
-    (first,) = s.publisher.publish([probe])
-    return lambda: s.publisher.publish([probe]) != [first]
-
-
 # Spark's ways to write.
 
 
@@ -370,7 +362,7 @@ def test_a_batch_that_was_not_committed_is_not_stored_twice(
     source.fill(10)
     frame = streaming(spark, source.url, source.name).selectExpr("data", f"'{target.subject}.x' as subject")
     write_stream(frame, target, tmp_path, delivery="exactly-once")
-    wait_until(forgotten(target), "the message ids are forgotten")
+    forget(target.publisher, target.name, target.subject)
     expected = target.state()["messages"]
     for name in ("0", ".0.crc"):
         (tmp_path / "commits" / name).unlink(missing_ok=True)

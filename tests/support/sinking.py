@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.columns import headers, payloads
+from spark_jetstream.protocol.columns import payloads
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
@@ -20,7 +21,8 @@ from spark_jetstream.sink.preflight import check_bucket
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
 from spark_jetstream.sink.task import WriteTask, write_task
-from tests.support.reading import QUICK, api, part_of, pulls
+from tests.support.publish import Message, Publisher
+from tests.support.reading import QUICK, api, part_of, pulls, wait_until
 from tests.support.streams import Stream
 
 TEXT, BINARY, NUMBER = ("string", pa.string()), ("binary", pa.binary()), ("bigint", pa.int64())
@@ -108,19 +110,22 @@ def numbers(url: str, stream: str) -> list[int]:
 
 def stored(url: str, stream: str) -> list[bytes]:
     """The payloads that a stream has, in stream order."""
-    return [data for pulled in _pulled(url, stream) for data in payloads(pulled.frames).to_pylist()]
-
-
-def stored_headers(url: str, stream: str) -> list[dict[str, list[str]]]:
-    """The headers of what a stream has, in stream order."""
-    return [dict(found or ()) for pulled in _pulled(url, stream) for found in headers(pulled.frames).to_pylist()]
-
-
-def _pulled(url: str, stream: str) -> Iterator[Any]:
     state = api(url, f"STREAM.INFO.{stream}")["state"]
     if not state["messages"]:
-        return iter(())
-    return pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
+        return []
+    pulled = pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
+    return [data for messages in pulled for data in payloads(messages.frames).to_pylist()]
+
+
+def forget(publisher: Publisher, stream: str, prefix: str | None = None) -> None:
+    """Wait until a stream has forgotten its message ids: it takes one again at `<prefix>.probe`, by default its name's.
+
+    Nothing is left of that but a gap.
+    """
+    probe = Message(f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8))])
+    first = publisher.publish([probe])
+    wait_until(lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids", 30)
+    publisher.api(f"STREAM.PURGE.{stream}", {"filter": probe.subject})
 
 
 class Seen(NamedTuple):

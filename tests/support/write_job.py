@@ -17,7 +17,6 @@ import functools
 import itertools
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -32,11 +31,10 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.testing.process import poll
-from tests.support.publish import Message, Publisher
-from tests.support.sinking import Sink
+from tests.support.publish import Publisher
+from tests.support.sinking import Sink, forget
 
-COUNT = 40
+COUNT = 20
 _ROWS = 10  # of a record batch
 _BATCH = 7
 
@@ -174,17 +172,6 @@ def die_again_and_again(options: dict[str, str], write_name: str, count: int, ju
 def stored(publisher: Publisher, stream: str) -> int:
     """How many messages the stream holds."""
     return int(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"])
-
-
-def forget(publisher: Publisher, stream: str) -> None:
-    """Wait until the stream has forgotten all message ids that it has met so far; leaves two probes behind."""
-    probe = Message(f"{stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8))])
-    (first,) = publisher.publish([probe])
-    poll(
-        lambda: publisher.publish([probe]) != [first] or None,
-        30,
-        lambda: TimeoutError(f"{stream} remembers a message id for too long"),
-    )
 
 
 def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
