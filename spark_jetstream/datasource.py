@@ -80,11 +80,8 @@ class JetStreamDataSource(DataSource):
         return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises.
-
-        ``overwrite`` is set in output mode "complete": every micro-batch then stores the whole result again.
-        """
-        return JetStreamStreamWriter(self.options, schema, _ensure_streams)
+        """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises."""
+        return JetStreamStreamWriter(self.options, schema, overwrite, _ensure_streams)
 
 
 # The models of the admin module take a fifth of a second to import, which queries without ensureStream need not spend.

@@ -16,7 +16,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -51,14 +51,6 @@ def write_bucket(
     return writer.run(batches, _KeyStrategy(writer, columns, bucket, requests), begun)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """Rows in flight, with the subjects of their keys."""
-
-    portion: InFlight
-    subjects: list[bytes]
-
-
 class _KeyStrategy:
     """Sends the rows of each key one after the other."""
 
@@ -68,7 +60,7 @@ class _KeyStrategy:
         self._bucket = bucket
         self._requests = requests
         self._revisions = HashMap()  # the latest revision of each key that the task has stored
-        self._sent: list[_Sent] = []
+        self._sent: list[tuple[InFlight, list[bytes]]] = []  # rows in flight, with the subjects of their keys
         self._subjects_in_flight: set[bytes] = set()
         self._creating: dict[int, bytes] = {}  # header lines of rows that replace a marker, by row number
 
@@ -94,7 +86,7 @@ class _KeyStrategy:
         self._writer.flush()
 
     def _publish(self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals) -> None:
-        self._sent.append(_Sent(self._writer.publish(rows, ids, None, counted), subjects))
+        self._sent.append((self._writer.publish(rows, ids, None, counted), subjects))
         self._subjects_in_flight.update(subjects)
 
     def _wait_for(self, subjects: list[bytes]) -> None:
@@ -110,14 +102,13 @@ class _KeyStrategy:
 
         The caller calls `TaskWriter.dispose` or `TaskWriter.flush` afterwards.
         """
-        answered = [sent for sent in self._sent if not sent.portion.left]
-        self._sent = [sent for sent in self._sent if sent.portion.left]
+        answered = [(portion, subjects) for portion, subjects in self._sent if not portion.left]
+        self._sent = [(portion, subjects) for portion, subjects in self._sent if portion.left]
         if answered:
             # Computed anew: a key of an answered row may be in flight again, to replace a marker.
-            self._subjects_in_flight = set(itertools.chain.from_iterable(sent.subjects for sent in self._sent))
-        for sent in answered if self._writer.message_ids is not None else ():
-            portion = sent.portion
-            keys = _hashes(sent.subjects, len(sent.subjects))
+            self._subjects_in_flight = set(itertools.chain.from_iterable(subjects for _, subjects in self._sent))
+        for portion, subjects in answered if self._writer.message_ids is not None else ():
+            keys = _hashes(subjects, len(subjects))
             stored = portion.sequences > 0
             early = portion.known & stored
             if early.any():
@@ -127,8 +118,8 @@ class _KeyStrategy:
             at = np.flatnonzero(early)
             if len(at):
                 log.info("%d rows are stored before earlier rows of their keys: they are sent once more", len(at))
-                subjects = [sent.subjects[index] for index in at]
-                self._publish(portion.rows.take(at), None, subjects, self._writer.resent)
+                again = [subjects[index] for index in at]
+                self._publish(portion.rows.take(at), None, again, self._writer.resent)
 
     def refused(self, rows: list[RefusedRow]) -> None:
         lost: list[RefusedRow] = []

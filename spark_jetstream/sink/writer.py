@@ -65,10 +65,20 @@ class _Sink:
     streaming: bool
 
     def __init__(
-        self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SinkOptions], None] | None = None
+        self, options: Mapping[str, object], schema: StructType, overwrite: bool, prepare: Callable[[SinkOptions], None]
     ) -> None:
-        """Check options, columns and server. Call `prepare` before the first request about a stream."""
+        """Check options, columns and server. Call `prepare` before the first request about a stream.
+
+        `overwrite` of a stream means output mode "complete": each micro-batch stores the whole result again.
+        """
         options = hidden(options)
+        if overwrite and not self.streaming:
+            what = "stream" if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options) else "bucket"
+            raise OptionError(
+                f'mode "overwrite" is not possible: a {what} is only ever added to; use mode "append", and purge the '
+                f"{what} yourself if its messages shall go",
+                option="mode",
+            )
         self.options = SinkOptions.from_spark(options, streaming=self.streaming)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         # Spark builds the writer of a batch write once, on the driver: its tasks and their retries share the name.
@@ -77,7 +87,7 @@ class _Sink:
         self.store, self.fields = self._store(fields, prepare)
 
     def _store(
-        self, fields: Sequence[tuple[str, str]], prepare: Callable[[SinkOptions], None] | None
+        self, fields: Sequence[tuple[str, str]], prepare: Callable[[SinkOptions], None]
     ) -> tuple[_Store, tuple[tuple[str, str], ...]]:
         """Check columns and server. Return the function that stores the rows of a task, and the columns."""
         if self.options.bucket is not None:
@@ -89,8 +99,7 @@ class _Sink:
             check_object_bucket(self._connect, self.options)
             return functools.partial(write_objects, columns=named), named.fields
         columns = SinkColumns.check(fields, self.options.subject)
-        if prepare is not None:
-            prepare(self.options)
+        prepare(self.options)
         check_start(self._connect, self.options)
         return functools.partial(write_task, columns=columns), columns.fields
 
@@ -131,23 +140,6 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("jetstream")`."""
 
     streaming = False
-
-    def __init__(
-        self,
-        options: Mapping[str, object],
-        schema: StructType,
-        overwrite: bool,
-        prepare: Callable[[SinkOptions], None] | None = None,
-    ) -> None:
-        options = hidden(options)
-        if overwrite:
-            what = "stream" if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options) else "bucket"
-            raise OptionError(
-                f'mode "overwrite" is not possible: a {what} is only ever added to; use mode "append", and purge the '
-                f"{what} yourself if its messages shall go",
-                option="mode",
-            )
-        super().__init__(options, schema, prepare)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
