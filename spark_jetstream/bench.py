@@ -44,6 +44,11 @@ class Rate:
         """Payloads in units of 1,000,000 bytes, divided by seconds."""
         return self.size / self.seconds / 1e6
 
+    def data(self) -> dict[str, object]:
+        """Return the rate for JSON."""
+        rates = {name: getattr(self, name) for name in ("messages_per_second", "megabytes_per_second")}
+        return {"what": self.what, "messages": self.messages, "bytes": self.size, "seconds": self.seconds, **rates}
+
 
 @dataclass(frozen=True)
 class Latencies:
@@ -146,8 +151,7 @@ def latencies(
     """Publish ``count`` messages, each after the acknowledgement of the one before.
 
     Raises:
-        ApiError: The server refused a message.
-        JetStreamError: What `Connection.request` raises.
+        JetStreamError: The server refused a message (`ApiError`), or what `Connection.request` raises.
     """
     context = f"publish to {subject}"
     seconds = []

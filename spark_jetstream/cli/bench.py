@@ -21,13 +21,13 @@ from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenie
 if TYPE_CHECKING:
     from spark_jetstream.bench import Latencies, Rate
 
-bench = alone()
+group = alone()
 
 _LEFT_FOR = "1h"  # messages of a run that was killed with no chance to tidy up
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
-@command(bench, "bench", example="bench --messages 500000 --size 1000 --replicas 3")
+@command(group, "bench", example="bench --messages 500000 --size 1000 --replicas 3")
 def measure(
     run: Run,
     messages: Annotated[int, typer.Option(min=1, help="How many messages are written, and read.")] = 200_000,
@@ -52,6 +52,10 @@ def measure(
     --stream one is read. What a job reaches also depends on Spark, on its tasks side by side, and on who else uses the
     servers.
     """
+    from spark_jetstream import bench
+    from spark_jetstream.client.pool import connect
+    from spark_jetstream.options import SinkOptions
+
     admin = run.admin
     latencies: Latencies | None = None
     if stream is not None:
@@ -64,11 +68,16 @@ def measure(
         said = f"{messages:,} messages of {size:,} bytes on {subjects:,} subject(s), {storage}, {replicas} replica(s)"
         run.out.text(f"{said}; one task at a time, without Spark", "bold")
         with _stream_of_its_own(run, admin, storage, replicas) as info:
-            name = info.config.name
-            rates = [_write(run, admin, name, messages, size, subjects, delivery)]
+            name, data = info.config.name, bench.payload(size)
+            options = SinkOptions.from_spark({"stream": name, "delivery": delivery}, streaming=False)
+            options = options.model_copy(update={"connection": admin.options})
+            names = [f"{name}.{number}" for number in range(subjects)]
+            with run.out.progress("writing", in_bytes=False) as tell:
+                rates = [bench.write(lambda _: connect(admin.options), options, names, messages, data, tell)]
             rates += _read(run, admin, admin.streams.load(name), messages, batch, direct)
             if single:
-                latencies = _publish_singly(run, admin, name, size, single)
+                with run.out.progress("one at a time", in_bytes=False) as tell:
+                    latencies = bench.latencies(connect(admin.options), names[0], single, data, tell)
     _show(run, settings, rates, latencies)
 
 
@@ -114,20 +123,6 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _write(
-    run: Run, admin: JetStreamAdmin, stream: str, messages: int, size: int, subjects: int, delivery: str
-) -> Rate:
-    from spark_jetstream.bench import payload, write
-    from spark_jetstream.client.pool import connect
-    from spark_jetstream.options import SinkOptions
-
-    options = SinkOptions.from_spark({"stream": stream, "delivery": delivery}, streaming=False)
-    options = options.model_copy(update={"connection": admin.options})
-    names = [f"{stream}.{number}" for number in range(subjects)]
-    with run.out.progress("writing", in_bytes=False) as tell:
-        return write(lambda _: connect(admin.options), options, names, messages, payload(size), tell)
-
-
 def _read(
     run: Run, admin: JetStreamAdmin, info: StreamInfo, messages: int, batch: int | None, direct: bool
 ) -> list[Rate]:
@@ -150,29 +145,21 @@ def _read(
         return []
     whole = state.num_deleted == 0 and info.config.mirror is None
     part = SequenceRange(name, first, end, end - first if whole else None, info.created)
-    found = []
-    readers = {"source, readWith=consumer": by_consumer, "source, readWith=direct": by_direct_gets}
-    connection = connect(admin.options)
-    if info.config.retention != "limits":
+    readers = {}
+    if info.config.retention == "limits":
+        readers["source, readWith=consumer"] = by_consumer
+    else:
         # There a consumer is part of what decides which messages stay.
         run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
-        del readers["source, readWith=consumer"]
-    if not direct or not info.config.allow_direct or connection.server_version < OLDEST_SERVER:
-        if direct:
-            run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
-        del readers["source, readWith=direct"]
+    if direct and info.config.allow_direct and connect(admin.options).server_version >= OLDEST_SERVER:
+        readers["source, readWith=direct"] = by_direct_gets
+    elif direct:
+        run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
+    rates = []
     for what, reader in readers.items():
         with run.out.progress(what, in_bytes=False) as tell:
-            found.append(read(what, reader(lambda _: connect(admin.options), settings), part, tell))
-    return found
-
-
-def _publish_singly(run: Run, admin: JetStreamAdmin, stream: str, size: int, count: int) -> Latencies:
-    from spark_jetstream.bench import latencies, payload
-    from spark_jetstream.client.pool import connect
-
-    with run.out.progress("one at a time", in_bytes=False) as tell:
-        return latencies(connect(admin.options), f"{stream}.0", count, payload(size), tell)
+            rates.append(read(what, reader(lambda _: connect(admin.options), settings), part, tell))
+    return rates
 
 
 def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Latencies | None) -> None:
@@ -180,7 +167,7 @@ def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Late
     if latencies is not None:
         taken = {name: latencies.percentile(percent) for name, percent in _PERCENTILES.items()}
     if run.out.as_json:
-        data: dict[str, Any] = {"settings": settings, "rates": [_rate_data(rate) for rate in rates]}
+        data: dict[str, Any] = {"settings": settings, "rates": [rate.data() for rate in rates]}
         if latencies is not None:
             data["latency_seconds"] = {"count": len(latencies.seconds), **taken}
         run.out.record({}, data=data)
@@ -192,18 +179,7 @@ def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Late
         "MB/s": lambda rate: rate.megabytes_per_second,
         "seconds": lambda rate: rate.seconds,
     }
-    run.out.table(rates, columns, data=_rate_data, empty="nothing was measured")
+    run.out.table(rates, columns, data=vars, empty="nothing was measured")
     if latencies is not None:
         words = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
         run.out.text(f"one at a time, {len(latencies.seconds):,} acknowledged publishes, ms: {words}")
-
-
-def _rate_data(rate: Rate) -> dict[str, Any]:
-    return {
-        "what": rate.what,
-        "messages": rate.messages,
-        "bytes": rate.size,
-        "seconds": rate.seconds,
-        "messages_per_second": rate.messages_per_second,
-        "megabytes_per_second": rate.megabytes_per_second,
-    }

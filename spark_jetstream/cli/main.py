@@ -15,7 +15,7 @@ try:
 
     from spark_jetstream.cli.account import account
     from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, signed
-    from spark_jetstream.cli.bench import bench
+    from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events

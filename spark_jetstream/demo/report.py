@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import pyspark
@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 import spark_jetstream
+
+K = TypeVar("K", str, tuple[str, int])
 
 #: Scheduled hours of departure, as columns of the printed table.
 PARTS_OF_DAY = (("0-9h", 0, 9), ("9-13h", 9, 13), ("13-17h", 13, 17), ("17-21h", 17, 21), ("21-24h", 21, 24))
@@ -172,8 +174,8 @@ def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
         arrival_minutes=("arr_delay", "sum"),
     )
     return {
-        (str(row[0][0]), int(row[0][1])): Delays(int(row[1]), int(row[2]), float(row[3]), int(row[4]), float(row[5]))
-        for row in sums.itertuples(name=None)
+        (str(carrier), int(hour)): Delays(int(flights), int(departed), float(late), int(arrived), float(arrived_late))
+        for (carrier, hour), flights, departed, late, arrived, arrived_late in sums.itertuples(name=None)
     }
 
 
@@ -194,20 +196,19 @@ def late_by_pandas(flights: pd.DataFrame) -> LateBySubject:
 
 def differences(spark: DelaysByHour, pandas: DelaysByHour) -> list[str]:
     """Return a sentence for every carrier and hour whose sums differ. Sums of whole numbers are exact."""
-    return [
-        f"{carrier} at {hour}h: Spark has {spark.get((carrier, hour), 'nothing')}; "
-        f"pandas has {pandas.get((carrier, hour), 'nothing')}."
-        for carrier, hour in sorted(spark.keys() | pandas.keys())
-        if spark.get((carrier, hour)) != pandas.get((carrier, hour))
-    ]
+    return _differences(spark, pandas, "Spark has", lambda key: f"{key[0]} at {key[1]}h")
 
 
 def late_differences(stored: LateBySubject, pandas: LateBySubject) -> list[str]:
     """Return a sentence for every subject of the second stream whose sums differ."""
+    return _differences(stored, pandas, "the stream holds", str)
+
+
+def _differences(sums: Mapping[K, object], pandas: Mapping[K, object], has: str, name: Callable[[K], str]) -> list[str]:
     return [
-        f"{subject}: the stream holds {stored.get(subject, 'nothing')}; pandas has {pandas.get(subject, 'nothing')}."
-        for subject in sorted(stored.keys() | pandas.keys())
-        if stored.get(subject) != pandas.get(subject)
+        f"{name(key)}: {has} {sums.get(key, 'nothing')}; pandas has {pandas.get(key, 'nothing')}."
+        for key in sorted(sums.keys() | pandas.keys())
+        if sums.get(key) != pandas.get(key)
     ]
 
 

@@ -69,7 +69,8 @@ def test_limits_and_usage(server: NatsServer) -> None:
     ]
 
 
-def test_json_is_what_the_api_says(server: NatsServer) -> None:
+def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsServer) -> None:
+    login = ("--user", "ann", "--password", PASSWORD)
     with JetStreamAdmin(servers=server.url, user="ann", password=PASSWORD) as admin:
         theirs = admin.account.info()
     found = info(server, "ann", "--json").json
@@ -78,14 +79,10 @@ def test_json_is_what_the_api_says(server: NatsServer) -> None:
     assert (found["domain"], found["api"]["level"]) == ("hub", theirs.api.level)
     assert found["server"]["max_payload"] == 2**20
     assert found["api"]["total"] > theirs.api.total
-
-
-def test_requests_that_failed_are_counted(server: NatsServer) -> None:
-    before = info(server, "ann", "--json").json["api"]["errors"]
-    login = ("--user", "ann", "--password", PASSWORD)
     assert run_command("consumer", "info", "S", "gone", *login, url=server.url).code == 1
-    assert info(server, "ann", "--json").json["api"]["errors"] == before + 1
-    assert f"of these failed {before + 1}" in [" ".join(row) for row in info(server, "ann").rows]
+    failed = found["api"]["errors"] + 1
+    assert info(server, "ann", "--json").json["api"]["errors"] == failed
+    assert f"of these failed {failed}" in [" ".join(row) for row in info(server, "ann").rows]
 
 
 def test_without_limits(do: Command) -> None:

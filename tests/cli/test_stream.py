@@ -15,7 +15,7 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.admin.fake_api import FakeApi
 from tests.cli.conftest import Command
 from tests.support.client import ask, stored
-from tests.support.command import run_command, succeed
+from tests.support.command import Ran, run_command, succeed
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 from tests.support.terminal import on_terminal
@@ -302,29 +302,46 @@ def test_edit_as_json_and_seal(do: Command, run: Command, nats_server: NatsServe
 
 
 def test_on_a_cluster(nats_cluster: NatsCluster) -> None:
-    url, stream = nats_cluster.url, "PLACED"
-    succeed("stream", "add", stream, "--subjects", "placed.>", "--num-replicas", 2, url=url)
-    with JetStreamAdmin(servers=url) as admin:
+    stream = "PLACED"
 
-        def servers() -> list[str]:
-            found = admin.streams.replicas(stream)
-            whole = len(found) == 2 and found[0].leader and all(each.current for each in found)
-            return [each.server for each in found] if whole else []
+    def run(*line: object) -> Ran:
+        return succeed(*line, url=nats_cluster.url)
+
+    run("stream", "add", stream, "--subjects", "placed.>", "--num-replicas", 2)
+    run("consumer", "add", stream, "c")
+    with JetStreamAdmin(servers=nats_cluster.url) as admin:
+
+        def servers(consumer: str = "") -> list[str]:
+            found = admin.consumers.replicas(stream, consumer) if consumer else admin.streams.replicas(stream)
+            whole = len(found) == 2 and found[0].leader and all(replica.current for replica in found)
+            return [replica.server for replica in found] if whole else []
 
         wait_until(lambda: bool(servers()), "two replicas that are up to date", 30)
         leader, other = servers()
-        rows = {row[0]: row[1:] for row in succeed("stream", "info", stream, url=url).rows if row}
+        rows = {row[0]: row[1:] for row in run("stream", "info", stream).rows if row}
         assert rows["servers"][:3] == [leader, "(leader),", other]
-        said = succeed("stream", "step-down", stream, "--preferred", other, "--json", url=url).json
+        said = run("stream", "step-down", stream, "--preferred", other, "--json").json
         assert said == {"stream": stream, "leader_before": leader, "preferred": other}
         wait_until(lambda: servers()[:1] == [other], f"{other} leads", 30)
-        said = succeed("stream", "peer-remove", stream, leader, "--force", "--json", url=url).json
+
+        wait_until(lambda: bool(servers("c")), "two replicas of the consumer", 30)
+        first, second = servers("c")
+        shown = run("consumer", "info", stream, "c").out
+        assert f"{first} (leader), {second} (current, " in shown
+        said = run("consumer", "step-down", stream, "c").out
+        assert said == f"{first} steps down from consumer c of stream {stream}\n"
+        wait_until(lambda: servers("c")[:1] == [second], f"{second} leads", 30)
+        said = run("consumer", "step-down", stream, "c", "--preferred", first, "--json").json
+        assert said == {"stream": stream, "consumer": "c", "leader_before": second, "preferred": first}
+        wait_until(lambda: servers("c")[:1] == [first], f"{first} leads", 30)
+
+        said = run("stream", "peer-remove", stream, leader, "--force", "--json").json
         assert said == {"stream": stream, "removed": leader}
         wait_until(lambda: bool(servers()) and leader not in servers(), "another server keeps it", 30)
-        ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=url)
+        ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url)
         assert (ran.code, ran.out) == (1, "")
         assert f"remove server nobody from stream {stream}" in ran.err
-    succeed("stream", "rm", stream, "--force", url=url)
+    run("stream", "rm", stream, "--force")
 
 
 @pytest.mark.full

@@ -1,8 +1,9 @@
 """Read and write in every basic way on whichever Spark the environment holds, and print what was read as JSON.
 
-    python smoke.py URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET
+    python smoke.py URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
-What is written goes to subjects that begin with the name of the stream TARGET in lower case.
+What is written goes to subjects that begin with the name of the stream TARGET in lower case. With 2 as TIMES everything
+runs once more from its checkpoint, and errors are tried out.
 
 Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm.
 """
@@ -66,12 +67,12 @@ def error_of(work: Callable[[], Any]) -> str:
     return ""
 
 
-def write(spark: SparkSession, url: str, stream: str, folder: str, target: str) -> dict[str, Any]:
-    """The stream written to another one: as a batch twice under one name, and by a query of two runs."""
+def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, times: int) -> dict[str, Any]:
+    """The stream written to another one: as a batch under one name, and by a query; errors with the second time."""
     prefix = target.lower()
     subject = F.concat(F.lit(f"{prefix}.batch."), "subject").alias("subject")
     table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
-    for _ in range(2):
+    for _ in range(times):
         rows = table.select("data", "headers", "stream", "sequence", "timestamp", subject)
         writer = rows.write.format("jetstream").option("servers", url).option("stream", target).mode("append")
         writer.option("writeId", f"once-{prefix}").save()
@@ -91,13 +92,15 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str) 
         )
         query.awaitTermination()
 
-    for _ in range(2):
+    for _ in range(times):
         run(subject=f"{prefix}.stream.x", delivery="exactly-once")
+    if times == 1:
+        return {}
     return {"refused": error_of(run), "overwrite": error_of(lambda: writer.mode("overwrite").save())}
 
 
-def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[str, Any]:
-    """Batch, stream into files, the same query started again when there is nothing new, and what `write` does."""
+def main(url: str, stream: str, folder: str, limit: int, target: str, times: int) -> dict[str, Any]:
+    """Batch, stream into files, what `write` does; the second time a query with nothing new, a filter, `register`."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -109,23 +112,23 @@ def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[st
     )
     try:
         table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
-        filtered = (
-            spark.read.format("jetstream")
-            .schema("data binary, sequence bigint")
-            .option("servers", url)
-            .option("stream", stream)
-            .option("subjects", "*.odd")
-            .load()
-        )
-        return {
+        result = {
             "spark": spark.version,
             "schema": table.schema.simpleString(),
             "batch": describe(table),
-            "filtered": {"schema": filtered.schema.simpleString(), "count": filtered.count()},
             "micro_batches": run_available(spark, url, stream, folder, limit),
-            "again": run_available(spark, url, stream, folder, limit),
             "streamed": describe(spark.read.parquet(f"{folder}/rows")),
-            "written": write(spark, url, stream, folder, target),
+            "errors": write(spark, url, stream, folder, target, times),
+        }
+        if times == 1:
+            return result
+        filtered = spark.read.format("jetstream").schema("data binary, sequence bigint")
+        rows = filtered.options(servers=url, stream=stream, subjects="*.odd").load()
+        return {
+            **result,
+            "again": run_available(spark, url, stream, folder, limit),
+            "again_streamed": describe(spark.read.parquet(f"{folder}/rows")),
+            "filtered": {"schema": rows.schema.simpleString(), "count": rows.count()},
             "registered": error_of(lambda: register(spark)),
         }
     finally:
@@ -133,4 +136,5 @@ def main(url: str, stream: str, folder: str, limit: int, target: str) -> dict[st
 
 
 if __name__ == "__main__":
-    print("RESULT " + json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])))
+    url, stream, folder, limit, target, times = sys.argv[1:]
+    print("RESULT " + json.dumps(main(url, stream, folder, int(limit), target, int(times))))

@@ -40,7 +40,7 @@ from spark_jetstream.demo.run import DemoFailed, airline_names, publish, read_fl
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Message, Publisher
 
-FLIGHTS = read_flights(6000)
+FLIGHTS = read_flights(1000)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def test_every_flight_is_stored_once_and_in_order(loaded: Loaded) -> None:
     with JetStreamAdmin(servers=loaded.server.url) as admin:
         count = admin.streams.load(STREAM).state.messages
         # The flight of row 838 was cancelled: it has no delay.
-        samples = [admin.messages.get(STREAM, row + 1) for row in (0, 838, 5999)]
+        samples = [admin.messages.get(STREAM, row + 1) for row in (0, 838, 999)]
     assert count == loaded.load.messages == sum(loaded.steps) == len(FLIGHTS)
     for message in samples:
         flight = FLIGHTS.iloc[message.seq - 1]
@@ -74,6 +74,7 @@ def test_every_flight_is_stored_once_and_in_order(loaded: Loaded) -> None:
     assert json.loads(samples[1].data)["dep_delay"] is None
 
 
+@pytest.mark.full
 def test_a_message_that_the_server_refuses_fails_the_load(spark: SparkSession, tmp_path: Path) -> None:
     with (
         NatsServer(config="jetstream { max_file_store: 40KB }") as server,
@@ -127,6 +128,7 @@ def tamper(admin: JetStreamAdmin, url: str) -> None:
     admin.messages.delete(COPIES, admin.streams.load(COPIES).state.last_seq - 1)
 
 
+@pytest.mark.full
 def test_the_queries_agree_with_pandas(loaded: Loaded, spark: SparkSession, tmp_path: Path) -> None:
     steps: list[int] = []
     result = run_query(spark, loaded.server.url, tmp_path, steps.append)

@@ -133,6 +133,7 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
     spark.catalog.dropTempView("orders")
 
 
+@pytest.mark.full
 def test_examples_of_the_readme(
     spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import typer
 
 from spark_jetstream.cli import main
@@ -47,22 +46,23 @@ class Ran:
 
 def run_command(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Ran:
     """Run ``spark-jetstream`` with these arguments, and ``--server url``. Nothing here is a terminal."""
-    given = [*map(str, arguments), *(["--server", url] if url is not None else [])]
-    out, err = _text(), _text()
+    out, err = io.BytesIO(), io.BytesIO()
+    streams = [io.TextIOWrapper(each, encoding="utf-8", newline="") for each in (io.BytesIO(stdin), out, err)]
+    line = ["spark-jetstream", *map(str, arguments), *(["--server", url] if url is not None else [])]
     code = 0
-    with _replaced(given, _text(stdin), out, err), _built():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in zip(("stdin", "stdout", "stderr", "argv"), (*streams, line), strict=True):
+            patch.setattr(sys, name, value)
+        patch.setattr(main, "app", _command())
         try:
             main.main()
         except SystemExit as ended:
             if isinstance(ended.code, str):  # as the interpreter would do
-                err.write(ended.code + "\n")
+                sys.stderr.write(ended.code + "\n")
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    out.flush()
-    err.flush()
-    written, said = out.buffer, err.buffer
-    assert isinstance(written, io.BytesIO)
-    assert isinstance(said, io.BytesIO)
-    return Ran(code, written.getvalue(), said.getvalue().decode())
+    for stream in streams:
+        stream.flush()
+    return Ran(code, out.getvalue(), err.getvalue().decode())
 
 
 def succeed(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Ran:
@@ -72,31 +72,7 @@ def succeed(*arguments: object, url: str | None = None, stdin: bytes = b"") -> R
     return ran
 
 
-def _text(content: bytes = b"") -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
-
-
 @functools.cache
 def _command() -> Any:
     """The command line, which takes longer to build from its functions than most commands take to run."""
     return typer.main.get_command(main.app)
-
-
-@contextlib.contextmanager
-def _built() -> Iterator[None]:
-    before, main.app = main.app, _command()
-    try:
-        yield
-    finally:
-        main.app = before
-
-
-@contextlib.contextmanager
-def _replaced(arguments: list[str], *streams: io.TextIOWrapper) -> Iterator[None]:
-    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
-    sys.argv = ["spark-jetstream", *arguments]
-    sys.stdin, sys.stdout, sys.stderr = streams
-    try:
-        yield
-    finally:
-        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
