@@ -25,43 +25,6 @@ def bucket(name: str, admin: JetStreamAdmin) -> Bucket:
     return found
 
 
-def test_a_bucket_from_its_creation_to_its_end(do: Command, run: Command, bucket: Bucket) -> None:
-    name = f"{bucket.name}new"
-    made = do(
-        "kv", "add", name, "--history", 3, "--ttl", "1h", "--max-value-size", "1k", "--storage", "memory",
-        "--description", "what colours are", "--metadata", "owner=me", "--json",
-    ).json  # fmt: skip
-    assert (made["bucket"], made["history"], made["ttl"], made["max_value_size"]) == (name, 3, 3_600_000_000_000, 1024)
-    assert (made["metadata"], made["mirror"], made["sources"]) == ({"owner": "me"}, None, [])
-    assert made["stream"]["config"]["name"] == f"KV_{name}"
-    again = do("kv", "add", f"{name}again", "--history", 3)
-    assert (again.err, again.out.splitlines()[0]) == ("", f"Key-Value bucket {name}again")
-    assert do("kv", "add", f"{name}again", "--history", 3).err == f"bucket {name}again already exists, unchanged\n"
-    refused = run("kv", "add", f"{name}again", "--history", 4, "--json")
-    assert (refused.code, refused.out) == (1, "")
-    assert refused.err.endswith("; there -> asked for: max_msgs_per_subject: 3 -> 4\n")
-    do("kv", "rm", f"{name}again", "--force")
-    shown = do("kv", "info", name).out
-    words = [" ".join(row.split()) for row in shown.splitlines()]
-    assert words[0] == f"Key-Value bucket {name}"
-    assert {"history 3", "ttl 1h", "max value size 1KiB", "max bytes no limit", "metadata owner=me"} <= {*words}
-    listed = {each["bucket"]: each for each in do("kv", "ls", "--json").json}
-    assert listed[name]["description"] == "what colours are"
-    assert listed[bucket.name]["values"] == 5
-    assert [row for row in do("kv", "ls").rows if row[:1] == [bucket.name]]
-    # Changing it.
-    assert do("kv", "edit", name, "--history", 9, "--dry-run", "--json").json["changed"] is False
-    changed = do("kv", "edit", name, "--history", 9, "--unset", "ttl", "--force", "--json").json
-    assert {each["field"] for each in changed["differences"]} == {"max_msgs_per_subject", "max_age"}
-    assert do("kv", "info", name, "--json").json["history"] == 9
-    copy = do("kv", "add", f"{name}copy", "--mirror", name, "--storage", "memory", "--json").json
-    assert copy["mirror"]["name"] == f"KV_{name}"
-    assert f"mirror of {name}" in do("kv", "info", f"{name}copy").out
-    do("kv", "rm", f"{name}copy", "--force")
-    assert do("kv", "rm", name, "--force", "--json").json == {"bucket": name, "deleted": True}
-    assert run("kv", "info", name).code == 1
-
-
 def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
     name = bucket.name
     assert do("kv", "get", name, "eu.colour", "--raw").raw == b"blue"

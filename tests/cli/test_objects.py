@@ -41,40 +41,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_life_of_a_bucket(obj: Command, try_obj: Command, bucket: str) -> None:
-    name = f"{bucket}_life"
-    made = obj("add", name, "--storage", "memory", "--ttl", "30d", "--metadata", "owner=me", "--json").json
-    assert (made["bucket"], made["ttl"], made["metadata"], made["max_bytes"]) == (
-        name, 30 * 86_400_000_000_000, {"owner": "me"}, -1,
-    )  # fmt: skip
-    assert made["stream"]["config"]["subjects"] == [f"$O.{name}.C.>", f"$O.{name}.M.>"]
-    listed = {each["bucket"]: each for each in obj("ls", "--json").json}
-    assert listed[name]["created"] == made["created"]
-    assert [name, "0", "memory", "30d"] in [row[:4] for row in obj("ls").rows]
-    shown = obj("info", name).out
-    assert f"Object Store bucket {name}" in shown
-    assert "owner=me" in shown
-    again = obj("add", name, "--storage", "memory", "--ttl", "30d", "--metadata", "owner=me")
-    assert again.err == f"bucket {name} already exists, unchanged\n"
-    refused = try_obj("add", name, "--storage", "memory", "--metadata", "owner=me")
-    assert (refused.code, refused.out) == (1, "")
-    assert refused.err.endswith("; there -> asked for: max_age: 30d -> 0s\n")
-
-    ran = try_obj("edit", name, "--ttl", "60s")
-    assert ran.code == 2  # nobody is there to say yes
-    assert "max_age: 30d -> 1m" in ran.out
-    assert obj("edit", name, "--ttl", "60s", "--dry-run", "--json").json["changed"] is False
-    assert obj("edit", name, "--ttl", "60s", "--unset", "metadata", "--force", "--json").json["changed"] is True
-    assert (obj("info", name, "--json").json["ttl"], obj("info", name, "--json").json["metadata"]) == (
-        60_000_000_000,
-        {},
-    )
-    assert obj("seal", name, "--force", "--json").json == {"bucket": name, "sealed": True}
-    assert "sealed" in obj("ls").out
-    assert obj("rm", name, "--force").out == f"bucket {name} was deleted\n"
-    assert try_obj("info", name).code == 1
-
-
 def test_to_and_from_files(
     obj: Command, try_obj: Command, bucket: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

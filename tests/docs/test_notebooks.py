@@ -124,20 +124,6 @@ def test_the_quickstart_runs_in_jupyter_on_a_server_of_its_own(tmp_path: Path) -
 # -- as on Databricks: a given session, settings in widgets, a server elsewhere --
 
 
-class Widgets:
-    """The part of `dbutils.widgets` that the notebook uses, with some values filled in."""
-
-    def __init__(self, **filled: str) -> None:
-        self._values = filled
-        self._defaults: dict[str, str] = {}
-
-    def text(self, name: str, default: str) -> None:
-        self._defaults[name] = default
-
-    def get(self, name: str) -> str:
-        return self._values.get(name, self._defaults[name])
-
-
 def code_under(*headings: str) -> list[str]:
     """Return the code cells directly under these headings; a heading is given with the heading above it, if any."""
     cells: dict[str, list[str]] = {}
@@ -178,7 +164,8 @@ def test_the_quickstart_runs_on_a_given_server_and_session(
 ) -> None:
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")  # the widget wins
     streams = publisher.api("STREAM.NAMES")["streams"]
-    widgets = Widgets(NATS_URL=nats_server.url, WORK_DIR=str(tmp_path))
+    filled = {"NATS_URL": nats_server.url, "WORK_DIR": str(tmp_path)}
+    widgets = SimpleNamespace(text=filled.setdefault, get=filled.__getitem__)
     names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(widgets=widgets)}
     cells = code_under("1. Set-up", "2. Create a stream", "3. Read it/As a batch", "5. Write results back")
     run_cells(cells, names)

@@ -187,7 +187,8 @@ FRAMES = (
 def test_frames_come_whole_however_they_are_cut() -> None:
     data = b"".join(FRAMES)
     for size in (1, 2, 3, 7, 1000):
-        frames, seen = Frames(), []
+        frames = Frames()
+        seen: list[bytes] = []
 
         def hook(frame: bytes, seen: list[bytes] = seen) -> bytes:
             seen.append(frame)
