@@ -47,15 +47,19 @@ def info(run: Run) -> None:
     account_info = run.admin.account.info()
     server = run.admin.account.server(account_info)
     data = {**as_data(account_info), "server": {"version": server.version, "max_payload": server.max_payload}}
+    since = server.api_since if server.api_since.startswith("before") else f"server {server.api_since}"
     pairs = {
         "server": server.version,
-        "API level": f"{server.api_level} ({_known(server.api_since)})",
+        "API level": f"{server.api_level} ({since})",
         "domain": server.domain,
         "largest message": Bytes(server.max_payload),
         "API requests": account_info.api.total,
         "of these failed": f"{account_info.api.errors:,}",
         "now in work": f"{account_info.api.inflight:,}",
-        **_rules(account_info),
+        # The limits of single streams and consumers
+        **dict(
+            rule for name, tier in (account_info.tiers or {"": account_info}).items() for rule in _rules(name, tier)
+        ),
     }
     run.out.record(pairs, data=data)
     if run.out.as_json:
@@ -72,10 +76,6 @@ def info(run: Run) -> None:
     run.out.table(_usage(account_info), {**tiers, "": lambda each: each.what, **columns}, data=vars, empty="")
 
 
-def _known(since: str) -> str:
-    return since if since.startswith("before") else f"server {since}"
-
-
 def _usage(info: AccountInfo) -> Iterator[_Usage]:
     for name, tier in (info.tiers or {"": info}).items():
         limits = tier.limits
@@ -85,12 +85,7 @@ def _usage(info: AccountInfo) -> Iterator[_Usage]:
         yield _Usage(name, "consumers", tier.consumers, limits.max_consumers)
 
 
-def _rules(info: AccountInfo) -> dict[str, object]:
-    """Return the limits of single streams and consumers."""
-    return {text: value for name, tier in (info.tiers or {"": info}).items() for text, value in _rules_of(name, tier)}
-
-
-def _rules_of(name: str, tier: Tier) -> Iterator[tuple[str, object]]:
+def _rules(name: str, tier: Tier) -> Iterator[tuple[str, object]]:
     limits = tier.limits
     of = f" of {name}" if name else ""
     for text, limit in (

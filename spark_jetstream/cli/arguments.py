@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -42,12 +42,14 @@ def completion(
     return complete
 
 
-def _consumers(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
-    yield from admin.consumers.names(given.get("stream", ""))
-
-
 complete_stream = completion(lambda admin, given: admin.streams.names())
-complete_consumer = completion(_consumers)
+complete_consumer = completion(lambda admin, given: admin.consumers.names(given.get("stream", "")))
+
+
+def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return a completion of fixed words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
 
 StreamName = Annotated[str, typer.Argument(help="Name of the stream.", autocompletion=complete_stream)]
 ConsumerName = Annotated[str, typer.Argument(help="Name of the consumer.", autocompletion=complete_consumer)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, alone, command
-from spark_jetstream.cli.arguments import complete_consumer, complete_stream
+from spark_jetstream.cli.arguments import complete_consumer, complete_stream, one_of
 from spark_jetstream.doctor.checks import Examination, Section
 from spark_jetstream.doctor.permissions import PURPOSES, Job
 from spark_jetstream.doctor.report import Finding, healthy
@@ -20,10 +21,6 @@ doctor = alone()
 _STYLES = {"ok": None, "warning": "yellow", "failed": "bold red", "unknown": "cyan"}
 _MARKS = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "unknown": "?"}
 _WIDTH = max(map(len, _MARKS.values()))
-
-
-def _complete_purpose(incomplete: str) -> list[str]:
-    return [purpose for purpose in PURPOSES if purpose.startswith(incomplete)]
 
 
 @command(doctor, "doctor", example="doctor --stream ORDERS --for read --for durable --durable spark")
@@ -39,7 +36,7 @@ def examine(
         typer.Option(
             "--for",
             help=f"What is to be done with it, more than once: {', '.join(PURPOSES)}. Default: read.",
-            autocompletion=_complete_purpose,
+            autocompletion=one_of(PURPOSES),
         ),
     ] = None,
     subject: Annotated[str | None, typer.Option(help="Where rows are to go; implies --for write.")] = None,
@@ -72,7 +69,9 @@ def examine(
     for section in examination.sections():
         run.out.text(section.title, "bold underline")
         findings += [(section.title, finding) for finding in _shown(run, section, every)]
-    run.out.text(_verdict([finding for _, finding in findings]), "bold")
+    counted = Counter(finding.status for _, finding in findings)
+    bad = f"{counted['failed']} failed, {counted['warning']} to be looked at, {counted['unknown']} not known"
+    run.out.text(f"{bad}, {counted['ok']} as it should be.", "bold")
     if run.out.as_json:
         data = [{"section": title, **dataclasses.asdict(finding)} for title, finding in findings]
         run.out.record({}, data=data)
@@ -95,9 +94,3 @@ def _shown(run: Run, section: Section, every: bool) -> Iterator[Finding]:
             run.out.text(f"{'':{_WIDTH}}  -> {finding.what_to_do}")
     if granted:
         run.out.text(f"{'ok':>{_WIDTH}}  {granted} of them are granted")
-
-
-def _verdict(findings: list[Finding]) -> str:
-    counted = {status: sum(finding.status == status for finding in findings) for status in _MARKS}
-    parts = [f"{counted['failed']} failed", f"{counted['warning']} to be looked at", f"{counted['unknown']} not known"]
-    return f"{', '.join(parts)}, {counted['ok']} as it should be."

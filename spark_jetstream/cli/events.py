@@ -13,15 +13,11 @@ from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models.events import Event, Gap
 from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, alone, command
-from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream
+from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream, one_of
 from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
 
 events = alone()
-
-
-def _complete_kind(incomplete: str) -> list[str]:
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 @command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")
@@ -38,7 +34,7 @@ def watch(
     ] = None,
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
+        typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=one_of(KINDS)),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     duration: Annotated[

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from spark_jetstream.admin.descriptions import json_document
 from spark_jetstream.admin.models.base import Model, hint
+from spark_jetstream.cli.arguments import one_of
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Kind, Size, Span, When, Whole
@@ -103,7 +104,7 @@ class _Field:
             help=_help(self.info, names),
             metavar=None if type_ is bool else _metavar(self.info.annotation, self.info.metadata),
             rich_help_panel=PANEL,
-            autocompletion=_completion(kinds[0].words) if kinds else None,
+            autocompletion=one_of(kinds[0].words) if kinds else None,
         )
         annotation: Any = Annotated[str | None, how]
         if type_ is bool:
@@ -127,7 +128,7 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
         metavar="FIELD",
         help="Take a field back to its default.",
         rich_help_panel=PANEL,
-        autocompletion=_completion(tuple(flag(name).removeprefix("--") for name in names)),
+        autocompletion=one_of(tuple(flag(name).removeprefix("--") for name in names)),
     )
     return _parameter("unset", Annotated[list[str] | None, how])
 
@@ -142,10 +143,6 @@ def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
             raise OptionError(f"--unset: {name} has no default")
         found.append(name)
     return found
-
-
-def _completion(words: tuple[str, ...]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def _help(info: FieldInfo, names: tuple[str, ...]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
 from spark_jetstream.buckets.kv import STREAM_PREFIX
 from spark_jetstream.cli.app import Run, command, group
@@ -88,14 +87,15 @@ def _print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
     )
 
 
-def _keys(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
-    yield from admin.kv.bucket(given.get("bucket", "")).keys()
-
-
 complete_bucket = completion(lambda admin, given: admin.kv.names())
 
 BucketName = Annotated[str, typer.Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
-Key = Annotated[str, typer.Argument(help="The key.", autocompletion=completion(_keys))]
+Key = Annotated[
+    str,
+    typer.Argument(
+        help="The key.", autocompletion=completion(lambda admin, given: admin.kv.bucket(given.get("bucket", "")).keys())
+    ),
+]
 Filters = Annotated[
     list[str] | None, typer.Argument(help="Only keys that match one of these; * is one token, > is the rest.")
 ]

@@ -136,7 +136,14 @@ def show(
 
     def reports() -> Iterator[_Report]:
         while True:
-            report = _look(run.admin, stream, consumer, limits, origins)
+            lags = run.admin.lag(stream, consumer)
+            if max_age is not None:
+                lags = _with_ages(run.admin, lags)
+            copies = list(run.admin.origin_lag(stream)) if origins else None
+            report = _Report(
+                [(lag, list(limits.exceeded(lag))) for lag in lags],
+                None if copies is None else [(copy, list(limits.exceeded_by_origin(copy))) for copy in copies],
+            )
             yield report
             if report.complaints or not watch:
                 return
@@ -154,14 +161,6 @@ def show(
             run.out.note(complaint)
         if report.complaints:
             raise typer.Exit(FAILED)
-
-
-def _look(admin: JetStreamAdmin, stream: str | None, consumer: str | None, limits: _Limits, origins: bool) -> _Report:
-    lags = admin.lag(stream, consumer)
-    if limits.age is not None:
-        lags = _with_ages(admin, lags)
-    copies = [(each, list(limits.exceeded_by_origin(each))) for each in admin.origin_lag(stream)] if origins else None
-    return _Report([(each, list(limits.exceeded(each))) for each in lags], copies)
 
 
 def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
@@ -189,7 +188,7 @@ def _print(run: Run, report: _Report) -> None:
             "waiting for ack": lambda row: row[0].ack_pending,
             "redelivered": lambda row: row[0].redelivered,
             "oldest": lambda row: _age(row[0]),
-            "": lambda row: _remarks(row[0]),
+            "": lambda row: ", ".join(filter(None, (_query(row[0]), "paused" if row[0].paused else ""))),
         },
         data=vars,
         empty="there are no consumers",
@@ -221,6 +220,5 @@ def _age(consumer: ConsumerLag) -> str:
     return str(rounded(consumer.age))
 
 
-def _remarks(consumer: ConsumerLag) -> str:
-    spark = [f"Spark query since {consumer.spark_since}"] if consumer.spark_since else []
-    return ", ".join([*spark, *(["paused"] if consumer.paused else [])])
+def _query(consumer: ConsumerLag) -> str:
+    return f"Spark query since {consumer.spark_since}" if consumer.spark_since else ""

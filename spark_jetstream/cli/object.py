@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
 from spark_jetstream.admin.objects import ObjectBucket
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
@@ -78,12 +76,10 @@ def _kind(info: ObjectInfo) -> str:
     return f"link to {printable(name)} of bucket {bucket}" if name else f"link to bucket {bucket}"
 
 
-def _names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
-    yield from (each.name for each in admin.objects.bucket(given.get("bucket", "")).list())
-
-
 complete_bucket = completion(lambda admin, given: admin.objects.names())
-_complete_name = completion(_names)
+_complete_name = completion(
+    lambda admin, given: (info.name for info in admin.objects.bucket(given.get("bucket", "")).list())
+)
 
 BucketName = Annotated[str, typer.Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
 ObjectName = Annotated[str, typer.Argument(help="Name of the object.", autocompletion=_complete_name)]

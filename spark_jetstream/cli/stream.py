@@ -24,6 +24,7 @@ from spark_jetstream.cli.arguments import (
     change,
     create,
     file_fields,
+    one_of,
 )
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import as_data
@@ -176,7 +177,7 @@ def add(
             "--template",
             metavar="stream|work-queue|FILE",
             help="What to begin with: stream, unless there is a --config; a work queue; or a file of your own.",
-            autocompletion=lambda incomplete: [each for each in _TEMPLATES if each.startswith(incomplete)],
+            autocompletion=one_of(_TEMPLATES),
         ),
     ] = None,
 ) -> None:

@@ -106,12 +106,6 @@ def hourly_delays(messages: DataFrame) -> DataFrame:
     )
 
 
-def write_flights(spark: SparkSession, url: str, file: Path) -> None:
-    """Write a Parquet file with the columns ``subject`` and ``data`` to the stream of flights."""
-    rows = spark.read.parquet(str(file))
-    rows.write.format("jetstream").mode("append").option("servers", url).option("stream", STREAM).save()
-
-
 def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFrame:
     """Return the stream of flights, in limited micro-batches. The source reads and decodes only ``columns``."""
     return (

@@ -37,7 +37,6 @@ from spark_jetstream.demo.queries import (
     read_back,
     run_query,
     spark_session,
-    write_flights,
     write_late,
 )
 from spark_jetstream.demo.report import (
@@ -148,7 +147,8 @@ def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, 
         counting = executor.submit(_count_stored, admin, advance, done)
         began = time.monotonic()
         try:
-            write_flights(spark, url, file)
+            written = spark.read.parquet(str(file)).write.format("jetstream").mode("append")
+            written.options(servers=url, stream=STREAM).save()
         except (PySparkException, Py4JError) as error:
             raise DemoFailed(f"the flights could not be stored: {_reason(error)}") from error
         finally:
