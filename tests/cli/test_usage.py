@@ -46,6 +46,9 @@ WRONG = [
     ("stream get USAGE --from 0", "sequence must be a whole number from 1 on"),
     ("stream get USAGE --since yesterday", "time must be a time such as"),
     ("stream get USAGE --last a..b", "subject must be a subject"),
+    ("stream get USAGE --next ''", "subject must be a subject"),
+    ("stream get USAGE --since ''", "time must be a time such as"),
+    ("stream get USAGE --next a --from 0", "sequence must be a whole number from 1 on"),
     # What an option of a field can hold.
     ("stream add NEW --mirror nam=X", "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq"),
     ("stream add NEW --placement north", "must be JSON, or field=value,... with the fields cluster, tags"),
@@ -62,6 +65,8 @@ WRONG = [
     # Consumers
     ("consumer ls NO.WHERE", "stream must be the name of a stream"),
     ("consumer add USAGE new --ack-policy sometimes", "ack_policy must be none, all, explicit or flow_control"),
+    ("consumer add USAGE new --max-deliver -2", "max_deliver must be a whole number"),
+    ("consumer add USAGE new --ack-wait 30", "ack_wait must be a duration"),
     ("consumer add USAGE a.b", "must be the name of a consumer"),
     ("consumer add USAGE --durable-form", "durable_form needs a durable_name"),
     ("consumer add USAGE --config {tmp}/gone.json", "gone.json"),
@@ -141,6 +146,7 @@ WRONG = [
 FAILS = [
     ("stream info NOWHERE", "cannot look at stream NOWHERE: stream not found (code 404, error 10059)"),
     ("stream subjects NOWHERE", "stream not found"),
+    ("stream rm NOWHERE", "stream not found"),
     ("stream edit NOWHERE --max-age 1h", "cannot look at stream NOWHERE: stream not found (code 404, error 10059)"),
     ("stream copy USAGE OTHER", "subjects overlap"),
     ("stream rm NOWHERE --force", "cannot delete stream NOWHERE: stream not found"),
