@@ -14,9 +14,10 @@ import re
 import ssl
 import tempfile
 from collections import UserString
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 
@@ -36,13 +37,8 @@ class InlineCredentials(UserString):
         return "InlineCredentials('**********')"
 
 
-def _as_given(name: str) -> str:
-    """A file that is not here under its own path is nowhere."""
-    return name
-
-
 @unseen
-def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] = _as_given) -> dict[str, Any]:
+def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] = str) -> dict[str, Any]:
     """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
 
     Keys, each only when needed: ``user``, ``password``, ``token``, ``user_credentials`` (a path or
@@ -92,24 +88,16 @@ def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) ->
     return error.verify_message if options.tls_hostname is None else error.verify_message.partition(",")[0]
 
 
-class _Files:
-    def __init__(self, resolve: Callable[[str], str]) -> None:
-        self._resolve = resolve
-
-    def path(self, option: str, given: str) -> str:
-        if os.path.isfile(given):
-            return given
-        elsewhere = self._resolve(os.path.basename(given))
-        if os.path.isfile(elsewhere):
-            return elsewhere
-        raise OptionError(
-            f"option {option} names a file that is not here and was not sent with the job",
-            option=option,
-        )
+class _Files(NamedTuple):
+    resolve: Callable[[str], str]
 
     def text(self, option: str, given: str) -> tuple[str, str]:
         """Where the file is, and what is in it."""
-        path = self.path(option, given)
+        path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
+        if not os.path.isfile(path):
+            raise OptionError(
+                f"option {option} names a file that is not here and was not sent with the job", option=option
+            )
         try:
             with open(path, encoding="utf-8", newline="") as file:
                 content = file.read(_MOST + 1)
@@ -177,9 +165,11 @@ def _tls(options: ConnectionOptions, files: _Files) -> ssl.SSLContext | None:
     return context
 
 
+@dataclass(repr=False)
 class _Pem:
-    def __init__(self, option: str, content: str, path: str | None) -> None:
-        self.option, self.content, self.path = option, content, path
+    option: str
+    content: str
+    path: str | None
 
 
 def _pem(
@@ -212,8 +202,8 @@ def _trusting(certificates: str) -> ssl.SSLContext | None:
 def _load_chain(context: ssl.SSLContext, cert: _Pem, key: _Pem) -> None:
     option, problem = key.option, "holds a key that cannot be read"
     with ExitStack() as stack:
-        cert_path = cert.path or stack.enter_context(_PrivateFile(cert.content))
-        key_path = key.path or stack.enter_context(_PrivateFile(key.content))
+        cert_path = cert.path or stack.enter_context(_private_file(cert.content))
+        key_path = key.path or stack.enter_context(_private_file(key.content))
         try:
             # A password, though none is needed, so that OpenSSL never asks for one on the terminal.
             context.load_cert_chain(cert_path, key_path, password="")
@@ -228,17 +218,13 @@ def _load_chain(context: ssl.SSLContext, cert: _Pem, key: _Pem) -> None:
     raise OptionError(f"option {option} {problem}", option=option)
 
 
-class _PrivateFile:
+@contextmanager
+def _private_file(content: str) -> Iterator[str]:
     """A file that only this user can read and that is gone at the end: OpenSSL takes keys from files only."""
-
-    def __init__(self, content: str) -> None:
-        self._content = content
-
-    def __enter__(self) -> str:
-        descriptor, self._path = tempfile.mkstemp(prefix="spark-jetstream-", suffix=".pem")
+    descriptor, path = tempfile.mkstemp(prefix="spark-jetstream-", suffix=".pem")
+    try:
         with open(descriptor, "w", encoding="utf-8") as file:  # mkstemp gives mode 0600
-            file.write(self._content)
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        os.unlink(self._path)
+            file.write(content)
+        yield path
+    finally:
+        os.unlink(path)

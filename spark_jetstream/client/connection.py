@@ -105,6 +105,7 @@ class Connection:
         context: str,
         timeout: float | None = None,
         headers: dict[str, str] | None = None,
+        every: float | None = None,
     ) -> bytes:
         """Publish a request and return the payload of its reply.
 
@@ -114,6 +115,7 @@ class Connection:
             context: What is asked, as an infinitive without "to"; errors repeat it.
             timeout: Seconds to wait for the reply; option requestTimeout if None.
             headers: The headers of the request.
+            every: Seconds after which the request is sent again, if it changes nothing on the server.
 
         Raises:
             RequestTimeout: No reply came in time, and the connection is up.
@@ -121,17 +123,6 @@ class Connection:
             PermissionDenied: The account may not publish the request, or not receive replies.
             ConnectionFailed: The connection was cut, or was not made again in time.
         """
-        return self._reply(subject, payload, context, timeout, headers)
-
-    def _reply(
-        self,
-        subject: str,
-        payload: bytes,
-        context: str,
-        timeout: float | None,
-        headers: dict[str, str] | None = None,
-        every: float | None = None,
-    ) -> bytes:
         seconds = self.options.request_timeout if timeout is None else timeout
         try:
             return self._run(self._request(subject, payload, context, seconds, headers, every), seconds + 5)
@@ -155,7 +146,7 @@ class Connection:
         A stream without a leader does not reply, and its requests are lost. So the request is sent again every 2
         seconds within `timeout` (option requestTimeout if None), and the first reply counts. Raises what `api` raises.
         """
-        return jsapi.reply(self._reply(subject, body, context, timeout, every=_ASK_AGAIN), context)
+        return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=_ASK_AGAIN), context)
 
     def send(self, subject: str, payload: bytes, context: str) -> None:
         """Send a request without waiting for its reply; a failure is logged.
@@ -163,15 +154,15 @@ class Connection:
         If the connection is cut the request is sent once more, if the connection is back within requestTimeout.
         """
 
-        async def carry_out(again: bool = True) -> None:
-            try:
-                await self._request(subject, payload, context, self.options.request_timeout)
-            except ConnectionFailed as error:
-                log.info("%s", error)
-                if again:
-                    await carry_out(again=False)
-            except JetStreamError as error:
-                log.info("%s", error)
+        async def carry_out() -> None:
+            for _ in range(2):
+                try:
+                    await self._request(subject, payload, context, self.options.request_timeout)
+                    return
+                except JetStreamError as error:
+                    log.info("%s", error)
+                    if not isinstance(error, ConnectionFailed):
+                        return
 
         self._loop.call_soon_threadsafe(self._spawn, carry_out())
 
@@ -298,7 +289,7 @@ class Connection:
         """`Inbox.close`."""
 
         async def unsubscribe() -> None:
-            for sid in [sid for sid, each in self._inboxes.items() if each is inbox]:
+            for sid in [sid for sid, other in self._inboxes.items() if other is inbox]:
                 with contextlib.suppress(nats.errors.Error, OSError):
                     await self._subscriptions.pop(sid).unsubscribe()
                 # The scanner still reads, and drops, what the server has sent before.
@@ -494,13 +485,13 @@ class Connection:
         # nats-py gives the subject in lower case; the request has its spelling.
         inboxes = f"{self.options.inbox_prefix}.>"
         trouble = PermissionDenied(f"the account may not subscribe to {inboxes} (option inboxPrefix)", subject=inboxes)
-        listeners = [each for each in self._inboxes.values() if isinstance(each, Listener)]
+        listeners = [inbox for inbox in self._inboxes.values() if isinstance(inbox, Listener)]
         # Each listener must be told, so the list comes first.
         told = [listener.put_denied(publishing, subject, trouble) for listener in listeners]
         if any(told):
             return  # requests and inboxes are not affected
         for future, asked in self._waiting.items():
-            named = next((each for each in self.spellings(asked) if each.lower() == subject), None)
+            named = next((name for name in self.spellings(asked) if name.lower() == subject), None)
             if not future.done() and (not publishing or named is not None):
                 own = PermissionDenied(f"the account may not publish to {named}", subject=named)
                 future.set_result(own if publishing else trouble)

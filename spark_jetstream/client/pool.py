@@ -41,12 +41,8 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return _loop
 
 
-def _as_given(path: str) -> str:
-    return path
-
-
 def connect(
-    options: ConnectionOptions, *, patience: float | None = None, find_file: Callable[[str], str] = _as_given
+    options: ConnectionOptions, *, patience: float | None = None, find_file: Callable[[str], str] = str
 ) -> Connection:
     """The process's connection for these options, opened if need be.
 
@@ -123,6 +119,3 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
                 raise
             log.info("trying again: %s", error)
             backoff.pause(deadline)
-
-
-__all__ = ["close_all", "connect", "retrying"]

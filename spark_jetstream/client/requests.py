@@ -24,13 +24,8 @@ class Requests:
     """
 
     def __init__(self, connect: Connect, retry_timeout: float) -> None:
-        self._connect = connect
+        self.connect = connect
         self.retry_timeout = retry_timeout
-
-    @property
-    def connect(self) -> Connect:
-        """The function that returns the connection."""
-        return self._connect
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns. `work` is called again after an error that may pass.
@@ -38,7 +33,7 @@ class Requests:
         Raises:
             JetStreamError: What `work` raised last, or what opening the connection raised.
         """
-        return retrying(lambda: work(self._connect(self.retry_timeout)), self.retry_timeout)
+        return retrying(lambda: work(self.connect(self.retry_timeout)), self.retry_timeout)
 
     def ask(self, template: str, stream: str = "", *, context: str, prefix: str | None = None) -> dict[str, Any]:
         """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.
@@ -53,30 +48,18 @@ class Requests:
             ApiError: The server answered with an error.
             JetStreamError: What `Connection.ask` raises, after `retry_timeout`.
         """
-
-        def request(connection: Connection) -> dict[str, Any]:
-            subject = jsapi.subject(prefix or connection.prefix, template, stream)
-            return connection.ask(subject, b"", context=context)
-
-        return self.call(request)
+        return self.call(lambda connection: _ask(connection, template, stream, context, prefix))
 
     def stream(self, name: str, context: str = "") -> StreamState:
-        """Return the state of a stream (STREAM.INFO).
-
-        Args:
-            name: The name of the stream.
-            context: What is asked, as an infinitive without "to"; by default, to read the state of the stream.
-
-        Raises:
-            StreamNotFound: There is no such stream.
-            JetStreamError: What `ask` raises.
-        """
+        """Return the state of a stream (STREAM.INFO). Raises `StreamNotFound`, and what `ask` raises."""
         return self.call(lambda connection: stream_info(connection, name, context))
 
 
 def stream_info(connection: Connection, name: str, context: str = "") -> StreamState:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return stream_state(
-        connection.ask(jsapi.subject(connection.prefix, jsapi.STREAM_INFO, name), b"", context=context), context
-    )
+    return stream_state(_ask(connection, jsapi.STREAM_INFO, name, context), context)
+
+
+def _ask(connection: Connection, template: str, stream: str, context: str, prefix: str | None = None) -> dict[str, Any]:
+    return connection.ask(jsapi.subject(prefix or connection.prefix, template, stream), b"", context=context)

@@ -213,6 +213,20 @@ class SideOptions(Options):
         connection = ConnectionOptions.from_given(given)
         return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
+    def refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
+        """Refuse the options that have no meaning with the kind of bucket that is given, each with the reason.
+
+        Returns the option that names the bucket; "" without a bucket.
+        """
+        given = self.given()
+        for kind, refused in (("bucket", key_value), ("objectBucket", objects)):
+            if kind in given:
+                for name, reason in refused.items():
+                    if name in given:
+                        raise OptionError(f"option {name} has no meaning with {kind}: {reason}", option=name)
+                return kind
+        return ""
+
     @classmethod
     def _check_names(cls, given: Container[str]) -> None:
         """Raise `OptionError` when an option is missing."""

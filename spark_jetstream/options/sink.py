@@ -9,14 +9,7 @@ from pydantic import model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import Identifier, Name, PublishSubject
-from spark_jetstream.options.specs import (
-    ENSURE_STREAM,
-    NOT_MADE,
-    ON_CONFLICT,
-    OnConflict,
-    Side,
-    option,
-)
+from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Seconds, Whole
 from spark_jetstream.protocol.units import shown
 
@@ -71,9 +64,8 @@ class SinkOptions(SideOptions):
     write_id: str | None = option(
         "name of this write, of which message ids are made: one that failed can be run again under its name",
         Identifier(100),
-        None,
-        "batch",
-        "the query's own id and its batch numbers are used",
+        only="batch",
+        instead="the query's own id and its batch numbers are used",
         after="objectBucket",
     )
     bucket: str | None = option(
@@ -87,14 +79,7 @@ class SinkOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_kind(self) -> SinkOptions:
-        given = self.given()
-        kind, refused = ("bucket", _NOT_FOR_BUCKETS) if self.bucket is not None else ("objectBucket", _NOT_FOR_OBJECTS)
-        if self.bucket is None and self.object_bucket is None:
-            return self
-        for name, why in refused.items():
-            if name in given:
-                raise OptionError(f"option {name} has no meaning with {kind}: {why}", option=name)
-        if self.delivery == "exactly-once":
+        if self.refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS) and self.delivery == "exactly-once":
             raise OptionError(
                 "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, and with them what is "
                 "stored already; writing a row again only makes one more revision with the same value",

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
-from spark_jetstream.options.names import (
-    CommaList,
-    Identifier,
-    KeyFilter,
-    Name,
-    NamePattern,
-    Positions,
-    Subject,
-)
-from spark_jetstream.options.specs import (
-    ENSURE_STREAM,
-    NOT_MADE,
-    ON_CONFLICT,
-    OnConflict,
-    Side,
-    option,
-)
+from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Positions, Subject
+from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column
 
@@ -41,6 +26,9 @@ _NOT_FOR_OBJECTS = {
     "filterPushdown": "use pathGlobFilter",
     "ensureStream": NOT_MADE.format("object"),
 }
+_OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use trigger(availableNow=True)"}
+_OF_STREAM: dict[str, Any] = {"only": "stream", "instead": "bound a batch with endingOffsets or endingTimestamp"}
+_WAITING: dict[str, Any] = {"only": "stream", "instead": "a batch reads what is there when it starts"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
@@ -84,45 +72,17 @@ class SourceOptions(SideOptions):
     )
     starting_timestamp: int | None = option("first message stored at or after; wins over `startingOffsets`", Time())
     ending_offsets: Bound = option(
-        "sequence of each stream before which to stop",
-        Positions(("latest",)),
-        "latest",
-        "batch",
-        "stop the query, or use trigger(availableNow=True)",
+        "sequence of each stream before which to stop", Positions(("latest",)), "latest", **_OF_BATCH
     )
-    ending_timestamp: int | None = option(
-        "stop before the first message stored at or after",
-        Time(),
-        None,
-        "batch",
-        "stop the query, or use trigger(availableNow=True)",
-    )
+    ending_timestamp: int | None = option("stop before the first message stored at or after", Time(), **_OF_BATCH)
     fail_on_data_loss: bool = option(
         "fail when messages that should be read are gone; `false` logs what is missing and goes on", Flag(), "true"
     )
-    max_messages_per_trigger: int | None = option(
-        "most matching messages of one micro-batch",
-        Whole(1),
-        None,
-        "stream",
-        "bound a batch with endingOffsets or endingTimestamp",
-    )
-    max_bytes_per_trigger: int | None = option(
-        "most bytes of one micro-batch",
-        Size(1, 1 << 50),
-        None,
-        "stream",
-        "bound a batch with endingOffsets or endingTimestamp",
-    )
-    min_messages_per_trigger: int | None = option(
-        "wait until so many messages match", Whole(1), None, "stream", "a batch reads what is there when it starts"
-    )
+    max_messages_per_trigger: int | None = option("most matching messages of one micro-batch", Whole(1), **_OF_STREAM)
+    max_bytes_per_trigger: int | None = option("most bytes of one micro-batch", Size(1, 1 << 50), **_OF_STREAM)
+    min_messages_per_trigger: int | None = option("wait until so many messages match", Whole(1), **_WAITING)
     max_trigger_delay: float = option(
-        "but no longer than this; needs `minMessagesPerTrigger`",
-        Seconds("1ms", "30d"),
-        "15m",
-        "stream",
-        "a batch reads what is there when it starts",
+        "but no longer than this; needs `minMessagesPerTrigger`", Seconds("1ms", "30d"), "15m", **_WAITING
     )
     min_partitions: int = option("fewest tasks of a micro-batch that has as many messages", Whole(1, 100_000), "1")
     max_messages_per_partition: int = option("most matching messages of one task", Whole(1), "100000")
@@ -140,9 +100,8 @@ class SourceOptions(SideOptions):
     durable: str | None = option(
         "name of the consumer that keeps the query's committed position on the server",
         Name("consumer"),
-        None,
-        "stream",
-        "a batch keeps no position",
+        only="stream",
+        instead="a batch keeps no position",
         after="readWith",
     )
     filter_pushdown: bool = option(
@@ -208,15 +167,8 @@ class SourceOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
-        given = self.given()
-        kind = "bucket" if self.bucket is not None else "objectBucket"
-        refused = {"bucket": _NOT_FOR_BUCKETS, "objectBucket": _NOT_FOR_OBJECTS}[kind]
-        if self.streams:
-            return self
-        for name, instead in refused.items():
-            if name in given:
-                raise OptionError(f"option {name} has no meaning with {kind}: {instead}", option=name)
-        if not self.table:
+        given, kind = self.given(), self.refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        if not kind or not self.table:
             return self
         also = ("minPartitions", "maxMessagesPerPartition") if kind == "bucket" else ()
         for name in (*_POSITIONS, *also):

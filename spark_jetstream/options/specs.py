@@ -75,29 +75,18 @@ def option(
     only: Literal["batch", "stream"] | None = None,
     instead: str = "",
     *,
-    name: str = "",
-    counterpart: str = "",
-    after: str = "",
     value: Any = _UNSET,
+    **names: str,
 ) -> Any:
-    """Return the default of a field that declares an option; see `OptionSpec`.
+    """Return the default of a field that declares an option.
 
-    Args:
-        doc: One line for users.
-        kind: What the option may be.
-        default: The text that means the same as leaving the option out.
-        only: Where the option is valid, when not everywhere.
-        instead: What to use in the other place.
-        name: The name, where it is not that of the field in camel case.
-        counterpart: The option that a user means who gives this one to the other side.
-        after: The option that this one follows in the reference.
-        value: The value of the field when the option is left out, where ``default`` does not say it.
+    The arguments are those of `OptionSpec`; its name is by default that of the field in camel case. ``value`` is the
+    value of the field when the option is left out, where ``default`` does not say it.
     """
-    spec = OptionSpec(doc, kind, default, only, instead, counterpart, name, after=after)
     if value is _UNSET:
-        value = None if default is None else kind.parse(name, default)
+        value = None if default is None else kind.parse("", default)
     info = Field(default=value)
-    info.metadata.append(spec)
+    info.metadata.append(OptionSpec(doc, kind, default, only, instead, **names))
     return info
 
 

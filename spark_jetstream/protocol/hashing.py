@@ -138,6 +138,3 @@ def _not_zero(hashes: Hashes) -> Hashes:
     """Return the hashes with 1 in place of 0, which marks a free slot."""
     changed: Hashes = hashes + (hashes == 0)
     return changed
-
-
-__all__ = ["HashMap", "HashSet", "Hashes", "subject_hashes"]

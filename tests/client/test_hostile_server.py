@@ -35,7 +35,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol.server_info import MOST_URLS, InfoCheck
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.pull import read_range
-from tests.support.fake_jetstream import FakeServer, HangUp, Honest, Lie, ack
+from tests.support.fake_jetstream import FakeJetStream, HangUp, Honest, Lie, ack
 from tests.support.hostile import COUNT, TRIES, driver, read
 from tests.support.wire import frame, scanned
 
@@ -51,9 +51,9 @@ RUBBISH = bytes(range(256)) * 16
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
     monkeypatch.setattr(nats_py, "_GOODBYE", 0.2)
-    with FakeServer() as running:
+    with FakeJetStream() as running:
         running.store(COUNT)
         yield running
     close_all()
@@ -363,7 +363,7 @@ def rows() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "stage", "lie", "errors"), list(rows()))
 def test_a_lie_ends_in_time_and_in_words(
-    server: FakeServer, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]
+    server: FakeJetStream, name: str, stage: str, lie: Lie, errors: tuple[type[JetStreamError], ...]
 ) -> None:
     server.lies[stage] = lie
     began = time.monotonic()
@@ -374,11 +374,11 @@ def test_a_lie_ends_in_time_and_in_words(
 
 
 @pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
-def test_an_honest_server_is_believed(server: FakeServer, name: str) -> None:
+def test_an_honest_server_is_believed(server: FakeJetStream, name: str) -> None:
     assert TRIES[name](server.url) == {"publish": 10}.get(name, 1 if name.startswith("plan") else COUNT)
 
 
-def test_a_sparse_stream_is_planned_and_read_by_what_it_holds(server: FakeServer) -> None:
+def test_a_sparse_stream_is_planned_and_read_by_what_it_holds(server: FakeJetStream) -> None:
     far = 2**40
     server.messages = {1: "S.a", 2: "S.a", far: "S.a"}
     state = {"messages": 3, "bytes": 3, "first_seq": 1, "last_seq": far, "num_deleted": far - 3}
@@ -513,7 +513,7 @@ QUICK = "endless line later"
 @pytest.mark.parametrize(
     "flood", [QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in FLOODS if name != QUICK)]
 )
-def test_a_flood_takes_little_memory(server: FakeServer, flood: str) -> None:
+def test_a_flood_takes_little_memory(server: FakeJetStream, flood: str) -> None:
     name, stage, lie = FLOODS[flood]
     server.lies[stage] = lie
     command = [sys.executable, "-m", "tests.support.hostile", name, server.url]

@@ -56,18 +56,18 @@ def frames(inbox: Inbox, first: int, end: int, subject: str = "S.a", text: str =
 
 def replies(inbox: Inbox, count: int) -> dict[int, tuple[bytes, bytes]]:
     """The next `count` answers: header and payload by number, in the order of their arrival."""
-    found: dict[int, tuple[bytes, bytes]] = {}
+    answers: dict[int, tuple[bytes, bytes]] = {}
     deadline = time.monotonic() + SECONDS
-    while len(found) < count:
+    while len(answers) < count:
         event = inbox.get(deadline - time.monotonic())
-        assert isinstance(event, Frames), f"{len(found)} of {count} answers"
+        assert isinstance(event, Frames), f"{len(answers)} of {count} answers"
         for i in range(len(event)):
             subject = bytes(event.lines[event.subject_start[i] : event.subject_end[i]]).decode()
             start, middle = int(event.line_end[i]), int(event.line_end[i] + event.head[i])
             answer = event.data[start:middle], event.data[middle : int(event.line_end[i] + event.size[i])]
             assert subject.startswith(f"{inbox.subject}.")
-            assert found.setdefault(int(subject.removeprefix(f"{inbox.subject}.")), answer) is answer
-    return found
+            assert answers.setdefault(int(subject.removeprefix(f"{inbox.subject}.")), answer) is answer
+    return answers
 
 
 def sequences(inbox: Inbox, count: int) -> dict[int, int]:
@@ -109,6 +109,7 @@ def check_publishing(given: ConnectionOptions) -> None:
     with connect(given).inbox(replies=True) as inbox:
         every = frames(inbox, 1, 3001)
         inbox.send(b"".join(every[:1000]))
+        inbox.resume(0)  # nothing was cut
         inbox.send(memoryview(b"".join(every[1000:2000])))
         for frame in every[2000:2500]:
             inbox.send(frame)
@@ -120,16 +121,13 @@ def check_publishing(given: ConnectionOptions) -> None:
         assert sequences(inbox, 3) == {number: number for number in range(3001, 3004)}
 
 
-def test_acknowledgements(server: NatsServer) -> None:
-    check_publishing(options(server.url))
-
-
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
-def test_over_websocket(server: NatsServer) -> None:
-    check_publishing(options(server.websocket_url))
+@pytest.mark.parametrize("url", ["url", "websocket_url"])
+def test_acknowledgements(server: NatsServer, url: str) -> None:
+    check_publishing(options(getattr(server, url)))
 
 
-def test_over_tls(tmp_path: Path) -> None:
+def test_acknowledgements_over_tls(tmp_path: Path) -> None:
     with NatsServer(config=tls_config(tmp_path)) as server:
         secure = options(server.url, tlsCaFile=str(tmp_path / "ca.pem"))
         body = b'{"name":"S","subjects":["S.>"],"storage":"memory"}'
@@ -230,14 +228,6 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
     assert b"down-" not in proxy.client_bytes
     assert b"unaware-" not in proxy.client_bytes
     assert stored(server) == 300
-
-
-def test_resuming_what_was_not_cut(server: NatsServer) -> None:
-    with connect(options(server.url)).inbox(replies=True) as inbox:
-        inbox.send(frames(inbox, 1, 11))
-        inbox.resume(0)
-        inbox.send(frames(inbox, 11, 21))
-        assert len(sequences(inbox, 20)) == 20
 
 
 def test_answers_from_before_the_cut_are_kept(proxy: WireProxy) -> None:

@@ -1,15 +1,17 @@
-"""Contexts of the nats command line tool as options."""
+"""Contexts and variables of the nats command line tool as options."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from spark_jetstream.admin import JetStreamAdmin, environment_options
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SourceOptions
 from spark_jetstream.options.contexts import context_options, selected_context
@@ -27,33 +29,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write(folder: Path, name: str = "prod", **fields: Any) -> Path:
+def write(folder: Path, name: str = "prod", /, **fields: Any) -> Path:
     path = folder / f"{name}.json"
     path.write_text(json.dumps(fields), "utf-8")
     return path
 
 
 def test_every_field_that_has_a_counterpart(home: Path) -> None:
-    write(
-        home,
-        description="production",
-        url="nats://a:4222, b",
-        user="me",
-        password="x",
-        cert="/c.pem",
-        key="/k.pem",
-        ca="/ca.pem",
-        nsc="",
-        socks_proxy="",
-        jetstream_domain="hub",
-        jetstream_api_prefix="",
-        jetstream_event_prefix="",
-        inbox_prefix="_INBOX_me",
-        color_scheme="",
-        tls_first=True,
-        windows_ca_certs_match=None,
-        a_field_of_tomorrow=7,
+    without = dict.fromkeys(
+        ["nsc", "socks_proxy", "jetstream_api_prefix", "jetstream_event_prefix", "color_scheme"], ""
     )
+    files = {"cert": "/c.pem", "key": "/k.pem", "ca": "/ca.pem"}
+    others = {"description": "production", "windows_ca_certs_match": None, "a_field_of_tomorrow": 7}
+    login = {"url": "nats://a:4222, b", "user": "me", "password": "x"}
+    names = {"jetstream_domain": "hub", "inbox_prefix": "_INBOX_me", "tls_first": True}
+    write(home, **without, **files, **others, **login, **names)
     assert context_options("prod") == {
         "servers": "nats://a:4222,nats://b",
         "user": "me",
@@ -145,9 +135,9 @@ def test_authentication(
     monkeypatch.setenv("THE_SECRET", SECRET)
     (home.parents[2] / "token.txt").write_text(f"{SECRET}\n", "utf-8")
     write(home, **fields)
-    found = context_options("prod")
-    found.pop("servers", None)
-    assert found == expected
+    resolved = context_options("prod")
+    resolved.pop("servers", None)
+    assert resolved == expected
 
 
 @pytest.mark.parametrize(
@@ -213,16 +203,12 @@ def test_a_file_that_is_no_context(home: Path, content: bytes, words: str) -> No
     ],
 )
 def test_a_context_that_is_not_there(home: Path, name: str, words: str) -> None:
-    write(home)
-    with pytest.raises(OptionError) as caught:
-        context_options(name)
-    assert words in str(caught.value)
-
-
-def test_a_missing_context_without_any_other(home: Path) -> None:
     with pytest.raises(OptionError, match="no context of this name in") as caught:
         context_options("prod")
     assert "did you mean" not in str(caught.value)
+    write(home)
+    with pytest.raises(OptionError, match=words):
+        context_options(name)
 
 
 @pytest.mark.parametrize(
@@ -241,19 +227,10 @@ def test_a_missing_context_without_any_other(home: Path) -> None:
     ],
 )
 def test_options_beside_a_context_win(home: Path, own: dict[str, str], expected: dict[str, object]) -> None:
-    write(
-        home,
-        url="nats://a",
-        user="me",
-        password="x",
-        ca="/ca",
-        cert="/c",
-        key="/k",
-        jetstream_domain="hub",
-        inbox_prefix="_INBOX_me",
-    )
-    found = ConnectionOptions.from_spark({"context": "prod", **own})
-    assert {name: getattr(found, name) for name in expected} == expected
+    login, files = {"user": "me", "password": "x"}, {"ca": "/ca", "cert": "/c", "key": "/k"}
+    write(home, url="nats://a", jetstream_domain="hub", inbox_prefix="_INBOX_me", **login, **files)
+    resolved = ConnectionOptions.from_spark({"context": "prod", **own})
+    assert {name: getattr(resolved, name) for name in expected} == expected
 
 
 def test_the_login_of_a_contexts_url_is_authentication_too(home: Path) -> None:
@@ -267,9 +244,7 @@ def test_a_contexts_mistake_is_told_as_one(home: Path) -> None:
     write(home, jetstream_domain="a.b", user="me")
     with pytest.raises(OptionError, match=r"option domain must be .* \(it comes from option context, prod\)"):
         ConnectionOptions.from_spark({"context": "prod", "token": "t"})
-    with pytest.raises(
-        OptionError, match=r"option user needs password beside it \(it comes from option context, prod\)"
-    ):
+    with pytest.raises(OptionError, match=r"user needs password beside it \(it comes from option context, prod\)"):
         ConnectionOptions.from_spark({"context": "prod", "domain": "a"})
 
 
@@ -279,3 +254,104 @@ def test_executors_do_not_need_the_context(home: Path) -> None:
     path.unlink()
     assert options.connection == ConnectionOptions(servers=("nats://a",), token=SecretStr(SECRET))
     assert "prod" not in repr(options)
+
+
+# Variables
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, {}),
+        ({"HOME": "/home/me", "NATS_URL": "", "NATS_COLOR": "red"}, {}),
+        ({"NATS_URL": "nats://a:1,nats://b:2"}, {"servers": "nats://a:1,nats://b:2"}),
+        ({"NATS_USER": "me", "NATS_PASSWORD": "p"}, {"user": "me", "password": "p"}),
+        ({"NATS_USER": "me"}, {"token": "me"}),
+        ({"NATS_TOKEN": "t"}, {"token": "t"}),
+        ({"NATS_USER": "t", "NATS_TOKEN": "t"}, {"token": "t"}),
+        ({"NATS_CREDS": "me.creds"}, {"credentialsFile": "me.creds"}),
+        ({"NATS_NKEY": "me.nk"}, {"nkeySeedFile": "me.nk"}),
+        ({"NATS_CREDS": "me.creds", "NATS_NKEY": "me.nk"}, {"credentialsFile": "me.creds"}),
+        ({"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_CREDS": "me.creds"}, {"user": "me", "password": "p"}),
+        (
+            {"NATS_CA": "ca.pem", "NATS_CERT": "c.pem", "NATS_KEY": "k.pem"},
+            {"tlsCaFile": "ca.pem", "tlsCertFile": "c.pem", "tlsKeyFile": "k.pem"},
+        ),
+        ({"NATS_CONTEXT": "production", "NATS_TIMEOUT": "3s"}, {"context": "production", "requestTimeout": "3s"}),
+    ],
+)
+def test_what_the_variables_stand_for(environ: dict[str, str], expected: dict[str, str]) -> None:
+    assert environment_options(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"NATS_PASSWORD": SECRET}, "NATS_PASSWORD is set without NATS_USER"),
+        ({"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_TOKEN": SECRET}, "NATS_USER and NATS_TOKEN"),
+        ({"NATS_USER": "me", "NATS_TOKEN": SECRET}, "NATS_USER and NATS_TOKEN"),
+        ({"NATS_CREDS": "f", "NATS_TOKEN": SECRET}, "NATS_CREDS and NATS_TOKEN"),
+        ({"NATS_JWT": SECRET}, "NATS_JWT is set, which is not supported: put JWT and seed into a .creds file"),
+        ({"NATS_SEED": SECRET}, "NATS_SEED"),
+        ({"NATS_SOCKS_PROXY": SECRET}, "NATS_SOCKS_PROXY"),
+    ],
+)
+def test_what_the_variables_cannot_say(environ: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError, match=named) as caught:
+        environment_options(environ)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.fixture
+def selection(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two contexts, no variables of the `nats` command, and the file that says which context is selected."""
+    for name in [name for name in os.environ if name.startswith("NATS_")]:
+        monkeypatch.delenv(name)
+    for name in ("one", "two"):
+        write(home, name, url=f"nats://{name}:1", user=name, password="p")
+    return home.parent / "context.txt"
+
+
+def connects_to(**options: object) -> tuple[tuple[str, ...], str | None]:
+    resolved = JetStreamAdmin.from_environment(**options).options
+    return resolved.servers, resolved.user
+
+
+def test_which_context_is_taken(selection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connects_to() == (("nats://127.0.0.1:4222",), None)
+    selection.write_text("one\n")
+    assert connects_to() == (("nats://one:1",), "one")
+    assert JetStreamAdmin().options.servers == ("nats://127.0.0.1:4222",)
+    monkeypatch.setenv("NATS_CONTEXT", "two")
+    assert connects_to() == (("nats://two:1",), "two")
+    assert connects_to(Context="one") == (("nats://one:1",), "one")
+    monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
+    assert connects_to() == (("nats://elsewhere:1",), "two")
+    monkeypatch.setenv("NATS_CONTEXT", "three")
+    with pytest.raises(OptionError, match="no context of this name"):
+        connects_to()
+
+
+def test_an_error_says_that_a_value_comes_from_the_environment(
+    selection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATS_TIMEOUT", "soon")
+    with pytest.raises(OptionError, match=r"requestTimeout must be .* \(it comes from the environment, NATS_TIMEOU"):
+        JetStreamAdmin.from_environment()
+    assert JetStreamAdmin.from_environment(requestTimeout="2s").options.request_timeout == 2
+    with pytest.raises(OptionError) as caught:
+        JetStreamAdmin.from_environment(connectTimeout="soon", requestTimeout="2s")
+    assert "environment" not in str(caught.value)
+    selection.write_text("gone\n")
+    with pytest.raises(OptionError, match=r"no context of this name .*environment, NATS_CONTEXT"):
+        JetStreamAdmin.from_environment(requestTimeout="2s")
+
+
+@pytest.mark.usefixtures("selection")
+def test_what_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
+    monkeypatch.setenv("NATS_CREDS", "/no/such.creds")
+    resolved = JetStreamAdmin.from_environment(servers="nats://here:1", TOKEN=SECRET).options
+    assert resolved.servers == ("nats://here:1",)
+    assert resolved.given() == {"servers", "token"}
+    assert SECRET not in repr(resolved)

@@ -328,8 +328,9 @@ def test_messages_that_make_way_for_newer_ones_are_not_lost(server: NatsServer) 
     assert [read(server.url, planner.ranges(*each))["S"] for each in batches] == [list(range(96, 101))]
 
 
-def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit(server: NatsServer) -> None:
-    with FakeJetStream(server.url) as fake:
+@pytest.mark.usefixtures("no_connection_left")
+def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None:
+    with FakeJetStream() as fake:
         fake.store(100)
         state = {**fake.info(), "state": {**fake.info()["state"], "num_deleted": 1, "messages": 99}}
         fake.look = lambda: state
@@ -338,6 +339,6 @@ def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit(server: N
         lagging = iter([55])
         fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
         start = Offset({"S": StreamPosition(51, CREATED)})
-        planner = driver(server.url, readWith="direct", apiPrefix=fake.prefix, maxMessagesPerTrigger=10)
+        planner = driver(fake.url, readWith="direct", maxMessagesPerTrigger=10)
         end = planner.latest(start, limited=True)
         assert 51 < end.streams["S"].next <= 61

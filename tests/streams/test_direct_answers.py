@@ -16,14 +16,13 @@ import pyarrow as pa
 import pytest
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.streams.direct import read_direct
-from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, NOT_FOUND, Answer, FakeJetStream, end_of_batch
 from tests.support.reading import SETTINGS, options
 
@@ -40,15 +39,16 @@ def warm() -> None:
 
 
 @pytest.fixture
-def fake(nats_server: NatsServer) -> Iterator[FakeJetStream]:
-    with FakeJetStream(nats_server.url) as running:
+def fake() -> Iterator[FakeJetStream]:
+    with FakeJetStream() as running:
         running.store(COUNT)
         yield running
+    close_all()
 
 
 @pytest.fixture
-def to_fake(nats_server: NatsServer, fake: FakeJetStream) -> Callable[[float], Connection]:
-    given = options(nats_server.url, apiPrefix=fake.prefix, requestTimeout="500ms")
+def to_fake(fake: FakeJetStream) -> Callable[[float], Connection]:
+    given = options(fake.url, requestTimeout="1s")
     return lambda patience: connect(given, patience=patience)
 
 

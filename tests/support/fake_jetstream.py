@@ -1,12 +1,11 @@
 """A JetStream of a few lines, for answers that a real one gives once in a long while, or never.
 
-    with FakeJetStream(server.url) as fake:
+    with FakeJetStream() as fake:
         fake.store(100)
         fake.direct = lambda request: fake.batch(request, up_to=50)     # a replica that lags
-        ... options(server.url, apiPrefix=fake.prefix) ...
+        ... connect(options(fake.url)) ...
 
-`FakeJetStream` is an ordinary client of a NATS server, and answers STREAM.INFO, STREAM.MSG.GET and DIRECT.GET of one
-stream S under an API prefix of its own. `FakeServer` is the NATS server itself, down to the socket.
+It is a NATS server itself, down to the socket, and answers what readers and writers ask of its one stream S.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ import base64
 import json
 import socket
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.units import rfc3339
@@ -121,77 +118,6 @@ class _Stream:
         ).encode()
 
 
-R = TypeVar("R", bound="Responder")
-
-
-class Responder(ABC):
-    """A client of a NATS server that answers requests under the API prefix `prefix`, until it is closed."""
-
-    prefix = "FAKE.API"
-
-    def __init__(self, url: str) -> None:
-        where = urlsplit(url)
-        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=20)
-        self._file = self._socket.makefile("rb")
-        self._file.readline()
-        hello = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
-        self._socket.sendall(hello + b"SUB %s.> 1\r\nPING\r\n" % self.prefix.encode())
-        while self._file.readline() != b"PONG\r\n":
-            continue
-        self._socket.settimeout(None)
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    @abstractmethod
-    def answer(self, subject: str, request: dict[str, Any], reply: bytes) -> bytes:
-        """The frames that answer a request, whose subject is without the prefix."""
-
-    def _serve(self) -> None:
-        while line := self._file.readline():
-            if line == b"PING\r\n":
-                self._socket.sendall(b"PONG\r\n")
-            elif line.startswith(b"MSG "):
-                _, subject, _, reply, size = line.split()
-                body = json.loads(self._file.read(int(size) + 2)[:-2] or b"{}")
-                self._socket.sendall(self.answer(subject.decode().removeprefix(self.prefix + "."), body, reply))
-
-    def __enter__(self: R) -> R:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._file.close()
-        self._socket.close()
-
-
-def json_frame(reply: bytes, body: object) -> bytes:
-    """A message with JSON."""
-    text = json.dumps(body).encode()
-    return b"PUB %s %d\r\n%s\r\n" % (reply, len(text), text)
-
-
-class FakeJetStream(_Stream, Responder):
-    """The stream S behind a NATS server, under the API prefix `prefix`."""
-
-    def __init__(self, url: str) -> None:
-        _Stream.__init__(self)
-        self._before = b""
-        Responder.__init__(self, url)
-
-    def answer(self, subject: str, request: dict[str, Any], reply: bytes) -> bytes:
-        self.asked.append((subject, request))
-        if subject != "DIRECT.GET.S":
-            return json_frame(reply, self.look() if subject == "STREAM.INFO.S" else self.leader(request))
-        frames = [
-            b"HPUB %s %d %d\r\n%s%s\r\n"
-            % (self._before if late else reply, len(head), len(head) + len(payload), head, payload)
-            for head, payload, late in self.direct(request)
-        ]
-        self._before = reply
-        return b"".join(frames)
-
-
 def end_of_batch(pending: int, last: int) -> Answer:
     """The status that ends a batch."""
     return Answer(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n" % (pending, last))
@@ -234,25 +160,24 @@ class HangUp(Exception):
     """Raised by a lie to end the connection."""
 
 
-class FakeServer(_Stream):
+class FakeJetStream(_Stream):
     """A NATS server with the stream S, which lies where `lies` says so.
 
     `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
     the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
     ``DIRECT.GET``), or ``publish``. A lie gets what an honest server sends, and yields what is sent in its place.
-    `connections` counts them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.lies: dict[str, Lie] = {}
         self.ended = threading.Event()
-        self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._sockets: list[socket.socket] = []
         self._starts: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
+        self._before = Honest(b"", self.ended)
         self._threads[0].start()
 
     @property
@@ -274,7 +199,7 @@ class FakeServer(_Stream):
             "client_ip": "127.0.0.1",
         }
 
-    def __enter__(self) -> FakeServer:
+    def __enter__(self) -> FakeJetStream:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -295,7 +220,6 @@ class FakeServer(_Stream):
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self.connections += 1
             self._sockets.append(connection)
             thread = threading.Thread(target=self._talk, args=(connection,), daemon=True)
             self._threads.append(thread)
@@ -347,7 +271,11 @@ class FakeServer(_Stream):
         if stage == "CONSUMER.MSG.NEXT":
             answers = list(self._deliver(asked.rpartition(".")[2], request, plain))
         elif stage == "DIRECT.GET":
-            answers = [(plain.saying(payload, head), payload) for head, payload, _ in self.direct(request)]
+            answers = [
+                ((self._before if late else plain).saying(payload, head), payload)
+                for head, payload, late in self.direct(request)
+            ]
+            self._before = plain
         else:
             payload = json.dumps(self._reply(stage, asked, request)).encode()
             answers = [(plain.saying(payload), payload)]

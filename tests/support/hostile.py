@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.fake_jetstream import CREATED
 from tests.support.reading import SETTINGS
 from tests.support.sinking import Sink, rows
 
-HASTE = {"connectTimeout": "1s", "requestTimeout": "1s", "retryTimeout": "1s"}
+HASTE = {"connectTimeout": "1s", "requestTimeout": "1s", "retryTimeout": "300ms"}
 COUNT = 100
 """How many messages the stream S has."""
 _SOME = {"subjects": "S.a", "startingTimestamp": "2023-11-14T00:00:00Z"}
@@ -52,21 +52,18 @@ def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None
         return connect(_options(url), patience=patience)
 
     part = part or SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
-    settings = replace(SETTINGS, retry_timeout=1.0)
-    found = 0
-    messages: Messages
-    for messages in reader(to_server, part, settings, "test"):
-        found += record_batch(messages, stream="S", columns=_COLUMNS).num_rows
-    return found
+    settings = replace(SETTINGS, retry_timeout=0.3)
+    runs: Iterator[Messages] = reader(to_server, part, settings, "test")
+    return sum(record_batch(messages, stream="S", columns=_COLUMNS).num_rows for messages in runs)
 
 
 def _admin(url: str) -> int:
-    with JetStreamAdmin(servers=url, connectTimeout="1s", requestTimeout="1s", retryTimeout="1s") as admin:
+    with JetStreamAdmin(servers=url, **HASTE) as admin:
         return int(admin.streams.load("S").state.messages)
 
 
 def _publish(url: str) -> int:
-    sink = Sink(url, subject="S.a", delivery="at-least-once", ackTimeout="1s", maxRetries="2", **HASTE)
+    sink = Sink(url, subject="S.a", delivery="at-least-once", ackTimeout="500ms", maxRetries="1", **HASTE)
     return sink.write([rows("S.a", 0, 10)], names=("data", "subject")).stored
 
 
