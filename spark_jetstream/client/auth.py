@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options.contexts import credentials_text
 from spark_jetstream.options.values import unseen
 
 _JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
@@ -120,10 +121,7 @@ def _credentials(option: str, content: str) -> str:
         missing = "user JWT" if jwt is None else "user NKey seed"
         raise OptionError(f"option {option} holds no {missing} between its BEGIN and END lines", option=option)
     _check_seed(option, seed[1])
-    return (
-        f"-----BEGIN NATS USER JWT-----\n{jwt[1]}\n------END NATS USER JWT------\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed[1]}\n------END USER NKEY SEED------\n"
-    )
+    return credentials_text(jwt[1], seed[1])
 
 
 def _seed(option: str, content: str) -> str:

@@ -97,10 +97,11 @@ class Inbox:
     def get(self, timeout: float) -> Frames | Status | None:
         """The next run of messages or status; None when nothing came within `timeout` seconds.
 
-        When the connection was cut raises `ConsumerLost`, or `ConnectionFailed` with `replies`. Raises
-        `PermissionDenied` when the server refused a request; with `replies` when it refused any publish of the
-        connection, and `subject` is then in lower case. `ProtocolError` when the server sent much more than was asked
-        for.
+        Raises:
+            ConsumerLost: The connection was cut; with `replies` a `ConnectionFailed`.
+            PermissionDenied: The server refused a request; with `replies` any publish of the connection, and `subject`
+                is then in lower case.
+            ProtocolError: The server sent much more than was asked for.
         """
         try:
             event, size = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()

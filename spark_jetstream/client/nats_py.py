@@ -16,6 +16,7 @@ import ssl
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
@@ -88,16 +89,17 @@ def replace_parser(
     Warns (`RuntimeWarning`) and returns False where nats-py keeps its parser elsewhere.
     """
     library = getattr(client, _PARSER, None)
-    if not (hasattr(library, "parse") and hasattr(library, "reset")):
+    replaced = hasattr(library, "parse") and hasattr(library, "reset")
+    if replaced:
+        setattr(client, _PARSER, BulkParser(library, scanner, deliver, check, complain))
+    else:
         warnings.warn(
             f"this version of nats-py has no parser that can be replaced (tested: {TESTED}): reading is some ten times "
             "slower, and of repeated header names only the last value is seen",
             RuntimeWarning,
             stacklevel=3,
         )
-        return False
-    setattr(client, _PARSER, BulkParser(library, scanner, deliver, check, complain))
-    return True
+    return replaced
 
 
 def replace_transport(client: Client, options: ConnectionOptions, check: InfoCheck) -> BulkTransport | None:
@@ -206,22 +208,15 @@ async def ask(
                 future.exception()  # retrieved, so that asyncio does not log it
 
 
+@dataclass(eq=False)
 class BulkParser:
-    """Replaces nats-py's parser; has the same two methods."""
+    """Replaces nats-py's parser; has the same two methods. See `replace_parser`."""
 
-    def __init__(
-        self,
-        library: Any,
-        scanner: Scanner,
-        deliver: Callable[[Frames | Status], None],
-        check: InfoCheck,
-        complain: Callable[[ProtocolError], None],
-    ) -> None:
-        self._library = library
-        self._scanner = scanner
-        self._deliver = deliver
-        self._check = check
-        self._complain = complain
+    _library: Any
+    _scanner: Scanner
+    _deliver: Callable[[Frames | Status], None]
+    _check: InfoCheck
+    _complain: Callable[[ProtocolError], None]
 
     def reset(self) -> None:
         """Forget a half-received frame."""

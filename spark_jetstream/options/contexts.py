@@ -168,7 +168,7 @@ def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -
         seed = secret("user_seed")
         if not seed:
             raise _error(f'"{name}" sets user_jwt without user_seed, which is not supported')
-        kind, options = "user_jwt", {"credentialsSecret": _credentials(jwt, seed)}
+        kind, options = "user_jwt", {"credentialsSecret": credentials_text(jwt, seed)}
     else:
         token = secret("token")
         return {"token": token} if token else {}
@@ -193,7 +193,8 @@ def _file_or_content(text: str, file: str, content: str, secret: Callable[[str],
     return {file: _expand(text)}
 
 
-def _credentials(jwt: str, seed: str) -> str:
+def credentials_text(jwt: str, seed: str) -> str:
+    """Return the content of a ``.creds`` file in the form that nats-py reads."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt.strip()}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed.strip()}\n------END USER NKEY SEED------\n"
@@ -274,12 +275,6 @@ def _options(environ: Mapping[str, SecretStr | None]) -> dict[str, str]:
     for name, instead in _NOT_IN_ENVIRONMENT.items():
         if name in given:
             raise OptionError(f"the environment variable {name} is set, which is not supported: {instead}")
-    return {option: given[name] for name, option in PLAIN.items() if name in given} | _authentication_of_environment(
-        given
-    )
-
-
-def _authentication_of_environment(given: Mapping[str, str]) -> dict[str, str]:
     if "NATS_PASSWORD" in given and "NATS_USER" not in given:
         raise OptionError("the environment variable NATS_PASSWORD is set without NATS_USER")
     token = {"token": given["NATS_TOKEN"]} if "NATS_TOKEN" in given else {}
@@ -293,4 +288,4 @@ def _authentication_of_environment(given: Mapping[str, str]) -> dict[str, str]:
     if options and token and options != token:
         # The command sends the token in addition, which no options can say.
         raise OptionError(f"the environment variables {kind} and NATS_TOKEN are two kinds of authentication")
-    return options or token
+    return {option: given[name] for name, option in PLAIN.items() if name in given} | (options or token)

@@ -19,6 +19,12 @@ from spark_jetstream.protocol.units import INT64_MAX, shown
 _NAME_BYTES = 255
 
 
+def _refuse(problem: str) -> None:
+    """Raise `UnfitError` that ends with this problem, unless it is empty."""
+    if problem:
+        raise UnfitError(hint=f": {problem}")
+
+
 @dataclass(frozen=True)
 class Name(Kind):
     """The name of a stream or a consumer -> str. ``optional``: it may be empty. ``single``: a list is a mistake."""
@@ -91,9 +97,7 @@ class Subject(Kind):
         subject = text_of(value)
         if subject == "" and self.optional:
             return ""
-        problem = subject_fault(subject)
-        if problem:
-            raise UnfitError(hint=f": {problem}")
+        _refuse(subject_fault(subject))
         if self.literal and re.search(r"[*>]", subject):
             raise UnfitError
         return subject
@@ -113,9 +117,7 @@ class PublishSubject(Kind):
     expects = "a subject without blanks and wildcards"
 
     def _read(self, value: Any) -> str:
-        problem = publishing_fault(str(value))
-        if problem:
-            raise UnfitError(hint=f": {problem}")
+        _refuse(publishing_fault(str(value)))
         return str(value)
 
 
@@ -126,9 +128,7 @@ class KeyFilter(Kind):
     expects = "a key, possibly with * and >"
 
     def _read(self, value: Any) -> str:
-        problem = key_fault(value, filters=True)
-        if problem:
-            raise UnfitError(hint=f": {problem}")
+        _refuse(key_fault(value, filters=True))
         return text_of(value)
 
 

@@ -230,10 +230,6 @@ def _count(number: int) -> str:
     return {INT64_MAX: "2^63-1", UINT64_MAX: "2^64-1"}.get(number, f"{number:,}")
 
 
-def _unlimited(expects: str, meaning: str) -> str:
-    return f"{expects}, or 0 or -1 ({meaning})" if meaning else expects
-
-
 @dataclass(frozen=True)
 class Flag(Kind):
     """``true`` or ``false`` in any case -> bool; nothing else, because a mistyped word must not mean false."""
@@ -290,13 +286,20 @@ class Whole(Kind):
     wire: ClassVar[type[Any]] = int
 
     def _expects(self) -> str:
-        return _unlimited(f"a whole number from {_count(self.low)} to {_count(self.high)}", self.unlimited)
+        return f"a whole number from {_count(self.low)} to {_count(self.high)}{self._or_unlimited()}"
+
+    def _or_unlimited(self) -> str:
+        return f", or 0 or -1 ({self.unlimited})" if self.unlimited else ""
 
     def _read(self, value: Any) -> int:
+        number = self._number(value)
+        if not self.low <= number <= self.high and not (self.unlimited and number in (0, -1)):
+            raise UnfitError
+        return number
+
+    def _number(self, value: Any) -> int:
         number = integer(value.strip()) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int):
-            raise UnfitError
-        if not self.low <= number <= self.high and not (self.unlimited and number in (0, -1)):
             raise UnfitError
         return number
 
@@ -305,39 +308,29 @@ class Whole(Kind):
 
 
 @dataclass(frozen=True)
-class Size(Kind):
+class Size(Whole):
     """A size from ``low`` to ``high`` -> `Bytes`: ``65536``, ``512k``, ``8m``, ``8mb``, ``8MiB``, ``1g``.
 
     Units are powers of 1,024. ``unlimited`` as for `Whole`.
     """
 
-    low: int = 0
-    high: int = INT64_MAX
-    unlimited: str = ""
     python: ClassVar[type[Any]] = Bytes
-    wire: ClassVar[type[Any]] = int
 
     def _expects(self) -> str:
-        high = _short_size(self.high) or f"{_count(self.high)} bytes"
-        return _unlimited(
-            f"a size from {_short_size(self.low) or self.low} to {high} such as 65536, 512k, 8m or 1g", self.unlimited
-        )
+        low, high = _short_size(self.low) or self.low, _short_size(self.high) or f"{_count(self.high)} bytes"
+        return f"a size from {low} to {high} such as 65536, 512k, 8m or 1g{self._or_unlimited()}"
 
     def parse(self, option: str, value: object) -> int:
         """Return the number of bytes, as a plain int."""
         return int(super().parse(option, value))
 
-    def _read(self, value: Any) -> Bytes:
+    def _number(self, value: Any) -> Bytes:
         is_negative = isinstance(value, str) and value.strip() == "-1"
-        size = Bytes(-1) if is_negative else Bytes.of(value)
-        if not self.low <= size <= self.high and not (self.unlimited and size in (0, -1)):
-            raise UnfitError
-        return size
+        return Bytes(-1) if is_negative else Bytes.of(value)
 
     def _schema(self) -> dict[str, Any]:
-        number = {"type": "integer", "minimum": -1 if self.unlimited else self.low, "maximum": self.high}
         text = {"type": "string", "pattern": _SIZE_PATTERN, "examples": ["512k", "8m", "1g"]}
-        return {"anyOf": [{**number, "description": "bytes"}, text]}
+        return {"anyOf": [{**super()._schema(), "description": "bytes"}, text]}
 
 
 def _short_size(size: int) -> str:

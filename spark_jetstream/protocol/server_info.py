@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,10 +35,7 @@ class InfoCheck:
     def check(self, line: bytes, *, first: bool = False) -> bytes:
         """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers in all.
 
-        Args:
-            line: The line as the server sent it.
-            first: The line is the first one of a connection, and must say which version the server has, and how much
-                it takes.
+        The `first` one of a connection must say which version the server has, and how much it takes.
 
         Raises:
             ProtocolError: A field that nats-py or this package reads has another type than a NATS server gives it.
@@ -73,27 +70,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST_TEXT
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_size(value: Any) -> bool:
-    return _is_number(value) and 0 < value <= _MOST_PAYLOAD
-
-
-def _is_version(value: Any) -> bool:
-    return _is_text(value) and _VERSION.fullmatch(value) is not None
-
-
-def _are_urls(value: Any) -> bool:
-    # Go writes null for a list without elements.
-    return value is None or (isinstance(value, list) and all(map(_is_url, value)))
-
-
 def _is_url(value: Any) -> bool:
     try:
         return _is_text(value) and bool(urlsplit(f"nats://{value}").port)
@@ -101,11 +77,12 @@ def _is_url(value: Any) -> bool:
         return False
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_TEXTS, _is_text),
-    **dict.fromkeys(_FLAGS, _is_flag),
-    "version": _is_version,
-    "max_payload": _is_size,
-    "client_id": _is_number,
-    "connect_urls": _are_urls,
+    **dict.fromkeys(_FLAGS, lambda value: isinstance(value, bool)),
+    "version": lambda value: _is_text(value) and _VERSION.fullmatch(value) is not None,
+    "max_payload": lambda value: type(value) is int and 0 < value <= _MOST_PAYLOAD,
+    "client_id": lambda value: type(value) is int,
+    # Go writes null for a list without elements.
+    "connect_urls": lambda value: value is None or (isinstance(value, list) and all(map(_is_url, value))),
 }

@@ -119,11 +119,8 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
 def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     """Return the `StreamState` that a reply of STREAM.INFO holds.
 
-    Settings that a server leaves out, or does not know yet, have the defaults of `StreamState`.
-
-    Args:
-        body: The JSON object of the reply.
-        context: What was asked, as an infinitive without "to".
+    Settings that a server leaves out, or does not know yet, have the defaults of `StreamState`. ``context`` says what
+    was asked, as an infinitive without "to".
 
     Raises:
         ProtocolError: The name, the time of creation, the retention, or a number of the state is missing; the numbers

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import multiprocessing
 import os
 import re
 import ssl
@@ -171,21 +170,6 @@ def test_a_forked_child_has_a_connection_of_its_own(tls: bool, tmp_path: Path) -
         account(given)
         assert connect(given) is connection
         assert connection.reconnects == 0
-
-
-def _account_of_child(where: ConnectionOptions) -> int:
-    return len(account(where))
-
-
-@forks
-def test_a_process_of_multiprocessing(server: NatsServer) -> None:
-    given = options(server.url)
-    connection = connect(given)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(_account_of_child, [given] * 4) == [len(account(given))] * 4
-    account(given)
-    assert connect(given) is connection
-    assert connection.reconnects == 0
 
 
 @forks

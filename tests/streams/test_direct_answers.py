@@ -43,7 +43,7 @@ def fake() -> Iterator[FakeJetStream]:
     with FakeJetStream() as running:
         running.store(COUNT)
         yield running
-    close_all()
+        close_all()
 
 
 @pytest.fixture
