@@ -21,7 +21,7 @@ def test_the_life_of_a_bucket(
 ) -> None:
     kv = group == "kv"
     bucket, attempt = partial(do, group), partial(run, group)
-    options = ("--storage", "memory", "--description", "what colours are", "--metadata", "owner=me")
+    options: tuple[str, ...] = ("--storage", "memory", "--description", "what colours are", "--metadata", "owner=me")
     options += ("--history", "3", "--max-value-size", "1k") if kv else ()
     add = ("add", name, *options, "--ttl", "1h")
     made = bucket(*add, "--json").json
