@@ -101,7 +101,9 @@ def pull(
                     break
                 raise jsapi.no_reply(context, deadline.seconds)
             if isinstance(event, Frames):
-                messages += _read(event, info)
+                acks = Acks(event)
+                for at, message in enumerate(stored_messages(event, acks, stream)):
+                    messages.append(DeliveredMessage(message, name, *acks.delivery(at), event.reply_subject(at)))
             elif jsapi.pull_status(event, stream).outcome is jsapi.PullOutcome.ENDED:
                 break
     return messages
@@ -133,12 +135,6 @@ def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredM
                 "stream": stream,
             }
         )
-
-
-def _read(frames: Frames, info: ConsumerInfo) -> Iterator[DeliveredMessage]:
-    acks = Acks(frames)
-    for at, message in enumerate(stored_messages(frames, acks, info.stream_name)):
-        yield DeliveredMessage(message, info.name, *acks.delivery(at), frames.reply_subject(at))
 
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
@@ -224,25 +220,17 @@ class Consumers:
         own = wanted.durable_name or wanted.name
         context = f"create {_what(stream, own)}" if own else f"create a consumer on stream {stream}"
         self._api.need_for(wanted, context)
-        form = jsapi.CONSUMER_CREATE
+        subject = creation_subject(wanted) if own else jsapi.CONSUMER_CREATE
         if durable_form:
+            subject = jsapi.CONSUMER_CREATE_DURABLE
             if not wanted.durable_name:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
-            form = jsapi.CONSUMER_CREATE_DURABLE
-        elif own:
-            form = creation_subject(wanted)
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
+        names = {"stream": stream, "consumer": own, "filter": wanted.filter_subject}
+        request = jsapi.create_request(stream, wanted.body())
         try:
-            info = self._api.reply(
-                ConsumerInfo,
-                form,
-                jsapi.create_request(stream, wanted.body()),
-                context=context,
-                stream=stream,
-                consumer=own,
-                filter=wanted.filter_subject,
-            )
+            info = self._api.reply(ConsumerInfo, subject, request, context=context, **names)
         except ApiError as error:
             if not already_exists(error):
                 raise

@@ -211,7 +211,6 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ({"subjects": ["a"]}, {"stream": "S,T"}, "a stream is described without its name"),
     ({"consumers": [{"durable_name": "c"}]}, {"stream": "S"}, "stream S: consumers are not made here: remove"),
     ("streams.toml", {"stream": "S"}, "ensureStream (neither JSON nor a file): the file cannot be read: No such"),
-    ({"mirror": {"name": "A"}, "subjects": ["a"]}, {"stream": "S"}, "a mirror cannot have subjects"),
 ]
 
 

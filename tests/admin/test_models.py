@@ -26,7 +26,6 @@ from spark_jetstream.admin import (
     PurgeRequest,
     StreamConfig,
     StreamInfo,
-    StreamState,
 )
 from spark_jetstream.admin.models import account, base, consumers, messages, streams
 from spark_jetstream.errors import OptionError, ProtocolError
@@ -168,20 +167,13 @@ def test_what_people_may_not_write(model: type[Model], body: dict[str, Any], wor
         model.model_validate(body)
 
 
-def test_what_is_no_mapping() -> None:
-    with pytest.raises(OptionError, match="it: must be a mapping of names to values"):
-        StreamConfig.parse([], "it")  # type: ignore[arg-type]
-
-
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(OptionError) as failure:
         StreamConfig.parse({"max_age": "x", "num_replicas": 9, "mirror": {}}, "it")
-    assert [part.split()[0] for part in str(failure.value).removeprefix("it: ").split("; ")] == [
-        "name",
-        "max_age",
-        "num_replicas",
-        "mirror.name",
-    ]
+    fields = [part.split()[0] for part in str(failure.value).removeprefix("it: ").split("; ")]
+    assert fields == ["name", "max_age", "num_replicas", "mirror.name"]
+    with pytest.raises(OptionError, match="it: must be a mapping of names to values"):
+        StreamConfig.parse([], "it")  # type: ignore[arg-type]
 
 
 def test_a_field_that_is_none_is_not_set() -> None:
@@ -191,21 +183,10 @@ def test_a_field_that_is_none_is_not_set() -> None:
 
 
 def test_what_is_sent_is_what_was_set() -> None:
-    given = {
-        "name": "S",
-        "max_age": "1h",
-        "max_bytes": "1g",
-        "discard": "NEW",
-        "sources": [{"name": "A"}],
-        "metadata": {},
-    }
-    assert StreamConfig.parse(given, "it").body() == {
-        "name": "S",
-        "max_age": 3600 * SECOND,
-        "max_bytes": 2**30,
-        "discard": "new",
-        "sources": [{"name": "A"}],
-    }
+    same = {"name": "S", "sources": [{"name": "A"}]}
+    given = {**same, "max_age": "1h", "max_bytes": "1g", "discard": "NEW", "metadata": {}}
+    sent = {**same, "max_age": 3600 * SECOND, "max_bytes": 2**30, "discard": "new"}
+    assert StreamConfig.parse(given, "it").body() == sent
 
 
 def test_models_cannot_be_changed_in_place_and_pickle() -> None:
@@ -234,11 +215,8 @@ def test_whatever_people_write_is_a_stream_or_an_option_error(given: dict[str, A
 
 # -- servers --
 
-INFO = {
-    "config": {"name": "S", "num_replicas": 1},
-    "created": "2026-03-01T12:00:00Z",
-    "state": {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0},
-}
+STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+INFO = {"config": {"name": "S", "num_replicas": 1}, "created": "2026-03-01T12:00:00Z", "state": STATE}
 
 
 def test_what_a_newer_server_says_is_kept_and_sent_back() -> None:
@@ -296,10 +274,7 @@ def test_the_servers_metadata_is_shown_and_not_sent() -> None:
         ({"created": 5}, "created must be a time"),
         ({"created": "yesterday"}, "created must be a time"),
         ({"state": {"messages": "many"}}, "state.messages must be a whole number"),
-        (
-            {"state": {**StreamState(messages=1, bytes=Bytes(1), first_seq=1, last_seq=1).body(), "lost": 5}},
-            "state.lost",
-        ),
+        ({"state": {**STATE, "lost": 5}}, "state.lost"),
         ({"sources": {}}, "sources must be a list"),
         ({"did_create": "yes"}, "did_create must be true or false"),
     ],
@@ -324,15 +299,8 @@ def test_whatever_a_server_says_is_a_reply_or_a_protocol_error(change: dict[str,
 
 def test_an_account_with_tiers() -> None:
     limits = {"max_memory": -1, "max_storage": 2**30, "max_streams": 5, "max_consumers": -1, "max_bytes_required": True}
-    tier = {"memory": 0, "storage": 5, "streams": 1, "consumers": 0, "limits": limits}
-    said = {
-        "memory": 0,
-        "storage": 5,
-        "streams": 1,
-        "consumers": 0,
-        "api": {"total": 1, "errors": 0},
-        "tiers": {"R1": tier},
-    }
+    usage = {"memory": 0, "storage": 5, "streams": 1, "consumers": 0}
+    said = {**usage, "api": {"total": 1, "errors": 0}, "tiers": {"R1": {**usage, "limits": limits}}}
     info = AccountInfo.from_server(said)
     assert str(info.tiers["R1"].limits.max_storage) == "1GiB"
     assert info.model_dump(mode="json", exclude_unset=True) == said

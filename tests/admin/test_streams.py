@@ -108,8 +108,6 @@ def test_one_where_several_are_meant(admin: JetStreamAdmin, name: str) -> None:
     made_consumer = admin.consumers.create(f"{name}A", "c", filter_subjects=f"{name}.b", backoff="5s")
     assert (made_consumer.config.filter_subjects, made_consumer.config.backoff) == ((f"{name}.b",), (5 * 10**9,))
     assert not admin.plan({"name": f"{name}M", "mirror": f"{name}A"}).changes
-    with pytest.raises(OptionError, match='subjects must be a list, not a text with commas such as "a,b"'):
-        admin.streams.create(f"{name}C", subjects="a,b")
 
 
 @pytest.mark.parametrize("limit", ["max_msgs", "max_msg_size"])
@@ -124,18 +122,6 @@ def test_a_limit_of_zero_is_none(limit: str, admin: JetStreamAdmin, name: str) -
     [change] = admin.streams.update(name, **{limit: 0})
     assert (change.field, change.wanted, change.actual, change.risk) == (limit, -1, 9, "")
     assert getattr(admin.streams.load(name).config, limit) == -1
-
-
-@pytest.mark.parametrize("other", ["subject_delete_marker_ttl", "allow_msg_schedules"])
-def test_deny_purge_and_what_turns_it_off(other: str, admin: JetStreamAdmin, name: str) -> None:
-    """The server would make the stream, and allow to purge it."""
-    value = "5s" if other.endswith("ttl") else True
-    with pytest.raises(OptionError, match=f"stream {name}: {other} needs rollups, which deny_purge forbids"):
-        admin.streams.create(name, deny_purge=True, **{other: value})
-    assert name not in admin.streams.names()
-    admin.streams.create(name, deny_purge=True)
-    with pytest.raises(OptionError, match=f"{other} needs rollups, which deny_purge forbids"):
-        admin.streams.update(name, **{other: value})
 
 
 def test_mirror_direct_of_an_origin_without_it(admin: JetStreamAdmin, name: str) -> None:
@@ -361,14 +347,8 @@ def test_update_what_cannot_change(admin: JetStreamAdmin, name: str) -> None:
         "deny_delete: true -> false (it cannot be taken back)"
     )
     assert admin.streams.load(name).config.max_msgs == -1
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"max_msg": 5}, r"there is no field \"max_msg\" \(did you mean max_msgs\?\)"),
-        ({"max_age": "1ms"}, "max_age must be"),
-        ({"subjects": ["a.>", "a.b"]}, "which overlap"),
-    ]
-    for fields, said in wrong:
-        with pytest.raises(OptionError, match=f"stream {name}: .*{said}"):
-            admin.streams.update(name, fields)
+    with pytest.raises(OptionError, match=f"stream {name}: subjects holds .*, which overlap"):
+        admin.streams.update(name, {"subjects": ["a.>", "a.b"]})
     for request in (admin.streams.update, admin.streams.plan):
         with pytest.raises(StreamNotFound, match="NOWHERE"):
             request("NOWHERE", max_msgs=5)
