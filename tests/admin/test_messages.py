@@ -187,6 +187,21 @@ def test_messages_that_look_like_the_end_of_an_answer(admin: JetStreamAdmin, dir
     assert [each.message.seq for each in admin.consumers.next(direct, "odd", 4)] == stored
 
 
+@pytest.mark.parametrize("block", [b"NATS/1.0\r\nA: b--", b"NATS/1.0\r\nNats-Stream: A\r\nNats-Subject: b\r\n--"])
+def test_headers_without_an_empty_line_at_their_end(
+    block: bytes, admin: JetStreamAdmin, direct: str, publisher: Publisher
+) -> None:
+    """The server replaces the last two bytes of a header block by its own lines, whatever they are."""
+    (sequence,) = publisher.publish([Message("d.odd", b"content", block=block)])
+    found = [
+        admin.messages.get(direct, sequence, direct=True),
+        *admin.messages.read(direct, "d.odd", direct=True),
+        *admin.messages.last_of_each(direct, "d.odd"),
+    ]
+    assert [(each.seq, each.subject, each.data) for each in found] == [(sequence, "d.odd", b"content")] * 3
+    assert {each.hdrs for each in found} == {block[:-2] + b"\r\n"}
+
+
 def test_the_last_of_each(admin: JetStreamAdmin, direct: str) -> None:
     def found(*subjects: str, **limit: object) -> list[int]:
         return [each.seq for each in admin.messages.last_of_each(direct, *subjects, **limit)]  # type: ignore[arg-type]

@@ -23,9 +23,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.units import NEVER, Bytes
 
-ADDED = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
-"""What a server appends, in this order, to the headers of a message that it hands out by a direct get (ADR-31). The
-last two are there in batches only."""
+_ADDED = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
 
 
 class StoredMessage(Model):
@@ -53,22 +51,16 @@ class StoredMessage(Model):
     def from_direct(cls, block: bytes, data: bytes, context: str = "read a direct get") -> StoredMessage:
         """From the header block and the content of an answer to a direct get, one of a batch included.
 
-        The server appends its own headers, `ADDED`, to those of the message, which may have the same names.
-        `ProtocolError` when one is missing or malformed.
+        The server puts its own headers (ADR-31) in place of the last two bytes of the message's block, which may have
+        the same names, and need not end with an empty line. `ProtocolError` when one is missing or malformed.
         """
-        lines = block.rstrip(b"\r\n").split(b"\r\n")
-        added: dict[str, str] = {}
-        while len(lines) > 1 and ADDED[0] not in added:
-            name, _, value = lines[-1].decode("utf-8", "replace").partition(":")
-            if name not in ADDED or name in added:
-                break
-            added[name] = value.strip()
-            lines.pop()
-        stream, subject, sequence, stored = (added.get(name, "") for name in ADDED[:4])
+        own, mark, rest = block.rpartition(b"Nats-Stream: ")
+        added = dict(line.partition(": ")[::2] for line in (mark + rest).decode("utf-8", "replace").split("\r\n"))
+        stream, subject, sequence, stored = (added.get(name, "") for name in _ADDED)
         if not (stream and subject and sequence.isascii() and sequence.isdigit()):
-            raise ProtocolError(f"cannot {context}: the answer has no usable headers {', '.join(ADDED[:4])}")
-        own = b"\r\n".join([*lines, b"", b""]) if len(lines) > 1 else b""
-        body = {"subject": subject, "seq": int(sequence), "time": stored, "data": data, "hdrs": own, "stream": stream}
+            raise ProtocolError(f"cannot {context}: the answer has no usable headers {', '.join(_ADDED)}")
+        hdrs = b"" if own == b"NATS/1.0\r\n" else own + b"\r\n"
+        body = {"subject": subject, "seq": int(sequence), "time": stored, "data": data, "hdrs": hdrs, "stream": stream}
         return cls.from_server(body, context)
 
 
