@@ -21,6 +21,8 @@ from spark_jetstream.errors import (
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import Make
+from tests.admin.fake_api import account
+from tests.support.fake_jetstream import Answer, FakeJetStream
 from tests.support.publish import Message, Publisher
 
 HEADERS = [("Nats-Msg-Id", "1"), ("Tag", "one"), ("Tag", "two"), ("Nats-Sequence", "mine")]
@@ -224,6 +226,24 @@ def test_the_last_of_each_in_several_answers(admin: JetStreamAdmin, direct: str,
     publisher.publish(Message(f"d.{number}") for number in range(10, 1100))
     with pytest.raises(JetStreamError, match="more than 1,024 subjects match"):
         admin.messages.last_of_each(direct)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_answer_that_lacks_a_message_is_asked_for_again(lost: int, nats_server: NatsServer) -> None:
+    with (
+        FakeJetStream(nats_server.url) as fake,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
+    ):
+        fake.store(3)
+        fake.leader = lambda request: account(5)
+        end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 3\r\nNats-UpTo-Sequence: 3\r\n\r\n"
+        whole = [*fake.batch({"batch": 3})[:-1], Answer(end)]
+        answers = [whole[:lost] + whole[lost + 1 :], whole]
+        fake.direct = lambda request: answers.pop(0)
+        assert sequences(iter(admin.messages.last_of_each("S"))) == [1, 2, 3]
+        fake.direct = lambda request: whole[:lost] + whole[lost + 1 :]
+        with pytest.raises(JetStreamError, match="messages of an answer were lost on the way"):
+            admin.messages.last_of_each("S")
 
 
 def test_direct_gets_that_nobody_answers(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
