@@ -247,9 +247,8 @@ def assert_no_event(subject: str, data: bytes, received: Timestamp = NEVER) -> U
     return event
 
 
-@pytest.mark.parametrize("kind", SAMPLES)
-def test_an_event_cut_short_or_with_more_behind_it_is_none(kind: str) -> None:
-    data = encoded(sample(kind))
+def test_an_event_cut_short_or_with_more_behind_it_is_none() -> None:
+    data = encoded(sample("api_audit"))
     for end in range(len(data)):
         assert_no_event("s", data[:end])
     for more in (b"{}", b"x", b"\0", b"]"):

@@ -34,8 +34,8 @@ class BucketLayout:
         try:
             return str(names.parse("bucket", bucket))
         except OptionError:
-            said = f"the name of a bucket must be {names.expects}, not {shown(bucket)}"
-        raise OptionError(said, option="bucket")
+            problem = f"the name of a bucket must be {names.expects}, not {shown(bucket)}"
+        raise OptionError(problem, option="bucket")
 
     @contextmanager
     def naming(self, bucket: str, context: str = "") -> Iterator[None]:

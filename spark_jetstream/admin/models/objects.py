@@ -126,9 +126,9 @@ def object_name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise OptionError(f"the name of an object must be text that is not empty, not {shown(name)}", option="name")
     try:
-        fault = name_fault(name)
+        problem = name_fault(name)
     except UnicodeEncodeError:
-        fault = "its name is no text that UTF-8 can hold"
-    if fault:
-        raise OptionError(f"object {name[:80]!r} cannot be: {fault}", option="name")
+        problem = "its name is no text that UTF-8 can hold"
+    if problem:
+        raise OptionError(f"object {name[:80]!r} cannot be: {problem}", option="name")
     return name
