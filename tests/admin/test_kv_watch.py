@@ -14,7 +14,7 @@ from spark_jetstream.admin import Bucket, Entry, JetStreamAdmin, StoredMessage
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.watch import LABEL, watch
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import ApiError, DataLossError, OptionError, OutageError, StreamNotFound
+from spark_jetstream.errors import ApiError, DataLossError, OptionError, OutageError
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.streams import pull
 from spark_jetstream.streams.pull import create_reader
@@ -92,20 +92,6 @@ def test_how_to_begin(make: Make) -> None:
     bucket.put("a", "3")
     bucket.put("e", "x")
     assert [facts(each) for each in found] == [None, ("a", b"3", 6), ("e", b"x", 7)]
-
-
-def test_what_cannot_be_watched(make: Make, admin: JetStreamAdmin) -> None:
-    bucket = make()
-    cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (OptionError, "history and updates_only cannot", lambda: bucket.watch(history=True, updates_only=True)),
-        (OptionError, r'filter "a\.\.b" of keys cannot be', lambda: bucket.watch("a..b")),
-        (OptionError, r'filters "\*" and "a" overlap', lambda: bucket.watch("*", "a")),
-        (OptionError, "timeout must be a number of seconds above 0", lambda: bucket.watch(timeout=0)),
-        (StreamNotFound, "no Key-Value bucket kvnone", lambda: admin.kv.bucket("kvnone").watch()),
-    ]
-    for kind, said, work in cases:
-        with pytest.raises(kind, match=said):
-            work()
 
 
 def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: Make, publisher: Publisher) -> None:
