@@ -6,6 +6,7 @@ Events are core NATS messages, which no server keeps. Events that are published 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -103,11 +104,9 @@ class Events:
             jsapi.reply(ask(f"{connection.prefix}.{ACCOUNT_INFO}"), context)
         except (JetStreamNotEnabled, NoResponders):
             # The system account has no JetStream, but events of servers and domains. Only it reaches this subject.
-            try:
+            with contextlib.suppress(NoResponders, PermissionDenied, RequestTimeout):
                 ask(_SYSTEM)
                 return
-            except (NoResponders, PermissionDenied, RequestTimeout):
-                pass
             raise
         except (ApiError, PermissionDenied, RequestTimeout):
             pass
