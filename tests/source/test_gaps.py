@@ -70,6 +70,12 @@ class Case:
         *_, (_, self.position) = run(self.running, start)
         assert self.position.streams[name].next == 11
 
+    def __enter__(self) -> Case:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        api(self.url, f"STREAM.DELETE.{self.name}")
+
     def planner(self, **given: Any) -> Planner:
         """A planner of the query, as it is made when the query starts."""
         return driver(self.url, self.name, **{**self.given, **given})
@@ -222,8 +228,9 @@ def test_what_a_gap_means(
     happens: Happening,
     outcome: str,
 ) -> None:
-    case = Case(nats_server.url, publisher, f"GAP{number}", **{"filtered": False, "durable": False, **query}, **config)
-    try:
+    with Case(
+        nats_server.url, publisher, f"GAP{number}", **{"filtered": False, "durable": False, **query}, **config
+    ) as case:
         happens(case)
         assert case.state()["first_seq"] > 11, "there is no gap"
         caplog.clear()
@@ -240,8 +247,6 @@ def test_what_a_gap_means(
         # Reading goes on with whatever comes next.
         case.publish("ba")
         assert planner_after(case.planner(), case.position)[-1:] == [case.state()["last_seq"]]
-    finally:
-        api(nats_server.url, f"STREAM.DELETE.{case.name}")
 
 
 def test_what_a_gap_means_in_a_bucket(nats_server: NatsServer, publisher: Publisher) -> None:
@@ -272,8 +277,7 @@ def test_what_a_gap_means_in_a_bucket(nats_server: NatsServer, publisher: Publis
 
 def test_a_running_query_knows_what_did_not_match(nats_server: NatsServer, publisher: Publisher) -> None:
     """What it has seen not to match may go: also what came together with the last batch that had rows."""
-    case = Case(nats_server.url, publisher, "GAPRUN", filtered=True, durable=False, max_msgs=20)
-    try:
+    with Case(nats_server.url, publisher, "GAPRUN", filtered=True, durable=False, max_msgs=20) as case:
         case.publish("abbbbbbbbbb")
         (_, position), *_ = run(case.running, case.position)
         assert position.streams[case.name].next == 12
@@ -283,18 +287,13 @@ def test_a_running_query_knows_what_did_not_match(nats_server: NatsServer, publi
         case.running.latest(position, limited=True)
         with pytest.raises(DataLossError, match="messages 12 to 19"):
             case.planner().latest(position, limited=True)
-    finally:
-        api(nats_server.url, f"STREAM.DELETE.{case.name}")
 
 
 def test_other_traffic_makes_no_batches_on_an_interest_stream(nats_server: NatsServer, publisher: Publisher) -> None:
-    case = Case(nats_server.url, publisher, "GAPIDLE", filtered=True, durable=True, retention="interest")
-    try:
+    with Case(nats_server.url, publisher, "GAPIDLE", filtered=True, durable=True, retention="interest") as case:
         for _ in range(3):
             case.publish("bbb")
             assert case.running.latest(case.position, limited=True) == case.position
-    finally:
-        api(nats_server.url, f"STREAM.DELETE.{case.name}")
 
 
 # A store that is older than the checkpoint
@@ -393,11 +392,8 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
 def test_the_last_message_read_may_go(nats_server: NatsServer, publisher: Publisher, read_with: str) -> None:
     """It is no sign of a lost tail that the last message read was deleted, or replaced by a newer one."""
     for name, config in (("GONEDEL", {}), ("GONENEW", {"max_msgs_per_subject": 1})):
-        case = Case(nats_server.url, publisher, name, filtered=True, durable=False, **config)
-        try:
+        with Case(nats_server.url, publisher, name, filtered=True, durable=False, **config) as case:
             if not config:
                 publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": 10})
             case.publish("bab")
             assert planner_after(case.planner(readWith=read_with), case.position) == [12]
-        finally:
-            api(nats_server.url, f"STREAM.DELETE.{name}")

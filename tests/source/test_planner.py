@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -206,25 +207,21 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: st
             assert all(one.end == following.first for one, following in pairwise(parts))
 
 
-class Traffic:
-    """Publishes some thousand messages a second, matching and other ones in turn, until it is left."""
+@contextlib.contextmanager
+def traffic(url: str) -> Iterator[None]:
+    """Publish some thousand messages a second, matching and other ones in turn, until this is left."""
+    stop = threading.Event()
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
-
-    def _publish(self) -> None:
-        with Publisher(self._url) as publisher:
-            while not self._stop.wait(0.005):
+    def publish() -> None:
+        with Publisher(url) as publisher:
+            while not stop.wait(0.005):
                 publisher.publish([Message(f"S.{name}", b"more") for name in ("rare", "often.1", "else") * 10])
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    thread = threading.Thread(target=publish)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
 
 
 @pytest.mark.parametrize("subjects", [None, *(pytest.param(each, marks=pytest.mark.full) for each in SUBJECTS[1:])])
@@ -232,7 +229,7 @@ def test_planning_while_messages_are_published(server: NatsServer, subjects: str
     create(server.url, "S")
     fill(server.url, "S", 6000, lambda i: ("rare", "often.1", "else")[i % 3])
     given = filtered(subjects)
-    with Traffic(server.url):
+    with traffic(server.url):
         planner = driver(server.url, maxMessagesPerTrigger=97, minPartitions=4, **given)
         batches = list(run(planner, batches=12))
         parts = [planner.ranges(*each) for each in batches]

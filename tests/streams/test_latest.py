@@ -389,31 +389,24 @@ def test_a_bucket_filled_from_others_has_their_subjects(stream: Make, nats_serve
         assert sorted(row.key for row in rows(read_part(nats_server.url, part))) == keys
 
 
-@pytest.mark.parametrize(
-    ("option", "words"), [("bucket", "Key-Value bucket nowhere"), ("objectBucket", "Object Store bucket nowhere")]
-)
-def test_no_such_bucket(nats_server: NatsServer, publisher: Publisher, option: str, words: str) -> None:
-    with pytest.raises(OptionError, match=rf"there is no {words} \(option {option}\)") as caught:
-        found_bucket(nats_server.url, **{option: "nowhere"})
-    assert caught.value.option == option
+NO_BUCKETS: list[tuple[str, dict[str, object]]] = [
+    ("bucket", {"name": "KV_no", "subjects": ["no.>"], "max_msgs_per_subject": 1}),
+    ("bucket", {"name": "KV_no", "subjects": ["$KV.no.>", "orders"], "max_msgs_per_subject": 1}),
+    ("bucket", {"name": "KV_no", "subjects": ["$KV.other.>"], "max_msgs_per_subject": 1}),
+    ("bucket", {"name": "KV_no", "subjects": ["$KV.no.>"]}),
+    ("bucket", {"name": "KV_no", "subjects": None, "mirror": {"name": "KEPT"}}),
+    ("objectBucket", {"name": "OBJ_no", "subjects": ["$KV.no.>"]}),
+]
 
 
-@pytest.mark.parametrize(
-    ("option", "config"),
-    [
-        ("bucket", {"name": "KV_no", "subjects": ["no.>"], "max_msgs_per_subject": 1}),
-        ("bucket", {"name": "KV_no", "subjects": ["$KV.no.>", "orders"], "max_msgs_per_subject": 1}),
-        ("bucket", {"name": "KV_no", "subjects": ["$KV.other.>"], "max_msgs_per_subject": 1}),
-        ("bucket", {"name": "KV_no", "subjects": ["$KV.no.>"]}),
-        ("bucket", {"name": "KV_no", "subjects": None, "mirror": {"name": "KEPT"}}),
-        ("objectBucket", {"name": "OBJ_no", "subjects": ["$KV.no.>"]}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("option", "config"), NO_BUCKETS, ids=str)
 def test_a_stream_that_is_no_bucket(
     stream: Make, nats_server: NatsServer, option: str, config: dict[str, object]
 ) -> None:
     stream(**config)
-    words = "Key-Value bucket" if option == "bucket" else "Object Store bucket"
-    with pytest.raises(OptionError, match=rf"stream {config['name']} is no {words} \(option {option}\)"):
+    kind = "Key-Value bucket" if option == "bucket" else "Object Store bucket"
+    with pytest.raises(OptionError, match=rf"stream {config['name']} is no {kind} \(option {option}\)"):
         found_bucket(nats_server.url, **{option: "no"})
+    with pytest.raises(OptionError, match=rf"there is no {kind} nowhere \(option {option}\)") as caught:
+        found_bucket(nats_server.url, **{option: "nowhere"})
+    assert caught.value.option == option
