@@ -202,9 +202,13 @@ def test_a_start_before_the_first_kept_message_can_be_accepted(server: Server) -
         (
             "headers",
             MapType(StringType(), StringType()),
-            "the schema .* map<string,string>, but it is map<string,array.*",
+            'the schema gives column "headers" the type map<string,string>, but it is map<string,array<string>>',
         ),
-        ("timestamp", TimestampNTZType(), 'the schema gives column "timestamp" the type timestamp_ntz, but it is .*'),
+        (
+            "timestamp",
+            TimestampNTZType(),
+            'the schema gives column "timestamp" the type timestamp_ntz, but it is timestamp',
+        ),
     ],
 )
 def test_a_schema_that_is_not_a_subset(
