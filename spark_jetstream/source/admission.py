@@ -7,7 +7,6 @@ changes while it is counted can make a batch a little larger or smaller, never l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import StreamState
@@ -116,10 +115,10 @@ def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> Cut:
         return pending - probe.pending(sequence)
 
     enough = (max(1, wanted - limit // 16), wanted)
-    bracket = find_cut(below, partial(_following, probe), low, high, window=(wanted, wanted), probes=_EXACT_STEPS)
+    bracket = find_cut(below, probe, low, high, window=(wanted, wanted), probes=_EXACT_STEPS)
     if bracket.low.below < wanted:
         left = _SEARCH_PROBES - bracket.used
-        bracket = find_cut(below, partial(_following, probe), bracket.low, bracket.high, window=enough, probes=left)
+        bracket = find_cut(below, probe, bracket.low, bracket.high, window=enough, probes=left)
     now = probe.uncached if isinstance(probe, CachedProbe) else probe
     if now.pending(high.sequence) != pending - high.below:
         bracket = _search_again(low, Point(bracket.low.sequence, high.below), high, enough, now)
@@ -150,12 +149,7 @@ def _search_again(low: Point, place: Point, high: Point, window: tuple[int, int]
     if place.below <= window[1]:
         return Bracket(place, place, 3)
     steps = (LIMIT_PROBES - _SEARCH_PROBES - _FIXED_PROBES - 3) // 2
-    return find_cut(below, partial(_following, probe), low, place, window=window, probes=steps)
-
-
-def _following(probe: Probe, sequence: int) -> int | None:
-    message = probe.peek(sequence)
-    return None if message is None else message[0]
+    return find_cut(below, probe, low, place, window=window, probes=steps)
 
 
 def _timestamp(probe: Probe, sequence: int) -> int:

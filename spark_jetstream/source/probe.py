@@ -84,7 +84,7 @@ class Bracket(NamedTuple):
 
 def find_cut(
     below: Callable[[int], int],
-    following: Callable[[int], int | None],
+    probe: Probe,
     low: Point,
     high: Point,
     *,
@@ -103,11 +103,11 @@ def find_cut(
 
     Args:
         below: Counts the messages below a sequence. Counts that disagree are forced between the two points.
-        following: Returns the first matching sequence that is not below its argument.
+        probe: Says which message follows a sequence.
         low: The lower point.
         high: The upper point.
         window: The smallest and the largest count wanted.
-        probes: The most calls of the two functions together.
+        probes: The most questions, of `below` and to `probe` together.
     """
     least, most = window
     aim = (least + most) // 2
@@ -131,8 +131,9 @@ def find_cut(
             low = point
         elif used < probes:
             used += 1
-            end = following(sequence) or 0
-            low = Point(min(max(end, sequence), high.sequence - 1), low.below)
+            message = probe.peek(sequence)
+            following = sequence if message is None else message[0]
+            low = Point(min(max(following, sequence), high.sequence - 1), low.below)
     return Bracket(low, high, used)
 
 

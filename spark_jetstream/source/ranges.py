@@ -105,7 +105,7 @@ def split(
         return _by_arithmetic(whole, count, pieces)
     if probe is None:
         return _evenly(whole, pieces)
-    return _by_probes(whole, survey or _Survey(whole, probe), _Quota(max_messages, min_partitions), probe)
+    return _by_probes(whole, survey or _Survey(whole, probe), max_messages, min_partitions, probe)
 
 
 def _by_arithmetic(whole: SequenceRange, count: int, pieces: int) -> list[SequenceRange]:
@@ -124,21 +124,9 @@ def _evenly(whole: SequenceRange, pieces: int) -> list[SequenceRange]:
     return [replace(whole, first=first, end=end, count=count) for first, end in pairwise(cuts)]
 
 
-class _Quota:
-    """How many pieces a number of messages is cut into. Cuts miss their aim a little, so pieces have room."""
-
-    def __init__(self, max_messages: int, min_partitions: int) -> None:
-        self._most = max_messages
-        self._planned = max_messages - max_messages // 8
-        self._least = min_partitions
-
-    def pieces(self, count: int) -> int:
-        """Return the fewest pieces that ``count`` messages of a part fit in."""
-        return 1 if count <= self._most else _ceil(count, self._planned)
-
-    def pieces_of_all(self, count: int) -> int:
-        """Return the number of pieces of the whole range."""
-        return max(self.pieces(count), min(self._least, count))
+def _pieces(count: int, most: int) -> int:
+    """Return the fewest pieces that `count` messages fit in. Cuts miss their aim a little, so several have room."""
+    return 1 if count <= most else _ceil(count, most - most // 8)
 
 
 class _Survey:
@@ -149,7 +137,7 @@ class _Survey:
     """
 
     def __init__(self, whole: SequenceRange, probe: Probe) -> None:
-        self._probe = probe
+        self.probe = probe
         self._end = whole.end
         self._total = probe.pending(whole.first)
         self._behind = probe.pending(whole.end)
@@ -157,16 +145,11 @@ class _Survey:
 
     def below(self, sequence: int) -> int:
         """Return how many messages of the range are below a sequence."""
-        return self._total - self._probe.pending(sequence)
-
-    def following(self, sequence: int) -> int | None:
-        """Return the first matching sequence that is not below ``sequence``."""
-        message = self._probe.peek(sequence)
-        return None if message is None else message[0]
+        return self._total - self.probe.pending(sequence)
 
     def drift(self) -> int:
         """Return how many messages have been published behind the range since the survey began."""
-        return max(0, self._probe.pending(self._end) - self._behind)
+        return max(0, self.probe.pending(self._end) - self._behind)
 
 
 class _Part(NamedTuple):
@@ -185,9 +168,9 @@ class _Part(NamedTuple):
         return self.high.below - self.low.below
 
 
-def _by_probes(whole: SequenceRange, survey: _Survey, quota: _Quota, probe: Probe) -> list[SequenceRange]:
+def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int, probe: Probe) -> list[SequenceRange]:
     head = probe.peek(whole.first)
-    pieces = quota.pieces_of_all(survey.count)
+    pieces = max(_pieces(survey.count, most), min(least, survey.count))
     if head is None or head[0] >= whole.end or pieces <= 1:
         return [replace(whole, count=survey.count)]
     left = SPLIT_PROBES - 4  # the peek, and three of the survey
@@ -202,7 +185,7 @@ def _by_probes(whole: SequenceRange, survey: _Survey, quota: _Quota, probe: Prob
         if cut is None:
             done.append(part)
             continue
-        for side in _sides(part, cut, quota):
+        for side in _sides(part, cut, most):
             if side.pieces > 1:
                 heappush(todo, side)
             else:
@@ -226,18 +209,18 @@ def _cut(part: _Part, survey: _Survey, probes: int) -> tuple[Point | None, int]:
     slack = size * (ahead if ahead >= _MANY else 1) // pieces // 8
     slack = max(slack, 1 if size >= 3 * pieces else 0)
     window = max(aim - slack, low.below + ahead), min(aim + slack, high.below - (pieces - ahead))
-    bracket = find_cut(survey.below, survey.following, low, high, window=window, probes=probes)
+    bracket = find_cut(survey.below, survey.probe, low, high, window=window, probes=probes)
     inside = [point for point in (bracket.low, bracket.high) if low.below < point.below < high.below]
     return min(inside, key=lambda point: abs(point.below - aim), default=None), bracket.used
 
 
-def _sides(part: _Part, cut: Point, quota: _Quota) -> tuple[_Part, _Part]:
+def _sides(part: _Part, cut: Point, most: int) -> tuple[_Part, _Part]:
     ahead = cut.below - part.low.below
     after = part.size - ahead
     share_ahead = min(max(1, _ceil(2 * part.pieces * ahead - part.size, 2 * part.size)), part.pieces - 1)
     return (
-        _Part(-max(share_ahead, quota.pieces(ahead)), part.low, cut),
-        _Part(-max(part.pieces - share_ahead, quota.pieces(after)), cut, part.high),
+        _Part(-max(share_ahead, _pieces(ahead, most)), part.low, cut),
+        _Part(-max(part.pieces - share_ahead, _pieces(after, most)), cut, part.high),
     )
 
 

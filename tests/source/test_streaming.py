@@ -12,7 +12,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsServer
@@ -178,39 +177,35 @@ def test_tasks_of_a_micro_batch(stream: MakeStream) -> None:
 # When a batch starts
 
 
+@pytest.mark.usefixtures("no_connection_left")
 def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) -> None:
     """The decision itself, with a clock of the test's own."""
     s = stream()
     now = 1000.0
-    driver = planning.driver(s.url, s.name, clock=lambda: now, minMessagesPerTrigger=10, maxTriggerDelay="60s")
-    begin = driver.initial()
-    try:
-        # Nothing there: no time runs.
-        assert driver.latest(begin, limited=True) == begin
-        now += 1000
-        s.fill(9)
-        assert driver.latest(begin, limited=True) == begin
-        now += 59.9
-        assert driver.latest(begin, limited=True) == begin
-        now += 0.2
-        first = driver.latest(begin, limited=True)
-        assert first.streams[s.name].next == 10
+    planner = planning.driver(s.url, s.name, clock=lambda: now, minMessagesPerTrigger=10, maxTriggerDelay="60s")
+    begin = end = planner.initial()
+    # Seconds that pass, messages that come, and where the query is then.
+    for seconds, messages, expected in (
+        (0, 0, 1),
+        # While nothing is there no time runs.
+        (1000, 9, 1),
+        (59.9, 0, 1),
+        (0.2, 0, 10),
         # The clock starts again with the next message.
-        now += 1000
-        assert driver.latest(first, limited=True) == first
-        s.fill(1)
-        assert driver.latest(first, limited=True) == first
-        s.fill(8)
-        assert driver.latest(first, limited=True) == first
+        (1000, 0, 10),
+        (0, 1, 10),
+        (0, 8, 10),
         # Enough: at once.
-        s.fill(1)
-        second = driver.latest(first, limited=True)
-        assert second.streams[s.name].next == 20
-        # Asked for everything, whatever the options say.
-        s.fill(1)
-        assert driver.latest(second, limited=False).streams[s.name].next == 21
-    finally:
-        close_all()
+        (0, 1, 20),
+    ):
+        now += seconds
+        s.fill(messages)
+        end = planner.latest(end, limited=True)
+        assert end.streams[s.name].next == expected
+        assert (end == begin) == (expected == 1)
+    # Asked for everything, whatever the options say.
+    s.fill(1)
+    assert planner.latest(end, limited=False).streams[s.name].next == 21
 
 
 @pytest.mark.full
@@ -449,31 +444,29 @@ def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
         assert query.run().batches == {}
 
 
+@pytest.mark.usefixtures("no_connection_left")
 def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
     """What does not match comes and goes; the offset keeps up, or a restart could not tell it from a loss."""
     s = stream(max_msgs=100)
 
-    def new_driver() -> Planner:
+    def new_planner() -> Planner:
         return planning.driver(s.url, s.name, subjects=f"{s.subject}.wanted")
 
-    try:
-        s.fill(3, "wanted")
-        driver = new_driver()
-        offset = driver.latest(driver.initial(), limited=True)
-        assert offset.streams[s.name].next == 4
-        moves = 0
-        for _ in range(30):
-            s.fill(20, "noise")
-            end = driver.latest(offset, limited=True)
-            assert driver.ranges(offset, end) == [] or all(part.count == 0 for part in driver.ranges(offset, end))
-            moves += end != offset
-            offset = end
-            assert new_driver().latest(offset, limited=True).streams[s.name].next >= offset.streams[s.name].next
-        assert 0 < moves <= 15
-        [last] = s.fill(1, "wanted")
-        assert driver.latest(offset, limited=True).streams[s.name].next == last + 1
-    finally:
-        close_all()
+    s.fill(3, "wanted")
+    planner = new_planner()
+    offset = planner.latest(planner.initial(), limited=True)
+    assert offset.streams[s.name].next == 4
+    moves = 0
+    for _ in range(30):
+        s.fill(20, "noise")
+        end = planner.latest(offset, limited=True)
+        assert all(part.count == 0 for part in planner.ranges(offset, end))
+        moves += end != offset
+        offset = end
+        assert new_planner().latest(offset, limited=True).streams[s.name].next >= offset.streams[s.name].next
+    assert 0 < moves <= 15
+    [last] = s.fill(1, "wanted")
+    assert planner.latest(offset, limited=True).streams[s.name].next == last + 1
 
 
 # Streams whose messages go when they are acknowledged
