@@ -197,22 +197,6 @@ def test_tasks_of_a_stream_with_gaps_are_about_equal(stream: MakeStream) -> None
     assert len(read) in {5, 6}
 
 
-def test_tasks_of_a_filtered_read_are_counted_in_matches(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(600, "noise")
-    s.fill_in_turn(400, ["noise", "wanted", "noise", "noise"])
-    wanted = [number for number, each in s.messages.items() if each.subject.endswith("wanted")]
-    assert len(wanted) == 100
-    read = tasks(s, subjects=f"{s.subject}.wanted", maxMessagesPerPartition=25)
-    assert [number for task in read for number in task] == wanted
-    assert max(len(task) for task in read) <= 25
-    assert len(read) in {4, 5, 6}
-    read = tasks(s, subjects=f"*.wanted,{s.subject}.other", minPartitions=4)
-    assert [number for task in read for number in task] == wanted
-    assert len(read) == 4
-    assert all(15 <= len(task) <= 35 for task in read)
-
-
 def test_tasks_of_several_streams(stream: MakeStream) -> None:
     one, two = sorted((stream(), stream()), key=lambda each: each.name)
     one.fill(50)

@@ -267,6 +267,7 @@ def test_spark_shows_the_error_of_the_driver(
             assert secret not in spark_log.text
 
 
+@pytest.mark.full
 def test_secrets_show_nowhere(spark: SparkSession, server: Server, tmp_path: Path, spark_log: SparkLog) -> None:
     frame = streaming(spark, server.url, "ORDERS", maxMessagesPerTrigger=6, **server.login)
     plans, progress = run_and_look(frame, tmp_path)

@@ -15,7 +15,6 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import StreamProbe
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream
@@ -35,11 +34,6 @@ def server() -> Iterator[NatsServer]:
     """A server without streams."""
     with NatsServer() as running:
         yield running
-
-
-def counts(url: str, planner: Planner, **ways: Any) -> list[int]:
-    """The number of messages of each micro-batch until nothing is left."""
-    return [sum(map(len, read(url, planner.ranges(*each)).values())) for each in run(planner, **ways)]
 
 
 def sparse(url: str, count: int = 1000, step: int = 20, **config: Any) -> None:
@@ -99,19 +93,6 @@ def test_a_batch_read(server: NatsServer, subjects: str | None) -> None:
         if len(wanted) // most < 40:  # with more pieces than that the questions run out
             assert None not in [part.count for part in parts]
         assert len(parts) >= min(minimum, len(wanted))
-
-
-def test_an_empty_stream(server: NatsServer) -> None:
-    create(server.url, "S")
-    assert driver(server.url, streaming=False).batch_ranges() == []
-    planner = driver(server.url, maxMessagesPerTrigger=10)
-    assert list(run(planner)) == []
-    fill(server.url, "S", 1)
-    assert counts(server.url, planner) == [1]
-    # Emptied again, it is read to its end.
-    api(server.url, "STREAM.PURGE.S")
-    assert driver(server.url, streaming=False).batch_ranges() == []
-    assert list(run(driver(server.url))) == []
 
 
 # Micro-batches
