@@ -235,7 +235,6 @@ def test_writers_at_work(stream: Make, history: int, direct: bool, settings: Pul
     assert any(ended > begun for begun, _, ended in reads)
 
 
-@pytest.mark.full
 def test_a_reader_slower_than_the_writers_says_so(stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     class Over(Deadline):
         expired = property(lambda _: True)
