@@ -91,7 +91,7 @@ def accepted_loss(settings: PullSettings) -> Iterator[None]:
     except DataLossError as error:
         if settings.fail_on_data_loss:
             raise
-        log.warning("%s", error)
+        log.warning("%s", str(error).removesuffix(f"; {_ADVICE}"))
 
 
 def check_count(part: SequenceRange, count: int) -> None:

@@ -435,6 +435,7 @@ def test_messages_removed_after_planning(
     # Not an outage, so no patience is needed; and no loss where no number was promised.
     assert sequences(read(server.url, part, replace(SETTINGS, fail_on_data_loss=False, retry_timeout=0))) == left
     assert gone in caplog.text
+    assert "failOnDataLoss" not in caplog.text  # what is set already is no advice
     assert sequences(read(server.url, replace(part, count=None))) == left
 
 
