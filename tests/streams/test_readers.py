@@ -455,7 +455,11 @@ def test_a_leader_that_steps_down(read: Read, cluster: NatsCluster) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("whose", ["the stream's leader", "the consumer's server"])
+@pytest.mark.parametrize(
+    ("read", "whose"),
+    [(pulls, "the stream's leader"), (pulls, "the consumer's server"), (direct, "the stream's leader")],
+    indirect=["read"],
+)
 def test_a_server_of_a_cluster_that_dies(read: Read, cluster: NatsCluster, whose: str) -> None:
     stream = f"DIES-{read.__name__}-{whose[4]}"
     messages = read(cluster.url, replicated(cluster, stream), SMALL)
