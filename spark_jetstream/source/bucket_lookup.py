@@ -1,4 +1,4 @@
-"""Buckets as the source reads them, on the driver: the stream of a bucket, its filters, and the tasks of its table.
+"""Buckets as the source reads them, on the driver: the stream of a bucket, and its filters.
 
 The layouts are those of ADR-8 "JetStream based Key-Value Stores" and ADR-20 "JetStream based Object Stores".
 """
@@ -11,15 +11,9 @@ from typing import Any
 
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, StreamNotFound
-from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamState, stream_state
-from spark_jetstream.source.objects import ObjectGroup, plan_objects
-from spark_jetstream.source.positions import check_retention
-from spark_jetstream.source.pushdown import Pushdown
-from spark_jetstream.streams.latest import TablePart, check_direct
-from spark_jetstream.streams.pull import PullSettings
 
 
 @dataclass(frozen=True)
@@ -73,55 +67,6 @@ def _subjects(
     return (f"{prefix}.M.>",) if keys is None else tuple(f"{prefix}.{key}" for key in keys)
 
 
-def with_subjects(connect: Connect, options: SourceOptions) -> SourceOptions:
-    """Return the options of a read, for a bucket with the subject filters of its stream.
-
-    Raises:
-        OptionError: There is no such bucket.
-        JetStreamError: What `find_bucket` raises.
-    """
-    if options.streams:
-        return options
-    return options.model_copy(update={"subjects": find_bucket(first_requests(connect, options), options).subjects})
-
-
 def first_requests(connect: Connect, options: SourceOptions) -> Requests:
     """Return the requests to a server not reached before: it is more likely the wrong one than one that restarts."""
     return Requests(connect, min(options.connection.connect_timeout, options.connection.retry_timeout))
-
-
-def table_parts(
-    connect: Connect,
-    options: SourceOptions,
-    pushdown: Pushdown,
-    settings: PullSettings,
-    label: str,
-    *,
-    with_content: bool,
-) -> list[TablePart] | list[ObjectGroup]:
-    """Return the tasks of a batch read of a bucket as it is now: one for a table, several for objects.
-
-    Raises what `find_bucket` and `plan_objects` raise.
-    """
-    name = options.named(options.read_streams[0])
-    if not pushdown.reads(name):
-        return []
-    bucket = find_bucket(first_requests(connect, options), options)
-    check_retention(bucket.state, options)
-    direct = options.read_with == "direct"
-    part = TablePart(bucket.state.name, bucket.state.created, bucket.subjects, direct)
-    if options.object_bucket is None:
-        if direct:
-            check_direct(bucket.state)
-        return [part]
-    return plan_objects(
-        connect,
-        part,
-        settings,
-        label,
-        bucket=name,
-        pattern=None if options.path_glob_filter is None else name_pattern(options.path_glob_filter),
-        max_objects=options.max_messages_per_partition,
-        min_groups=options.min_partitions,
-        with_content=with_content,
-    )

@@ -6,7 +6,7 @@ error in an option is raised where Spark reports it well (a failing constructor 
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,17 @@ from spark_jetstream.options.values import hidden
 from spark_jetstream.protocol.columns import Messages, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
-from spark_jetstream.source.bucket_lookup import table_parts, with_subjects
+from spark_jetstream.source.bucket_lookup import find_bucket, first_requests
 from spark_jetstream.source.kv import bucket_batch
 from spark_jetstream.source.object_reader import read_object_range, read_objects
-from spark_jetstream.source.objects import ObjectGroup
+from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
+from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.spark_files import find_file
 from spark_jetstream.streams.direct import read_direct
-from spark_jetstream.streams.latest import TablePart, read_table
+from spark_jetstream.streams.latest import TablePart, check_direct, read_table
 from spark_jetstream.streams.pull import PullSettings, read_range
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ try:
     ADMISSION_CONTROL = True
 except ImportError:  # Spark 4.0 and 4.1
     ADMISSION_CONTROL = False
-
-log = logging.getLogger(__name__)
 
 TaskInput = SequenceRange | ObjectGroup | TablePart
 """What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
@@ -110,7 +109,11 @@ class _Source:
             _ = self.columns
             if self._prepare is not None:
                 self._prepare(self.options)
-            self._planner = Planner(with_subjects(self._connect, self.planned), self._connect)
+            options = self.planned
+            if not options.streams:
+                subjects = find_bucket(first_requests(self._connect, options), options).subjects
+                options = options.model_copy(update={"subjects": subjects})
+            self._planner = Planner(options, self._connect)
         return self._planner
 
     @property
@@ -126,9 +129,9 @@ class _Source:
         if not isinstance(partition, TaskPartition):
             return
         part, options, columns = partition.part, self.options, self.columns
-        settings, label = self.pull_settings(), task_label()
+        settings, label = self._pull_settings(), task_label()
         read = read_direct if options.read_with == "direct" else read_range
-        with_content, glob = not options.content_off, options.path_glob_filter
+        with_content = not options.content_off
         if isinstance(part, ObjectGroup):
             yield from read_objects(
                 self._connect, part, settings, label, columns=columns, with_content=with_content, read=read
@@ -144,7 +147,7 @@ class _Source:
                 bucket=options.object_bucket,
                 columns=columns,
                 with_content=with_content,
-                pattern=None if glob is None else name_pattern(glob),
+                pattern=self._object_names(),
                 read=read,
             )
         else:
@@ -164,7 +167,11 @@ class _Source:
             if len(batch):
                 yield batch
 
-    def pull_settings(self) -> PullSettings:
+    def _object_names(self) -> re.Pattern[str] | None:
+        glob = self.options.path_glob_filter
+        return None if glob is None else name_pattern(glob)
+
+    def _pull_settings(self) -> PullSettings:
         """Return how messages are read for the columns."""
         options = self.options
         needed = {"data", "headers"} if options.streams else {"value"}
@@ -201,15 +208,36 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
-        options = self.planned
-        if options.table:
-            with_content = "content" in self.columns and not options.content_off
-            parts: Sequence[TaskInput] = table_parts(
-                self._connect, options, self.pushdown, self.pull_settings(), task_label(), with_content=with_content
-            )
-        else:
-            parts = self.open_planner().batch_ranges(self.pushdown)
+        parts: Sequence[TaskInput] = (
+            self._table() if self.options.table else self.open_planner().batch_ranges(self.pushdown)
+        )
         return [TaskPartition(part) for part in parts]
+
+    def _table(self) -> Sequence[TaskInput]:
+        """Return one task for the current table of a Key-Value bucket, and several for objects."""
+        options = self.planned
+        name = options.named(options.read_streams[0])
+        if not self.pushdown.reads(name):
+            return []
+        bucket = find_bucket(first_requests(self._connect, options), options)
+        check_retention(bucket.state, options)
+        direct = options.read_with == "direct"
+        part = TablePart(bucket.state.name, bucket.state.created, bucket.subjects, direct)
+        if options.object_bucket is None:
+            if direct:
+                check_direct(bucket.state)
+            return [part]
+        return plan_objects(
+            self._connect,
+            part,
+            self._pull_settings(),
+            task_label(),
+            bucket=name,
+            pattern=self._object_names(),
+            max_objects=options.max_messages_per_partition,
+            min_groups=options.min_partitions,
+            with_content="content" in self.columns and not options.content_off,
+        )
 
 
 class _StreamReader(_Source, DataSourceStreamReader):

@@ -357,33 +357,24 @@ def test_a_connection_cut_in_mid_content(bucket: Bucket, position: int) -> None:
 # Damage
 
 
+#: What the meta message of an object with 1000 bytes in 10 chunks says, and what is found wrong.
+DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
+    "gone": ({}, "speaks of 10 chunks, and there are 9"),  # a chunk
+    "digest": ({"digest": digest_text(hashlib.sha256(b"other").digest())}, "another digest"),
+    "no digest": ({"digest": ""}, "the digest '' is not a SHA-256"),
+    "size": ({"size": 999}, "speaks of 999 bytes, and its chunks hold 1000"),
+    "larger": ({"size": 1001}, "speaks of 1001 bytes, and its chunks hold 1000"),
+    "chunks": ({"chunks": 11}, "speaks of 11 chunks, and there are 10"),
+    "fewer": ({"chunks": 9}, "speaks of 9 chunks, and there are 10"),
+    "no chunks": ({"nuid": ""}, "does not say where its chunks are"),
+}
+
+
 def damage(bucket: Bucket, name: str, kind: str) -> None:
     """Store an object that is not what its meta message says."""
-    data = b"0123456789" * 100
-    lies: dict[str, dict[str, Any]] = {
-        "digest": {"digest": digest_text(hashlib.sha256(b"other").digest())},
-        "no digest": {"digest": ""},
-        "size": {"size": 999},
-        "larger": {"size": 1001},
-        "chunks": {"chunks": 11},
-        "fewer": {"chunks": 9},
-        "no chunks": {"nuid": ""},
-    }
-    sequences = bucket.publisher.publish(bucket.frames(name, data, chunk=100, **lies.get(kind, {})))
+    sequences = bucket.publisher.publish(bucket.frames(name, b"0123456789" * 100, chunk=100, **DAMAGES[kind][0]))
     if kind == "gone":
         bucket.publisher.api(f"STREAM.MSG.DELETE.{bucket.stream}", {"seq": sequences[4]})
-
-
-DAMAGES = {
-    "gone": "speaks of 10 chunks, and there are 9",
-    "digest": "another digest",
-    "no digest": "the digest '' is not a SHA-256",
-    "size": "speaks of 999 bytes, and its chunks hold 1000",
-    "larger": "speaks of 1001 bytes, and its chunks hold 1000",
-    "chunks": "speaks of 11 chunks, and there are 10",
-    "fewer": "speaks of 9 chunks, and there are 10",
-    "no chunks": "does not say where its chunks are",
-}
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
@@ -391,7 +382,7 @@ def test_a_damaged_object(bucket: Bucket, kind: str, caplog: pytest.LogCaptureFi
     bucket.put(("before", b"1" * 500))
     damage(bucket, "broken", kind)
     bucket.put(("after", b"2" * 500))
-    problem = f"bucket {bucket.name}, object 'broken' is damaged: .*{DAMAGES[kind]}"
+    problem = f"bucket {bucket.name}, object 'broken' is damaged: .*{DAMAGES[kind][1]}"
     groups = bucket.plan()
     with pytest.raises(DataLossError, match=f"{problem}.*set failOnDataLoss to false"):
         bucket.read(*groups)
