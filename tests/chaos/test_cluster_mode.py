@@ -44,7 +44,7 @@ def test_a_stream_and_a_batch_on_executors_of_their_own(server: NatsServer, tmp_
     with Job(tmp_path / "job", {"S": options}, conf=conf, environment=home) as job:
         result = job.result()["S"]
         log = job.log
-    assert job.failures() == []
+    assert job.errors() == []
     assert result["rows"] == [[i + 1, f"S.part.{i % 5}", str(i).ljust(100, ".")] for i in range(COUNT)]
     assert result["batch"] == list(range(1, COUNT + 1))
     assert [rows for rows in result["ran"] if rows] == [1000, 1000, 1000]

@@ -53,7 +53,7 @@ def check(job: Job, count: int) -> None:
     assert sequences == list(range(1, count + 1)), "messages are missing"
     assert result["rows"] == [[i + 1, f"S.part.{i % 5}", str(i).ljust(100, ".")] for i in range(count)]
     assert result["batch"] == sequences
-    assert job.failures() == []
+    assert job.errors() == []
 
 
 class Hold:

@@ -225,7 +225,7 @@ def test_where_a_feed_begins(prices: Stream) -> None:
     assert [row["revision"] for row in run.rows] == [6, 7]
 
 
-# What goes by design, and what does not
+# What goes by design
 
 
 def test_expired_revisions_are_no_loss(stream: Make) -> None:
@@ -239,34 +239,6 @@ def test_expired_revisions_are_no_loss(stream: Make) -> None:
     put(bucket, "c", b"3")
     assert entries(frame.run().rows) == [("c", b"3", "PUT")]
     assert entries(rows(bucket)) == [("c", b"3", "PUT")]
-
-
-def deleted_and_created_again(bucket: Stream) -> None:
-    bucket.delete()
-    bucket.create()
-    put(bucket, "a", b"9")
-
-
-def emptied(bucket: Stream) -> None:
-    put(bucket, "a", b"9")
-    bucket.purge()
-
-
-@pytest.mark.parametrize(
-    ("happened", "said"),
-    [(deleted_and_created_again, "was deleted and created again"), (emptied, "went before being read")],
-)
-def test_a_bucket_that_lost_what_it_held(stream: Make, happened: Callable[[Stream], None], said: str) -> None:
-    bucket = make_bucket(stream)
-    put(bucket, "a", b"1")
-    frame = feed(bucket)
-    frame.run()
-    happened(bucket)
-    with pytest.raises(Exception, match=said) as caught:
-        frame.run()
-    kind, sentence = refusal_of(caught.value)
-    assert kind == "DataLossError"
-    assert bucket.name in sentence
 
 
 # The guide

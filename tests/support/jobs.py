@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -177,6 +178,10 @@ class Job:
         path = self.folder / "failures"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(name, why) for name, why in map(json.loads, lines)]
+
+    def errors(self) -> list[str]:
+        """The errors of the data source that queries failed with."""
+        return [error for _, why in self.failures() for error in re.findall(r"spark_jetstream\.\S+: .*", why)]
 
     def finish(self) -> dict[str, Any]:
         """Let the queries read to the end; what they found."""

@@ -59,12 +59,18 @@ def ended(query: StreamingQuery, seconds: float) -> str | None:
         return str(error)
 
 
+def note(folder: str, name: str, why: str) -> None:
+    """Write down why a query failed."""
+    with Path(folder, "failures").open("a") as file:
+        file.write(json.dumps([name, why]) + "\n")
+
+
 def run(
     folder: str, options: dict[str, dict[str, str]], format: str, trigger: dict[str, Any], conf: dict[str, str]
 ) -> None:
     """Run the queries, whatever happens to them, until the test has seen enough."""
     spark = session({"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf})
-    failures, finish = Path(folder, "failures"), Path(folder, "finish")
+    finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
     frames = {name: read(spark, given) for name, given in options.items()}
     queries = {name: start(rows, folder, name, format, trigger) for name, rows in frames.items()}
@@ -75,8 +81,7 @@ def run(
             if why == "" and trigger == _TO_THE_END:
                 running.remove(name)
             elif why is not None:
-                with failures.open("a") as file:
-                    file.write(json.dumps([name, why]) + "\n")
+                note(folder, name, why)
                 queries[name] = start(frames[name], folder, name, format, trigger)
     for name in running:
         queries[name].stop()
@@ -84,8 +89,11 @@ def run(
     for name, given in options.items():
         unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
         if name in running:
-            queries[name] = start(read(spark, unlimited), folder, name, format, _TO_THE_END)
-            queries[name].awaitTermination()
+            rows = read(spark, unlimited)
+            queries[name] = start(rows, folder, name, format, _TO_THE_END)
+            while why := ended(queries[name], 600):
+                note(folder, name, why)
+                queries[name] = start(rows, folder, name, format, _TO_THE_END)
         # Read as a table of the sink: only the files in its log count.
         files = spark.read.schema(_COLUMNS).format(format).load(f"{folder}/rows/{name}")
         result[name] = {

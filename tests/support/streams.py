@@ -93,8 +93,8 @@ class Stream:
 
     def stored_time(self, sequence: int) -> int:
         """When the server stored a message, in nanoseconds since the epoch, by STREAM.MSG.GET."""
-        found = self.publisher.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})
-        return nanoseconds(found["message"]["time"])
+        reply = self.publisher.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})
+        return nanoseconds(reply["message"]["time"])
 
     def rows(self, *sequences: int) -> list[Stored]:
         """The rows of these messages; of all that were published through this object if none is named."""
@@ -107,8 +107,8 @@ class Stream:
     def wait_for(self, messages: int, timeout: float = 10.0) -> None:
         """Wait until the stream holds exactly so many messages."""
         deadline = time.monotonic() + timeout
-        while (found := self.state()["messages"]) != messages:
-            assert time.monotonic() < deadline, f"{self.name} holds {found} messages, not {messages}"
+        while (held := self.state()["messages"]) != messages:
+            assert time.monotonic() < deadline, f"{self.name} holds {held} messages, not {messages}"
 
 
 def nanoseconds(text: str) -> int:
