@@ -288,39 +288,29 @@ def test_the_consumer_is_deleted_while_the_query_runs(kept: MakeStream, retentio
         assert consumers(s) == [DURABLE]
 
 
-HELD = "what a query passes over would be removed from it unread"
-REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, str], str]] = [
-    # Retention, fields of the stream, another consumer, options of the query; what it says.
-    ("workqueue", {}, {}, {"startingOffsets": "latest"}, f"stream NAME, a work queue: {HELD}"),
-    ("workqueue", {}, {}, {"startingOffsets": '{"NAME": 3}'}, f"stream NAME, a work queue: {HELD}"),
-    ("workqueue", {}, {}, {"startingTimestamp": "2026-01-01T00:00:00Z"}, f"stream NAME, a work queue: {HELD}"),
-    ("workqueue", {}, {}, {"durable": ""}, "stream NAME has work-queue retention: reading it needs the option durable"),
-    ("workqueue", {"allow_direct": False}, {}, {}, "set allow_direct on the stream (nats stream edit NAME --allow-d"),
-    ("workqueue", {}, {"name": "other"}, {}, "other (all subjects) already has what this query reads"),
-    *(
-        (
-            retention,
-            {},
-            {"name": DURABLE, "filter_subject": "SUBJECT.b"},
-            {"subjects": "SUBJECT.a,SUBJECT.c"},
-            f"consumer {DURABLE} of stream NAME (option durable) has another configuration than this query needs: "
-            "filter_subjects: wanted SUBJECT.a, SUBJECT.c, is SUBJECT.b",
-        )
-        for retention in ("limits", "workqueue")
+HELD = "stream NAME, a work queue: what a query passes over would be removed from it unread"
+#: Fields of a work queue, another consumer, options of the query; what it says.
+REFUSED: list[tuple[dict[str, Any], dict[str, str], dict[str, str], str]] = [
+    ({}, {}, {"startingOffsets": "latest"}, HELD),
+    ({}, {}, {"startingOffsets": '{"NAME": 3}'}, HELD),
+    ({}, {}, {"startingTimestamp": "2026-01-01T00:00:00Z"}, HELD),
+    ({"allow_direct": False}, {}, {}, "set allow_direct on the stream (nats stream edit NAME --allow-direct"),
+    ({}, {"name": "other"}, {}, "other (all subjects) already has what this query reads"),
+    (
+        {},
+        {"name": DURABLE, "filter_subject": "SUBJECT.b"},
+        {"subjects": "SUBJECT.a,SUBJECT.c"},
+        f"consumer {DURABLE} of stream NAME (option durable) has another configuration than this query needs: "
+        "filter_subjects: wanted SUBJECT.a, SUBJECT.c, is SUBJECT.b",
     ),
 ]
 
 
-@pytest.mark.parametrize(("retention", "config", "other", "given", "problem"), REFUSED)
+@pytest.mark.parametrize(("config", "other", "given", "problem"), REFUSED)
 def test_what_is_refused(
-    kept: MakeStream,
-    retention: str,
-    config: dict[str, Any],
-    other: dict[str, Any],
-    given: dict[str, str],
-    problem: str,
+    kept: MakeStream, config: dict[str, Any], other: dict[str, str], given: dict[str, str], problem: str
 ) -> None:
-    s = kept(retention, **config)
+    s = kept("workqueue", **config)
     s.fill(4)
 
     def named(text: str) -> str:
@@ -329,8 +319,7 @@ def test_what_is_refused(
     if other:
         make_consumer(s, **{name: named(value) for name, value in other.items()})
     before = consumers(s)
-    options = {"durable": DURABLE, **{name: named(value) for name, value in given.items()}}
-    kind, sentence = fails(Query(s.url, s.name, **{name: value for name, value in options.items() if value}))
+    kind, sentence = fails(query_of(s, **{name: named(value) for name, value in given.items()}))
     assert kind == "OptionError"
     assert named(problem) in sentence
     assert left(s) == [1, 2, 3, 4]
