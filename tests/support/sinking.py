@@ -151,10 +151,12 @@ class Seen(NamedTuple):
 
 def seen(s: Stream) -> list[Seen]:
     """All messages of a stream, by STREAM.MSG.GET."""
-    state = s.state()
     found = []
-    for sequence in range(max(1, state["first_seq"]), state["last_seq"] + 1):
-        message = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": sequence})["message"]
+    sequence = 0
+    for _ in range(s.state()["messages"]):
+        body = {"seq": sequence + 1, "next_by_subj": ">"}
+        message = s.publisher.api(f"STREAM.MSG.GET.{s.name}", body)["message"]
+        sequence = message["seq"]
         block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
         found.append(Seen(message["subject"], block, data))
     return found
