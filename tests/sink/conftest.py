@@ -14,7 +14,7 @@ from tests.support.proxy import WireProxy
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that fails waits for the last answers, many of which never come: not for long."""
-    monkeypatch.setattr(publisher, "_LAST_ANSWERS", 0.3)
+    monkeypatch.setattr(publisher, "_LAST_ANSWERS", 0.5)
 
 
 @pytest.fixture
