@@ -14,43 +14,11 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.backup import backup
 from spark_jetstream.errors import ApiError
-from spark_jetstream.permissions import LEDGER, merged
+from spark_jetstream.permissions import LEDGER, Permission, merged
 from spark_jetstream.source import durable as durable_module
+from tests.support import permitted as use
 from tests.support.permissions import Account, Case, Trial, sampled
-from tests.support.permitted import (
-    CONSUMING,
-    CREATE,
-    bucket_kv,
-    bucket_kv_beside_a_stream,
-    bucket_objects,
-    durable,
-    ensure,
-    ensure_update,
-    filled,
-    kv_keys,
-    kv_write,
-    kv_write_unseen,
-    kv_write_without_looking,
-    kv_write_without_names,
-    made,
-    need,
-    nothing,
-    object_write,
-    object_write_unseen,
-    queue,
-    read_all_ways,
-    read_kv,
-    read_objects,
-    read_one_filter,
-    read_tidily,
-    read_untidily,
-    store,
-    write,
-    write_exactly_once,
-    write_unseen,
-    write_without_looking,
-    write_without_names,
-)  # fmt: skip
+from tests.support.permitted import CONSUMING, CREATE, need
 
 
 def admin(account: Account, **given: str) -> JetStreamAdmin:
@@ -209,160 +177,138 @@ def hear(account: Account, of: str | None = None) -> None:
         assert len(list(watch)) == 1
 
 
+def keeping(reading: str, position: str, *filters: str) -> tuple[Permission, ...]:
+    """The lines for reading and for keeping the position."""
+    durable = need(position, stream="S", durable="query", subjects=filters)
+    return merged(need(reading, stream="S", subjects=filters), durable)
+
+
+FILTERED = partial(use.durable, subjects="s.a")
+DIRECTLY = partial(use.durable, readWith="direct")
+INTEREST = partial(use.made, retention="interest")
 OLD = "durable on an older server"
 CHANGES = ("CREATE", "UPDATE", "DELETE", "PURGE")
 CASES = [
     # Reading
-    Case("read", need("read", stream="S"), filled, read_tidily, {"CONSUMER.DELETE": read_untidily}, CONSUMING),
+    Case(
+        "read", need("read", stream="S"), use.filled, use.read_tidily, {"CONSUMER.DELETE": use.read_untidily}, CONSUMING
+    ),
     Case(
         "read one filter",
         need("read", stream="S", subjects=["s.a"]),
-        filled,
-        read_one_filter,
-        {"CONSUMER.DELETE": read_one_filter},
-        ("CONSUMER.DELETE.S.other", "CONSUMER.MSG.NEXT.S.other"),
+        use.filled,
+        use.read_one_filter,
+        may=("CONSUMER.DELETE.S.other", "CONSUMER.MSG.NEXT.S.other"),
     ),
-    Case("read-direct", need("read-direct", stream="S"), filled, partial(read_all_ways, readWith="direct")),
-    Case(
-        "durable",
-        merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[])),
-        partial(made, retention="interest"),
-        durable,
-        {"CONSUMER.DELETE": durable},
-        (CREATE, *CONSUMING[2:]),
-    ),
-    Case(
-        "durable with a filter",
-        merged(
-            need("read", stream="S", subjects=["s.a"]), need("durable", stream="S", durable="query", subjects=["s.a"])
-        ),
-        made,
-        partial(durable, subjects="s.a"),
-        {"CONSUMER.DELETE": partial(durable, subjects="s.a")},
-        CONSUMING[2:],
-    ),
-    Case(
-        OLD,
-        merged(need("read", stream="S", subjects=[]), need("durable-old", stream="S", durable="query", subjects=[])),
-        partial(made, retention="interest"),
-        durable,
-        may=(CREATE, *CONSUMING[2:]),
-    ),
-    Case(
-        "durable on an older server, with direct gets",
-        merged(need("read-direct", stream="S"), need("durable-old", stream="S", durable="query", subjects=[])),
-        made,
-        partial(durable, readWith="direct"),
-    ),
-    Case(
-        "durable with direct gets",
-        merged(need("read-direct", stream="S"), need("durable", stream="S", durable="query", subjects=[])),
-        made,
-        partial(durable, readWith="direct"),
-    ),
+    Case("read-direct", need("read-direct", stream="S"), use.filled, partial(use.read_all_ways, readWith="direct")),
+    Case("durable", keeping("read", "durable"), INTEREST, use.durable, may=(CREATE, *CONSUMING[2:])),
+    Case("durable with a filter", keeping("read", "durable", "s.a"), use.made, FILTERED, may=CONSUMING[2:]),
+    Case(OLD, keeping("read", "durable-old"), INTEREST, use.durable, may=(CREATE, *CONSUMING[2:])),
+    Case("durable on an older server, with direct gets", keeping("read-direct", "durable-old"), use.made, DIRECTLY),
+    Case("durable with direct gets", keeping("read-direct", "durable"), use.made, DIRECTLY),
     Case(
         "durable-queue",
-        merged(need("read-direct", stream="S"), need("durable-queue", stream="S", durable="query", subjects=[])),
-        partial(made, retention="workqueue"),
-        queue,
+        keeping("read-direct", "durable-queue"),
+        partial(use.made, retention="workqueue"),
+        use.queue,
         may=("STREAM.PURGE.S",),
     ),
     Case(
         "durable-queue with a filter",
-        merged(need("read-direct", stream="S"), need("durable-queue", stream="S", durable="query", subjects=["s.a"])),
-        partial(made, retention="workqueue"),
-        partial(durable, subjects="s.a"),
+        keeping("read-direct", "durable-queue", "s.a"),
+        partial(use.made, retention="workqueue"),
+        FILTERED,
         may=("STREAM.PURGE.S",),
     ),
     Case(
         "kv-read",
         need("kv-read", bucket="b"),
-        bucket_kv,
-        read_kv,
-        {"CONSUMER.DELETE": read_kv},
+        use.bucket_kv,
+        use.read_kv,
         stream="KV_b",
         may=tuple(each.replace(".S.", ".KV_b.") for each in CONSUMING),
     ),
     Case(
         "kv-read one key",
         need("kv-read", bucket="b", subjects=["x"]),
-        bucket_kv,
-        kv_keys,
-        {"CONSUMER.DELETE": kv_keys},
+        use.bucket_kv,
+        use.kv_keys,
         stream="KV_b",
         may=("CONSUMER.DELETE.KV_b.other", "CONSUMER.MSG.NEXT.KV_b.other"),
     ),
     Case(
         "kv-read-direct",
         need("kv-read-direct", bucket="b"),
-        partial(bucket_kv, history=1),
-        partial(read_kv, revisions=2, readWith="direct"),
+        partial(use.bucket_kv, history=1),
+        partial(use.read_kv, revisions=2, readWith="direct"),
         stream="KV_b",
     ),
     Case(
         "object-read",
         need("object-read", bucket="b"),
-        bucket_objects,
-        read_objects,
-        {"CONSUMER.DELETE": read_objects},
+        use.bucket_objects,
+        use.read_objects,
         stream="OBJ_b",
         may=("CONSUMER.CREATE.OBJ_b.other", "CONSUMER.DELETE.OBJ_b.other", "CONSUMER.MSG.NEXT.OBJ_b.other"),
     ),
     Case(
         "object-read-direct",
         need("object-read-direct", bucket="b"),
-        bucket_objects,
-        partial(read_objects, readWith="direct"),
+        use.bucket_objects,
+        partial(use.read_objects, readWith="direct"),
         stream="OBJ_b",
     ),
     # Writing
     Case(
         "write",
         need("write", stream="S", subjects=["s.a", "s.e"], dead_letter="s.dead"),
-        made,
-        write,
-        {"STREAM.INFO": write_unseen, "STREAM.NAMES": write_without_names, "MSG.GET": write_without_looking},
+        use.made,
+        use.write,
+        {
+            "STREAM.INFO": use.write_unseen,
+            "STREAM.NAMES": use.write_without_names,
+            "MSG.GET": use.write_without_looking,
+        },
         ("s.a",),
     ),
     Case(
         "write at-least-once",
         tuple(line for line in need("write", stream="S", subjects=["s.*"]) if not line.without),
-        made,
-        lambda account: store(account, delivery="at-least-once"),
+        use.made,
+        lambda account: use.store(account, delivery="at-least-once"),
         may=("s.a",),
     ),
     Case(
         "write-exactly-once",
         need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
-        made,
-        write_exactly_once,
-        {"CONSUMER.DELETE": write_exactly_once},
-        (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0"),
+        use.made,
+        use.write_exactly_once,
+        may=(CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0"),
     ),
     Case(
         "kv-write",
         need("kv-write", bucket="b", dead_letter="s.dead"),
-        bucket_kv_beside_a_stream,
-        kv_write,
-        {"INFO": kv_write_unseen, "NAMES": kv_write_without_names, "MSG.GET": kv_write_without_looking},
+        use.bucket_kv_beside_a_stream,
+        use.kv_write,
+        {"INFO": use.kv_write_unseen, "NAMES": use.kv_write_without_names, "MSG.GET": use.kv_write_without_looking},
         ("$KV.b.k",),
         "KV_b",
     ),
     Case(
         "object-write",
         need("object-write", bucket="b"),
-        bucket_objects,
-        object_write,
-        {"STREAM.INFO": object_write_unseen},
+        use.bucket_objects,
+        use.object_write,
+        {"STREAM.INFO": use.object_write_unseen},
         ("$O.b.C.n", "$O.b.M.n", "STREAM.PURGE.OBJ_b"),
         "OBJ_b",
     ),
-    Case("ensure-stream", need("ensure-stream", stream="S"), nothing, ensure, may=("STREAM.CREATE.S",)),
+    Case("ensure-stream", need("ensure-stream", stream="S"), use.nothing, use.ensure, may=("STREAM.CREATE.S",)),
     Case(
         "ensure-stream-update",
         need("ensure-stream-update", stream="S"),
-        nothing,
-        ensure_update,
+        use.nothing,
+        use.ensure_update,
         may=("STREAM.CREATE.S", "STREAM.UPDATE.S"),
     ),
     # Administering
@@ -371,7 +317,7 @@ CASES = [
     Case(
         "admin-streams",
         need("admin-streams", stream="S"),
-        nothing,
+        use.nothing,
         change_streams,
         may=tuple(
             f"STREAM.{verb}.S" for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "LEADER.STEPDOWN", "PEER.REMOVE")
@@ -400,9 +346,8 @@ CASES = [
     Case(
         "admin-kv",
         need("admin-kv", bucket="b"),
-        nothing,
+        use.nothing,
         key_value,
-        {"CONSUMER.DELETE": key_value},
         stream="KV_b",
         may=(
             *(f"STREAM.{verb}.KV_b" for verb in CHANGES),
@@ -413,9 +358,8 @@ CASES = [
     Case(
         "admin-objects",
         need("admin-objects", bucket="b"),
-        nothing,
+        use.nothing,
         objects,
-        {"CONSUMER.DELETE": objects},
         stream="OBJ_b",
         may=(
             *(f"STREAM.{verb}.OBJ_b" for verb in CHANGES),

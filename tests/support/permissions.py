@@ -34,25 +34,13 @@ _QUICK = {"connectTimeout": "2s", "requestTimeout": "2s", "retryTimeout": "4s", 
 
 #: What changes something, for each stream; what a purpose may do of it is said where it is tried out.
 _HARM = (
-    "STREAM.CREATE.{0}",
-    "STREAM.UPDATE.{0}",
-    "STREAM.DELETE.{0}",
-    "STREAM.PURGE.{0}",
-    "STREAM.SNAPSHOT.{0}",
-    "STREAM.RESTORE.{0}",
-    "STREAM.MSG.DELETE.{0}",
-    "STREAM.LEADER.STEPDOWN.{0}",
-    "STREAM.PEER.REMOVE.{0}",
-    "CONSUMER.CREATE.{0}",
-    "CONSUMER.CREATE.{0}.other",
-    "CONSUMER.CREATE.{0}.other.a",
-    "CONSUMER.DURABLE.CREATE.{0}.other",
-    "CONSUMER.DELETE.{0}.other",
-    "CONSUMER.RESET.{0}.other",
-    "CONSUMER.PAUSE.{0}.other",
-    "CONSUMER.UNPIN.{0}.other",
-    "CONSUMER.LEADER.STEPDOWN.{0}.other",
-    "CONSUMER.MSG.NEXT.{0}.other",
+    *(f"STREAM.{verb}.{{0}}" for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE")),
+    *(f"STREAM.{verb}.{{0}}" for verb in ("LEADER.STEPDOWN", "PEER.REMOVE")),
+    *("CONSUMER.CREATE.{0}", "CONSUMER.CREATE.{0}.other", "CONSUMER.CREATE.{0}.other.a"),
+    *(
+        f"CONSUMER.{verb}.{{0}}.other"
+        for verb in ("DURABLE.CREATE", "DELETE", "RESET", "PAUSE", "UNPIN", "LEADER.STEPDOWN", "MSG.NEXT")
+    ),
 )
 _DATA = ("s.a", "$KV.b.k", "$O.b.C.n", "$O.b.M.n", "$KV.spark_jetstream_ledger.a.0")
 #: What shows something of another stream.
@@ -127,7 +115,7 @@ class Case:
     """A purpose with the names it is tried out with.
 
     ``prepare`` makes what is there before, as the admin. ``work`` does all that the purpose is about, as the user.
-    ``fallbacks`` are for the lines whose absence is no error: a part of their subject -> what is to be seen then.
+    ``fallbacks`` are for lines whose absence is no error: a part of their subject -> what is seen then, if not work.
     ``may`` are the changes that come with the permissions, without prefix. ``given`` are more options of the user.
     """
 
@@ -203,7 +191,7 @@ def problem_without(case: Case, missing: Permission | None, account: Account) ->
     assert missing is not None
     case.prepare(account)
     if missing.without:
-        fallback = next(each for part, each in case.fallbacks.items() if part in missing.subject)
+        fallback = next((work for part, work in case.fallbacks.items() if part in missing.subject), case.work)
         fallback(account)
         return ""
     what = f"{case.name} without {missing.kind} {missing.subject}"
