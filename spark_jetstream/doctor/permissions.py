@@ -40,16 +40,8 @@ _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
 }
 _OF_QUEUES = {"durable": ("read-direct", "durable-queue")}
 _OF_OLD_SERVERS = {"durable": ("read", "durable-old")}
-_OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
-    "read": ("kv-read",),
-    "direct": ("kv-read-direct",),
-    "write": ("kv-write",),
-}
-_OF_OBJECTS: Mapping[str, tuple[str, ...]] = {
-    "read": ("object-read",),
-    "direct": ("object-read-direct",),
-    "write": ("object-write",),
-}
+_OF_BUCKETS = {"read": ("kv-read",), "direct": ("kv-read-direct",), "write": ("kv-write",)}
+_OF_OBJECTS = {"read": ("object-read",), "direct": ("object-read-direct",), "write": ("object-write",)}
 _WITHOUT_STREAM = {"administer": _ADMINISTER}
 
 PURPOSES = tuple(_OF_STREAMS)
@@ -59,9 +51,8 @@ _HALF = b'{"spark-jetstream doctor":'
 _HALF_PURGE = b'{"filter":"spark-jetstream.doctor.nothing","seq":1,"spark-jetstream doctor":'
 _PURGE = "STREAM.PURGE."
 _FINAL = ("STREAM.DELETE.", "CONSUMER.DELETE.")
-_IMPOSSIBLE_STREAM = {
-    "Nats-Expected-Stream": "spark-jetstream doctor"
-}  # with a blank, which no stream can have in its name
+# With a blank, which no stream can have in its name
+_IMPOSSIBLE_STREAM = {"Nats-Expected-Stream": "spark-jetstream doctor"}
 _DATA = ("$KV.", "$O.")
 _TIMEOUT = 1.0  # seconds; a server refuses at once
 _SILENT = ("CONSUMER.RESET.", "CONSUMER.PAUSE.", "CONSUMER.UNPIN.")
@@ -105,8 +96,10 @@ class Job:
         if len(given) > 1:
             raise OptionError("--stream, --bucket and --object-bucket exclude each other", option="stream")
         wanted = list(purposes)
-        wanted += ["write"] if subject is not None and not {"write", "exactly-once"} & set(wanted) else []
-        wanted += ["durable"] if durable is not None and "durable" not in wanted else []
+        if subject is not None and not {"write", "exactly-once"} & {*wanted}:
+            wanted.append("write")
+        if durable is not None:
+            wanted.append("durable")
         wanted = wanted or (["read"] if given else [])
         known = _table(stream, bucket, object_bucket)
         for name in wanted:
@@ -116,7 +109,7 @@ class Job:
             if name not in known:
                 what = "a bucket" if given else "nothing: name a stream with --stream"
                 raise OptionError(f"--for {name} has no meaning for {what}")
-        if {"write", "exactly-once"} & set(wanted) and bucket is None and object_bucket is None and subject is None:
+        if {"write", "exactly-once"} & {*wanted} and bucket is None and object_bucket is None and subject is None:
             raise OptionError("--for write needs --subject, where rows are to go; it may have wildcards")
         return cls(tuple(dict.fromkeys(wanted)), stream, bucket, object_bucket, subject, tuple(filters), durable)
 
@@ -137,12 +130,13 @@ class Job:
         """
         changed = _OF_QUEUES if queue else _OF_OLD_SERVERS if old else {}
         table = {**_table(self.stream, self.bucket, self.object_bucket), **changed}
+        rows = () if self.subject is None else (self.subject,)
         sets = [
             needed(
                 purpose,
                 stream=self.stream or "*",
                 bucket=self.bucket or self.object_bucket or "",
-                subjects=self._subjects(purpose),
+                subjects=rows if purpose in ("write", "write-exactly-once", "kv-write") else self.filters,
                 durable=self.durable or "*",
                 inbox_prefix=options.inbox_prefix,
                 prefix=options.api_prefix_resolved,
@@ -151,11 +145,6 @@ class Job:
             for purpose in table[name]
         ]
         return merged(*sets)
-
-    def _subjects(self, purpose: str) -> Sequence[str]:
-        if purpose in ("write", "write-exactly-once", "kv-write"):
-            return () if self.subject is None else (self.subject,)
-        return self.filters
 
 
 def _table(stream: str | None, bucket: str | None, object_bucket: str | None) -> Mapping[str, tuple[str, ...]]:

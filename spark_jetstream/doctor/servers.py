@@ -29,9 +29,11 @@ from spark_jetstream.errors import (
     NoResponders,
     OptionError,
     PermissionDenied,
+    ProtocolError,
 )
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.jsapi import LEVELS
+from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.units import parse_time
 
 OLDEST = (2, 10)
@@ -63,11 +65,11 @@ class ServerProbe:
 
 
 class _ProbeError(Exception):
-    """Ends the probe of a server with a finding."""
+    """Ends the probe of a server with a failed check."""
 
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.said)
-        self.finding = finding
+    def __init__(self, check: str, said: str, what_to_do: str) -> None:
+        super().__init__(said)
+        self.finding = failed(check, said, what_to_do)
 
 
 def probe_server(url: str, options: ConnectionOptions) -> ServerProbe:
@@ -93,7 +95,7 @@ def _open(url: str, timeout: float, findings: list[Finding]) -> socket.socket:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         said = f"{host} has no address: {(error.strerror or str(error)).lower()}"
-        raise _ProbeError(failed("name", said, "correct option servers, or the DNS of this machine")) from None
+        raise _ProbeError("name", said, "correct option servers, or the DNS of this machine") from None
     addresses = sorted({str(entry[4][0]) for entry in resolved})
     if addresses != [host]:
         findings.append(ok("name", f"{host} is {', '.join(addresses)}"))
@@ -103,7 +105,7 @@ def _open(url: str, timeout: float, findings: list[Finding]) -> socket.socket:
         why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         said = f"port {port} of {host} cannot be reached: {why}"
         advice = "start the server, open the port in the firewall, or correct option servers"
-        raise _ProbeError(failed("port", said, advice)) from None
+        raise _ProbeError("port", said, advice) from None
     findings.append(ok("port", f"{port} is open"))
     return wire
 
@@ -129,12 +131,12 @@ def _read_greeting(
     if info.get("tls_required") or (info.get("tls_available") and wanted):
         if info.get("tls_verify") and not _CLIENT_CERTIFICATE & options.given():
             said = "the server asks for the certificate of the client"
-            raise _ProbeError(failed("tls", said, "set options tlsCertFile and tlsKeyFile"))
+            raise _ProbeError("tls", said, "set options tlsCertFile and tlsKeyFile")
         with _start_tls(url, options, wire, tls) as secured:
             findings += _check_certificate(secured)
     elif wanted:
         said = "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
-        raise _ProbeError(failed("tls", said, "configure tls on the server, or use nats:// without tls options"))
+        raise _ProbeError("tls", said, "configure tls on the server, or use nats:// without tls options")
     else:
         findings.append(_plain(url, options, info))
     return info
@@ -154,25 +156,25 @@ def _read_info(wire: socket.socket) -> dict[str, Any]:
     data = b""
     try:
         while b"\r\n" not in data and len(data) < _MAX_INFO:
-            piece = wire.recv(65536)
-            if not piece:
-                said = "closes the connection at once"
-                raise _ProbeError(failed("server", said, "look into its log; is the port that of its clients?"))
+            if not (piece := wire.recv(65536)):
+                advice = "look into its log; is the port that of its clients?"
+                raise _ProbeError("server", "closes the connection at once", advice)
             data += piece
     except TimeoutError:
         advice = "set option tlsHandshakeFirst to true if the server wants TLS first, or correct the port"
-        raise _ProbeError(failed("server", "says nothing: no NATS server, or one with TLS first", advice)) from None
+        raise _ProbeError("server", "says nothing: no NATS server, or one with TLS first", advice) from None
     except OSError as error:
         said = f"breaks the connection: {(error.strerror or str(error)).lower()}"
-        raise _ProbeError(failed("server", said, "look into its log")) from None
+        raise _ProbeError("server", said, "look into its log") from None
     line = data.partition(b"\r\n")[0]
+    advice = "correct the port in option servers (4222 is that of clients, 8222 that of monitoring)"
+    if not line.startswith(b"INFO "):
+        raise _ProbeError("server", "is no NATS server: it does not begin with INFO", advice)
     try:
-        info = json.loads(line.removeprefix(b"INFO ")) if line.startswith(b"INFO ") else None
-    except ValueError:
-        info = None
-    if not isinstance(info, dict):
-        advice = "correct the port in option servers (4222 is that of clients, 8222 that of monitoring)"
-        raise _ProbeError(failed("server", "is no NATS server: it does not begin with INFO", advice))
+        InfoCheck().check(line, first=True)
+    except ProtocolError as error:
+        raise _ProbeError("server", f"is no NATS server: {error}", advice) from None
+    info: dict[str, Any] = json.loads(line.removeprefix(b"INFO "))
     return info
 
 
@@ -215,7 +217,7 @@ def _start_tls(url: str, options: ConnectionOptions, wire: socket.socket, tls: s
         why = getattr(error, "reason", None) or error.strerror or str(error)
         said = f"the handshake failed: {str(why).replace('_', ' ').lower()}"
         advice = "is TLS configured on the server, and TLS first on both sides or on none (option tlsHandshakeFirst)?"
-    raise _ProbeError(failed("tls", said, advice))
+    raise _ProbeError("tls", said, advice)
 
 
 def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:

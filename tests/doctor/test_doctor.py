@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,17 @@ def test_what_is_no_server_for_clients(nats_server: NatsServer) -> None:
     assert code == 3
     assert "no NATS server" in findings["server"]["said"]
     assert "tlsHandshakeFirst" in findings["server"]["what_to_do"]
+    with socket.create_server((LOOPBACK, 0)) as liar, ThreadPoolExecutor(1) as pool:
+
+        def greet() -> None:
+            with liar.accept()[0] as wire:
+                wire.sendall(b'INFO {"version": "2.12.0", "max_payload": "much"}\r\n')
+
+        greeted = pool.submit(greet)
+        code, findings = look(f"nats://{LOOPBACK}:{liar.getsockname()[1]}", *QUICK)
+        greeted.result()
+    assert code == 3
+    assert "has no usable max_payload" in findings["server"]["said"]
     code, findings = look(nats_server.url.replace("nats:", "tls:"), *QUICK)
     assert (code, trouble(findings)) == (3, {"tls": "failed"})
     assert "offers none" in findings["tls"]["said"]
