@@ -35,6 +35,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PANEL = "Connection (as in the nats CLI)"
 
 
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 @dataclass(frozen=True)
 class _SharedOption:
     """An option of every command: its flags, the connection option that it sets, and its help."""
@@ -48,8 +52,7 @@ class _SharedOption:
     def parameter(self) -> inspect.Parameter:
         """The option as a parameter of a function."""
         how = typer.Option(*self.flags, help=self.help, rich_help_panel=_PANEL)
-        annotation = Annotated[bool | None, how] if self.kind is bool else Annotated[str | None, how]
-        return inspect.Parameter(self.option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        return _parameter(self.option, Annotated[bool | None if self.kind is bool else str | None, how])
 
 
 CONNECTING = (
@@ -69,24 +72,12 @@ CONNECTING = (
     _SharedOption(("--inbox-prefix",), "inboxPrefix", "Prefix of the subjects on which replies come."),
     _SharedOption(("--timeout",), "requestTimeout", "Time for one request, such as 5s."),
 )
-_MORE = inspect.Parameter(
-    "more",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", help="Any connection option of docs/options.md, as name=value.", rich_help_panel=_PANEL
-        ),
-    ],
+_MORE_HELP = "Any connection option of docs/options.md, as name=value."
+_MORE = _parameter(
+    "more", Annotated[list[str] | None, typer.Option("--option", "-o", help=_MORE_HELP, rich_help_panel=_PANEL)]
 )
-_AS_JSON = inspect.Parameter(
-    "as_json",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[bool, typer.Option("--json", help="Print JSON.")],
-)
-_CONTEXT = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+_AS_JSON = _parameter("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
+_CONTEXT = _parameter("ctx", typer.Context, inspect.Parameter.empty)
 SHARED = (_AS_JSON, *(option.parameter for option in CONNECTING), _MORE)
 """The parameters of all commands."""
 

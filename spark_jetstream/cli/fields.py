@@ -148,8 +148,7 @@ def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
 def _help(info: FieldInfo, names: tuple[str, ...]) -> str:
     """The docstring for the line, where other fields are options, and nobody counts nanoseconds."""
     text = " ".join((info.description or "").split()).replace(", in nanoseconds", "")
-    words = [word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words]
-    others = {*names} - {*words}
+    others = {*names} - {word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words}
     text = re.sub(r"``([^`]*)``", lambda found: flag(found[1]) if found[1] in others else found[1], text)
     part = _part(info.annotation)
     return f"{text} Fields: {', '.join(part.model_fields)}." if part else text
@@ -204,8 +203,7 @@ def _items(inner: Any, text: str, what: str) -> list[Any]:
 
 def _pairs(text: str, what: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
-        found: dict[str, Any] = json_document(text, what)
-        return found
+        return dict(json_document(text, what))
     name, equals, value = text.partition("=")
     if not equals:
         raise OptionError(f"{what}: {shown(text)} is no name=value")
@@ -215,8 +213,7 @@ def _pairs(text: str, what: str) -> dict[str, Any]:
 def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
     """Parse the fields of a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or the only required one."""
     if text.lstrip().startswith("{"):
-        read: dict[str, Any] = json_document(text, what)
-        return read
+        return dict(json_document(text, what))
     key = _key(part)
     if not key.match(text):
         required = [name for name, info in part.model_fields.items() if info.is_required()]

@@ -115,7 +115,10 @@ class Examination:
 
     def _options(self, options: ConnectionOptions) -> Iterator[Finding]:
         yield from check_origins(options, self._given, self._environ)
-        yield from check_files(options)
+        try:
+            connect_arguments(options)  # reads the files that options name
+        except OptionError as error:
+            yield failed(error.option or "files", str(error), f"correct option {error.option}, or the file")
         yield from check_extras(options)
 
     def _servers(self, options: ConnectionOptions) -> Iterator[Finding]:
@@ -230,14 +233,6 @@ def check_origins(
             where = next((origin or "NATS_URL" for options_, origin in layers if "servers" in options_), "")
             where += ", in the URL"
         yield ok(name, f"{_shown(name, options)} ({where or 'default'})")
-
-
-def check_files(options: ConnectionOptions) -> Iterator[Finding]:
-    """Check that the files which options name exist and can be used."""
-    try:
-        connect_arguments(options)
-    except OptionError as error:
-        yield failed(error.option or "files", str(error), f"correct option {error.option}, or the file")
 
 
 def _variable(name: str) -> str:

