@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from spark_jetstream.doctor.spark import (
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
+from tests.support.streams import Stream
 from tests.test_java import fake_java
 
 
@@ -170,3 +171,12 @@ def test_a_spark_that_does_not_start(tmp_path: Path) -> None:
     assert finding.status == "failed"
     assert "JAVA" in finding.said
     assert "not-shown" not in str(finding)
+
+
+@pytest.mark.full
+def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    orders = stream()
+    orders.fill(3)
+    ran = run_command("doctor", "--spark", "--json", "--stream", orders.name, url=nats_server.url)
+    (finding,) = [each for each in ran.json if each["check"] == "local Spark"]
+    assert (finding["status"], "read 1 row(s)" in finding["said"]) == ("ok", True), finding
