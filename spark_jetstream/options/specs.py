@@ -134,7 +134,7 @@ class Options(BaseModel):
         ]
         specs = [spec for spec in declared if not spec.after]
         for spec in (*cls.without_field, *(spec for spec in declared if spec.after)):
-            specs.insert([each.name for each in specs].index(spec.after) + 1, spec)
+            specs.insert([other.name for other in specs].index(spec.after) + 1, spec)
         cls.specs = tuple(specs)
         MODELS[cls.side] = cls
 

@@ -32,7 +32,7 @@ from spark_jetstream.protocol import columns
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
-from spark_jetstream.protocol.vectors import BoolArray, load8, parse_unsigned
+from spark_jetstream.protocol.vectors import BoolArray, begins_with, load8, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, gather, parse_status
 
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
@@ -193,14 +193,6 @@ def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArra
     return ends, message
 
 
-def _begins_with(data: npt.NDArray[np.uint8], at: IntArray, text: bytes) -> BoolArray:
-    """Where data[at[i]:] begins with `text`, which has at least eight bytes."""
-    found: BoolArray = np.ones(len(at), np.bool_)
-    for offset in (*range(0, len(text) - 8, 8), len(text) - 8):
-        found &= load8(data, at + offset) == np.frombuffer(text, "<u8", 1, offset)[0]
-    return found
-
-
 def _answered(
     number: int, frames: Frames, heads: npt.NDArray[np.uint8], begin: IntArray, line_ends: IntArray
 ) -> DirectBatch:
@@ -210,7 +202,7 @@ def _answered(
     name = first[first.rfind(b" ") + 1 :]
     added = _NAMES[_STREAM] + name + b"\r\n"
     own_end = stop + 2 - len(added)
-    if not (name and (own_end >= begin).all() and _begins_with(heads, own_end, added).all()):
+    if not (name and (own_end >= begin).all() and begins_with(heads, own_end, added).all()):
         raise ProtocolError("a direct get was answered without the name of the stream, or by more than one stream")
     sequences, previous = (_numbers(heads, line_ends, line) for line in (_SEQUENCE, _PREVIOUS))
     stream = name.decode("utf-8", "replace")

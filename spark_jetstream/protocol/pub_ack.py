@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, printable
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.protocol.vectors import load8, parse_unsigned
+from spark_jetstream.protocol.vectors import begins_with, load8, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, parse_status
 
 NO_STREAM = 503
@@ -115,10 +115,7 @@ class AckReader:
         prefix, stream, domain = known
         start, stop = begin[left], end[left]
         fits = stop - start > len(prefix) + 1
-        at = [*range(0, len(prefix) - 8, 8), len(prefix) - 8]
-        for offset in at:
-            word = np.frombuffer(prefix, "<u8", 1, offset)[0]
-            fits[fits] = load8(frames.data, start[fits] + offset) == word
+        fits[fits] = begins_with(frames.data, start[fits], prefix)
         start, stop, chosen = start[fits], stop[fits], left[fits]
         octets = np.frombuffer(frames.data, np.uint8)
         duplicate = np.ones(len(stop), np.bool_)

@@ -38,6 +38,14 @@ def load8(data: Any, at: IntArray) -> WordArray:
     return words[at]
 
 
+def begins_with(data: Any, at: IntArray, text: bytes) -> BoolArray:
+    """Where data[at[i]:] begins with `text`, which has at least eight bytes."""
+    same: BoolArray = np.ones(len(at), np.bool_)
+    for offset in (*range(0, len(text) - 8, 8), len(text) - 8):
+        same &= load8(data, at + offset) == np.frombuffer(text, "<u8", 1, offset)[0]
+    return same
+
+
 def _value(word: WordArray, digits: npt.NDArray[np.uint64]) -> tuple[IntArray, BoolArray]:
     """The value of the last `digits` (0 to 8) bytes of each word, and whether all of them are digits."""
     junk = np.uint64(64) - digits * np.uint64(8)

@@ -228,8 +228,8 @@ def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _Run], int]:
     def close_run() -> None:
         if begin:
             pieces.append(_Run(*(np.array(x, np.int64) for x in (begin, feed, sizes))))
-            for each in (begin, feed, sizes):
-                each.clear()
+            for places in (begin, feed, sizes):
+                places.clear()
 
     end = len(data)
     while at < end:

@@ -64,15 +64,13 @@ class Operator:
     def __init__(self) -> None:
         operator, system = identity(nkeys.PREFIX_BYTE_OPERATOR), identity(nkeys.PREFIX_BYTE_ACCOUNT)
         self._account = identity(nkeys.PREFIX_BYTE_ACCOUNT)
-        limits = {**_UNLIMITED, "consumer": -1, "wildcards": True}
-        preload = {
-            each.public: token(operator, each, name, type="account", limits=limits)
-            for each, name in ((system, "SYS"), (self._account, "ACCOUNT"))
-        }
+        unlimited = {**_UNLIMITED, "consumer": -1, "wildcards": True}
         # The system account keeps no streams.
-        unstored = {**limits, "mem_storage": 0, "disk_storage": 0, "streams": 0, "consumer": 0}
-        preload[system.public] = token(operator, system, "SYS", type="account", limits=unstored)
-        accounts = "\n".join(f"{public}: {jwt}" for public, jwt in preload.items())
+        unstored = {**unlimited, "mem_storage": 0, "disk_storage": 0, "streams": 0, "consumer": 0}
+        accounts = "\n".join(
+            f"{account.public}: {token(operator, account, name, type='account', limits=limits)}"
+            for account, name, limits in ((system, "SYS", unstored), (self._account, "ACCOUNT", unlimited))
+        )
         self.config = (
             f"operator: {token(operator, operator, 'OPERATOR', type='operator')}\n"
             f"system_account: {system.public}\nresolver: MEMORY\nresolver_preload {{\n{accounts}\n}}\n"
