@@ -21,7 +21,6 @@ from spark_jetstream.errors import (
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import Make
-from tests.admin.fake_api import account
 from tests.support.fake_jetstream import Answer, FakeJetStream
 from tests.support.publish import Message, Publisher
 
@@ -229,13 +228,9 @@ def test_the_last_of_each_in_several_answers(admin: JetStreamAdmin, direct: str,
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_an_answer_that_lacks_a_message_is_asked_for_again(lost: int, nats_server: NatsServer) -> None:
-    with (
-        FakeJetStream(nats_server.url) as fake,
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix) as admin,
-    ):
+def test_an_answer_that_lacks_a_message_is_asked_for_again(lost: int) -> None:
+    with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
         fake.store(3)
-        fake.leader = lambda request: account(5)
         end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 3\r\nNats-UpTo-Sequence: 3\r\n\r\n"
         whole = [*fake.batch({"batch": 3})[:-1], Answer(end)]
         answers = [whole[:lost] + whole[lost + 1 :], whole]

@@ -283,6 +283,8 @@ class FakeJetStream(_Stream):
         self._say(wire, stage, plain._replace(frames=frames, payload=answers[0][1] if answers else b""))
 
     def _reply(self, stage: str, asked: str, request: dict[str, Any]) -> dict[str, Any]:
+        if stage == "INFO":
+            return {"api": {"level": 5}}
         if stage == "STREAM.INFO":
             return self.look()
         if stage == "STREAM.MSG.GET":
