@@ -74,3 +74,10 @@ def written(config: dict[str, Any]) -> Iterator[str]:
             yield from (option, ",".join(value))
         else:
             yield from (option, json.dumps(value) if isinstance(value, (dict, list)) else str(value))
+
+
+def refused(ran: Ran, code: int, *words: str) -> None:
+    """That a command ended with this code, said this in a line on standard error, and printed nothing."""
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert [word for word in words if word not in ran.err] == [], ran.err
+    assert ran.err.count("\n") == 1

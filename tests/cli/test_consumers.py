@@ -14,9 +14,8 @@ from spark_jetstream.admin.models.base import rendered
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS
-from tests.cli.conftest import Command, written
+from tests.cli.conftest import Command, refused, written
 from tests.support.client import ask
-from tests.support.command import Ran
 from tests.support.publish import Message, Publisher
 
 PINNED: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups": ["g"]}
@@ -40,13 +39,6 @@ def run(run: Command) -> Command:
 def do(do: Command) -> Command:
     """The same, which must end with 0."""
     return partial(do, "consumer")
-
-
-def refused(ran: Ran, code: int, *words: str) -> None:
-    """That it ended with this code, said this on standard error, and printed nothing."""
-    said = " ".join(line.strip("│ ") for line in ran.err.splitlines())
-    assert (ran.code, ran.out) == (code, ""), said
-    assert [each for each in words if each not in said] == [], said
 
 
 # -- looking --

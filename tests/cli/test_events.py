@@ -16,6 +16,7 @@ from spark_jetstream.admin import JetStreamAdmin, parse_event
 from spark_jetstream.admin.models.events import StreamAction
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
+from tests.cli.conftest import refused
 from tests.support.command import Ran, run_command, succeed
 from tests.support.reading import create
 
@@ -99,9 +100,7 @@ def test_without_jetstream_in_the_account(
         return run_command(*line, "--user", user, "--password", "p", url=server.url)
 
     for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
-        ran = run("plain", *line)
-        assert (ran.code, ran.out) == (1, "")
-        assert "JetStream not enabled for account" in ran.err
+        refused(run("plain", *line), 1, "JetStream not enabled for account")
     # Somebody else's events, and those of the system account.
     for user, *more in (("streams",), ("system",), ("plain", "--prefix", "$JS.EVENT")):
         ran = run(user, "events", "--for", "20ms", *more)
@@ -113,18 +112,18 @@ def test_without_jetstream_on_the_server(
 ) -> None:
     server = nats_server_factory(jetstream=False)
     for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
-        ran = run_command(*line, url=server.url)
-        assert (ran.code, ran.out) == (3, "")
-        assert "is JetStream enabled for this server and account" in ran.err
+        refused(run_command(*line, url=server.url), 3, "is JetStream enabled for this server and account")
 
 
 def test_users_with_few_permissions(nats_server_factory: Callable[..., NatsServer], no_connection_left: None) -> None:
     asks = '{ user: a, password: p, permissions: { subscribe: "_INBOX.>" } }'
     hears = '{ user: b, password: p, permissions: { subscribe: "$JS.EVENT.>", publish: [] } }'
     server = nats_server_factory(config=f"authorization {{ users: [{asks}, {hears}] }}")
-    ran = run_command("events", "--user", "a", "--password", "p", url=server.url)
-    assert (ran.code, ran.out) == (1, "")
-    assert "may not subscribe to $JS.EVENT.ADVISORY.>" in ran.err
+    refused(
+        run_command("events", "--user", "a", "--password", "p", url=server.url),
+        1,
+        "may not subscribe to $JS.EVENT.ADVISORY.>",
+    )
     ran = run_command("events", "--for", "20ms", "--user", "b", "--password", "p", url=server.url)
     assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
 
