@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import io
 import itertools
 import json
 import logging
@@ -105,7 +106,10 @@ class Bucket(Stream):
                 found = await store.list(ignore_deletes=True)
             except NotFoundError:
                 return {}
-            return {each.name: (await asyncio.wait_for(store.get(each.name), 20)).data for each in found}
+            data = {each.name: io.BytesIO() for each in found}
+            for name, target in data.items():
+                await asyncio.wait_for(store.get(name, writeinto=target), 20)
+            return {name: target.getvalue() for name, target in data.items()}
 
         found: dict[str, bytes] = self.nats(read)
         return found
