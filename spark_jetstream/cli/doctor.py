@@ -14,7 +14,7 @@ from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, alone, command
 from spark_jetstream.cli.arguments import complete_consumer, complete_stream, one_of
 from spark_jetstream.doctor.checks import Examination, Section
 from spark_jetstream.doctor.permissions import PURPOSES, Job
-from spark_jetstream.doctor.report import Finding, healthy
+from spark_jetstream.doctor.report import Finding
 
 doctor = alone()
 
@@ -77,7 +77,7 @@ def examine(
         run.out.record({}, data=data)
     if not examination.reached:
         raise typer.Exit(NOT_REACHED)
-    if not healthy((finding for _, finding in findings), strict=strict):
+    if counted["failed"] or (strict and counted["warning"] + counted["unknown"]):
         raise typer.Exit(FAILED)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,12 +42,6 @@ def failed(check: str, said: str, what_to_do: str) -> Finding:
 def unknown(check: str, said: str, what_to_do: str = "") -> Finding:
     """Return the finding of a check that was not possible."""
     return Finding(check, "unknown", said, what_to_do)
-
-
-def healthy(findings: Iterable[Finding], *, strict: bool) -> bool:
-    """Return whether no check failed. With ``strict`` a warning and an unknown result count as failed."""
-    bad = {"failed", "warning", "unknown"} if strict else {"failed"}
-    return not any(finding.status in bad for finding in findings)
 
 
 def version_of(text: str) -> tuple[int, ...]:
