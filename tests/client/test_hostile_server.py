@@ -223,7 +223,13 @@ PONG: dict[str, tuple[Lie, Errors]] = {
 BEHIND_PONG: dict[str, Lie] = {
     f"says {line[:40]!r}": after(line + b"\r\n")
     for line in (
-        *(b"-ERR ", b"-ERR no", b"-ERR '\xff\xfe'", f"-ERR '{ESCAPES}'".encode()),
+        *(
+            b"-ERR ",
+            b"-ERR no",
+            b"-ERR '\xff\xfe'",
+            f"-ERR '{ESCAPES}'".encode(),
+            b"-ERR 'User Authentication Expired'",
+        ),
         *(b"INFO []", b"INFO {", b"INFO " + DEEP, b'INFO {"connect_urls":7}'),
         *(b"\x00\x01\x02", b"MSG a 1 -5", b"MSG a one 5000\r\n" + b"x" * 5000, b"MSG a 1 2\r\nabcdef"),
     )
