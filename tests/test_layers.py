@@ -46,7 +46,7 @@ PURE = (
     "options",
     "permissions",
     "admin.models",
-    *(f"source.{name}" for name in ("offsets", "ranges", "admission", "probe", "continuity", "kv")),
+    *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity", "kv")),
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv")),
 )
 IMPURE_LIBRARIES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spark_jetstream.options import options_markdown
+from spark_jetstream.options.reference import options_markdown
 
 if __name__ == "__main__":
     sys.stdout.write(options_markdown())

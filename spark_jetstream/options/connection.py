@@ -213,7 +213,7 @@ class SideOptions(Options):
         connection = ConnectionOptions.from_given(given)
         return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
-    def refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
+    def _refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
         """Refuse the options that have no meaning with the kind of bucket that is given, each with the reason.
 
         Returns the option that names the bucket; "" without a bucket.

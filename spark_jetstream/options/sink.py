@@ -79,7 +79,7 @@ class SinkOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_kind(self) -> SinkOptions:
-        if self.refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS) and self.delivery == "exactly-once":
+        if self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS) and self.delivery == "exactly-once":
             raise OptionError(
                 "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, and with them what is "
                 "stored already; writing a row again only makes one more revision with the same value",

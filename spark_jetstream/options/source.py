@@ -167,7 +167,7 @@ class SourceOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
-        given, kind = self.given(), self.refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        given, kind = self.given(), self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
         if not kind or not self.table:
             return self
         also = ("minPartitions", "maxMessagesPerPartition") if kind == "bucket" else ()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import StreamState
-from spark_jetstream.source.probe import Bracket, CachedProbe, Point, Probe, find_cut
+from spark_jetstream.source.search import Bracket, CachedProbe, Point, Probe, find_cut
 
 #: The most questions that `limit_end` asks.
 LIMIT_PROBES = 32

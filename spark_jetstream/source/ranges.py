@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.probe import CachedProbe, Point, Probe, find_cut
+from spark_jetstream.source.search import CachedProbe, Point, Probe, find_cut
 
 #: The most tasks of one micro-batch, unless `minPartitions` asks for more. Spark starts each of them and keeps its
 #: state on the driver, so that larger tasks are faster beyond this number.

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import spark_jetstream
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.probe import CachedProbe, Probe
 from spark_jetstream.source.ranges import BLIND_PIECES, MAX_PIECES, SPLIT_PROBES, ranges_between, split
+from spark_jetstream.source.search import CachedProbe, Probe
 from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
 
 CREATED = "2026-02-03T04:05:06.1Z"
