@@ -101,11 +101,12 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         own = inspect.signature(function, eval_str=True)
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in list(own.parameters.values())[1:]]
+        _, *others = own.parameters.values()
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
 
         def call(**given: Any) -> None:
             run = make_run(given.pop("ctx"), given)
-            function(run, **{each.name: given[each.name] for each in parameters})
+            function(run, **{parameter.name: given[parameter.name] for parameter in parameters})
 
         call.__doc__ = unwrapped(inspect.getdoc(function) or "")
         app.command(name, epilog=f"Example: spark-jetstream {example}")(signed(call, parameters))
@@ -123,7 +124,7 @@ def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
     """Give a function the signature that typer reads: these parameters, the context ``ctx``, and the shared ones."""
     whole = [*parameters, _CONTEXT, *SHARED]
     call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # what typer looks at
-    call.__annotations__ = {each.name: each.annotation for each in whole}
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in whole}
     return call
 
 
@@ -146,13 +147,13 @@ def make_run(ctx: typer.Context, given: dict[str, Any]) -> Run:
 
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
     """Take the shared parameters out of ``given``, and return the connection options that they set, hidden."""
-    more = [SecretStr(each) for each in given.pop("more", None) or ()]
-    shared = hidden({each.option: given.pop(each.option, None) for each in CONNECTING})
-    if not all("=" in each.get_secret_value() for each in more):
+    more = [SecretStr(pair) for pair in given.pop("more", None) or ()]
+    shared = hidden({parameter.option: given.pop(parameter.option, None) for parameter in CONNECTING})
+    if not all("=" in pair.get_secret_value() for pair in more):
         raise typer.BadParameter("the value is no name=value", param_hint="--option")
     options = {}
-    for each in more:
-        name, _, value = each.get_secret_value().partition("=")
+    for pair in more:
+        name, _, value = pair.get_secret_value().partition("=")
         options[name.strip()] = SecretStr(value)
     return {**options, **{name: value for name, value in shared.items() if value is not None}}
 

@@ -65,8 +65,8 @@ def measure(
     else:
         settings = {"messages": messages, "size": size, "subjects": subjects, "storage": storage}
         settings |= {"replicas": replicas, "delivery": delivery}
-        said = f"{messages:,} messages of {size:,} bytes on {subjects:,} subject(s), {storage}, {replicas} replica(s)"
-        run.out.text(f"{said}; one task at a time, without Spark", "bold")
+        load = f"{messages:,} messages of {size:,} bytes on {subjects:,} subject(s), {storage}, {replicas} replica(s)"
+        run.out.text(f"{load}; one task at a time, without Spark", "bold")
         with _stream_of_its_own(run, admin, storage, replicas) as info:
             name, data = info.config.name, bench.payload(size)
             options = SinkOptions.from_spark({"stream": name, "delivery": delivery}, streaming=False)
@@ -181,5 +181,5 @@ def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Late
     }
     run.out.table(rates, columns, data=vars, empty="nothing was measured")
     if latencies is not None:
-        words = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
-        run.out.text(f"one at a time, {len(latencies.seconds):,} acknowledged publishes, ms: {words}")
+        times = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
+        run.out.text(f"one at a time, {len(latencies.seconds):,} acknowledged publishes, ms: {times}")

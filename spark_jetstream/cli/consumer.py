@@ -257,7 +257,7 @@ def copy(
 def _over(below: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``below`` updated with ``fields``. Filters of ``fields`` replace those of ``below`` in either form."""
     if fields.keys() & {*_FILTERS}:
-        below = {**below, **{each: None for each in _FILTERS if each in below}}
+        below = {**below, **{name: None for name in _FILTERS if name in below}}
     return {**below, **fields}
 
 
@@ -355,14 +355,14 @@ def show_next(
         group=group,
     )
     if raw:
-        for each in delivered:
-            run.out.raw(each.message.data)
+        for delivery in delivered:
+            run.out.raw(delivery.message.data)
     elif run.out.as_json:
         run.out.record({}, data=[_delivered(message) for message in delivered])
     else:
-        for each in delivered:
-            times = f", delivered {each.deliveries:,} times" if each.deliveries > 1 else ""
-            print_message(run, each.message, f"{times}, {each.pending:,} to come")
+        for delivery in delivered:
+            times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
+            print_message(run, delivery.message, f"{times}, {delivery.pending:,} to come")
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise typer.Exit(FAILED)
@@ -391,7 +391,7 @@ def step_down(run: Run, stream: StreamName, consumer: ConsumerName, preferred: P
     Done when it has agreed: the servers elect another one within seconds.
     """
     before = replicas(run.admin.consumers.load(stream, consumer).cluster)
-    leader = next((each.server for each in before if each.leader), None)
+    leader = next((replica.server for replica in before if replica.leader), None)
     run.admin.consumers.step_down(stream, consumer, preferred=preferred)
     run.out.done(
         f"{leader or 'the leader'} steps down from consumer {consumer} of stream {stream}",

@@ -54,7 +54,7 @@ def with_fields(
 
     def wrap(function: Command) -> Command:
         own = inspect.signature(function, eval_str=True)
-        added = [each.parameter(tuple(options)) for each in options.values()]
+        added = [field.parameter(tuple(options)) for field in options.values()]
         if unset:
             added.append(_unset_parameter(tuple(options)))
 
@@ -71,8 +71,8 @@ def with_fields(
                 fields[name] = None
             function(run, **given, fields=fields)
 
-        kept = [each for each in own.parameters.values() if each.name != "fields"]
-        whole = [kept[0], *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept[1:]), *added]
+        kept = [parameter for parameter in own.parameters.values() if parameter.name != "fields"]
+        whole = [kept[0], *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in kept[1:]), *added]
         call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # what `command` looks at
         return call
 
@@ -98,7 +98,7 @@ class _Field:
             bare = self.name.removeprefix("no_")
             other = flag(bare) if bare != self.name else f"--no-{self.name.replace('_', '-')}"
             flags = [f"{flags[0]}/{other}"]
-        kinds = [each for each in self.info.metadata if isinstance(each, Choice)]
+        kinds = [kind for kind in self.info.metadata if isinstance(kind, Choice)]
         how = typer.Option(
             *flags,
             help=_help(self.info, names),
@@ -135,21 +135,21 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
 
 def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
     """Return the fields that ``--unset`` names, written with ``_`` or ``-``."""
-    found = []
-    for name in (each.strip().replace("-", "_") for some in given for each in some.split(",")):
+    unset = []
+    for name in (name.strip().replace("-", "_") for names in given for name in names.split(",")):
         if name not in options:
             raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, tuple(options))}")
         if options[name].info.is_required():
             raise OptionError(f"--unset: {name} has no default")
-        found.append(name)
-    return found
+        unset.append(name)
+    return unset
 
 
 def _help(info: FieldInfo, names: tuple[str, ...]) -> str:
     """The docstring for the line, where other fields are options, and nobody counts nanoseconds."""
     text = " ".join((info.description or "").split()).replace(", in nanoseconds", "")
     others = {*names} - {word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words}
-    text = re.sub(r"``([^`]*)``", lambda found: flag(found[1]) if found[1] in others else found[1], text)
+    text = re.sub(r"``([^`]*)``", lambda match: flag(match[1]) if match[1] in others else match[1], text)
     part = _part(info.annotation)
     return f"{text} Fields: {', '.join(part.model_fields)}." if part else text
 
@@ -164,7 +164,7 @@ def _metavar(annotation: Any, metadata: Collection[Any] = ()) -> str:
         return "NAME=VALUE"
     if _part(annotation):
         return "JSON|FIELD=VALUE,..."
-    kinds = [each for each in (*metadata, *_metadata(annotation)) if isinstance(each, Kind)]
+    kinds = [kind for kind in (*metadata, *_metadata(annotation)) if isinstance(kind, Kind)]
     if kinds and isinstance(kinds[0], Choice):
         return "|".join(kinds[0].words)
     return next((_METAVARS[type(kind)] for kind in kinds if type(kind) in _METAVARS), "TEXT")
@@ -175,7 +175,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
     type_ = _bare(annotation)
     texts = value if isinstance(value, list) else [value]
     if get_origin(type_) is tuple:
-        return [each for text in texts for each in _items(get_args(type_)[0], text, what)]
+        return [item for text in texts for item in _items(get_args(type_)[0], text, what)]
     if get_origin(type_) is dict:
         pairs = [pair for text in texts for pair in _pairs(text, what).items()]
         if len(dict(pairs)) != len(pairs):
@@ -190,15 +190,15 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
 def _items(inner: Any, text: str, what: str) -> list[Any]:
     """Return the items of a list that is JSON, or separated by commas."""
     if text.lstrip().startswith("["):
-        found = json_document(text, what)
-        return found if isinstance(found, list) else [found]
+        document = json_document(text, what)
+        return document if isinstance(document, list) else [document]
     part = _part(inner)
     if part is not None and (text.lstrip().startswith("{") or _key(part).match(text)):
         return [_fields(part, text, what)]
-    items = [each.strip() for each in text.split(",")]
+    items = [item.strip() for item in text.split(",")]
     if "" in items:  # such as a shell variable that is not set
         raise OptionError(f"{what}: {shown(text)} has an empty item")
-    return [_value(inner, each, what) for each in items]
+    return [_value(inner, item, what) for item in items]
 
 
 def _pairs(text: str, what: str) -> dict[str, Any]:
@@ -218,23 +218,24 @@ def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
     if not key.match(text):
         required = [name for name, info in part.model_fields.items() if info.is_required()]
         if len(required) != 1 or not text or "=" in text:
-            words = f"field=value,... with the fields {', '.join(part.model_fields)}"
-            raise OptionError(f"{what} must be JSON, or {words}, not {shown(text)}")
+            form = f"field=value,... with the fields {', '.join(part.model_fields)}"
+            raise OptionError(f"{what} must be JSON, or {form}, not {shown(text)}")
         return {required[0]: text}
-    found: dict[str, Any] = {}
-    keys = list(key.finditer(text))
-    for match, end in zip(keys, [*(each.start() for each in keys[1:]), len(text)], strict=True):
+    fields: dict[str, Any] = {}
+    matches = list(key.finditer(text))
+    ends = [*(match.start() for match in matches[1:]), len(text)]
+    for match, end in zip(matches, ends, strict=True):
         value = text[match.end() : end].strip()
         first, dot, rest = match[1].partition(".")
         annotation = part.model_fields[first].annotation
         inner = _part(annotation)
         if dot and inner is not None:
-            found.setdefault(first, {}).update(_fields(inner, f"{rest}={value}", f"{what} {first}"))
-        elif first in found:
+            fields.setdefault(first, {}).update(_fields(inner, f"{rest}={value}", f"{what} {first}"))
+        elif first in fields:
             raise OptionError(f"{what}: {first} is there twice")
         else:
-            found[first] = _value(annotation, value, f"{what} {first}")
-    return found
+            fields[first] = _value(annotation, value, f"{what} {first}")
+    return fields
 
 
 def _key(part: type[Model]) -> re.Pattern[str]:
@@ -244,7 +245,7 @@ def _key(part: type[Model]) -> re.Pattern[str]:
 
 def _bare(annotation: Any) -> Any:
     """Return a type without "or None", and without its annotations."""
-    arguments = [each for each in get_args(annotation) if each is not type(None)]
+    arguments = [argument for argument in get_args(annotation) if argument is not type(None)]
     if len(arguments) == 1 and len(get_args(annotation)) == 2 and get_origin(annotation) not in (tuple, dict):
         return _bare(arguments[0])
     return arguments[0] if get_origin(annotation) is Annotated else annotation
@@ -253,7 +254,7 @@ def _bare(annotation: Any) -> Any:
 def _metadata(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) is Annotated:
         return tuple(annotation.__metadata__)
-    inner = [each for each in get_args(annotation) if get_origin(each) is Annotated]
+    inner = [argument for argument in get_args(annotation) if get_origin(argument) is Annotated]
     return tuple(inner[0].__metadata__) if inner else ()
 
 

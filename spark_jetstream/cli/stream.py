@@ -94,10 +94,10 @@ def info(run: Run, stream: StreamName) -> None:
         run.out.table(
             stream_info.origins,
             {
-                "mirror of" if stream_info.mirror else "source": lambda each: each.name,
-                "lag": lambda each: each.lag,
-                "last sign": lambda each: ago(each.active),
-                "": lambda each: each.error.description if each.error else "",
+                "mirror of" if stream_info.mirror else "source": lambda origin: origin.name,
+                "lag": lambda origin: origin.lag,
+                "last sign": lambda origin: ago(origin.active),
+                "": lambda origin: origin.error.description if origin.error else "",
             },
             data=as_data,
             empty="",
@@ -149,7 +149,7 @@ def _state(info: StreamInfo) -> dict[str, object]:
         "servers": ", ".join(map(server_text, replicas(cluster))),
         "no leader": "nothing can be stored" if cluster and not cluster.leader else "",
         "changing": (desired.status.description or "yes") if desired and desired.status else "",
-        "also in": ", ".join(each.name for each in info.alternates if each.name != info.config.name),
+        "also in": ", ".join(other.name for other in info.alternates if other.name != info.config.name),
     }
 
 
@@ -515,7 +515,7 @@ def remove(run: Run, stream: StreamName, force: Force = False) -> None:
 @command(streams, "step-down", example="stream step-down ORDERS --preferred n2")
 def step_down(run: Run, stream: StreamName, preferred: Preferred = None) -> None:
     """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
-    leader = next((each.server for each in run.admin.streams.replicas(stream) if each.leader), None)
+    leader = next((replica.server for replica in run.admin.streams.replicas(stream) if replica.leader), None)
     run.admin.streams.step_down(stream, preferred=preferred)
     run.out.done(
         f"{leader or 'the leader'} steps down from stream {stream}",
