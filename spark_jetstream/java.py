@@ -35,7 +35,7 @@ on Java 25; 4.2.1 and 4.3.0 do).
 
 VECTOR_MODULE = "jdk.incubator.vector"
 
-_START_TIMEOUT = 30.0  # seconds; `java -version` takes a tenth of one
+START_TIMEOUT = 30.0  # seconds; `java -version` takes a tenth of one
 
 _SHIM = """\
 #!/bin/sh
@@ -224,7 +224,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_START_TIMEOUT,
+            timeout=START_TIMEOUT,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
