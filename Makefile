@@ -21,7 +21,7 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
 RUN := export PYSPARK_PYTHON="$(CURDIR)/$(PY)" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(PY)" SPARK_LOCAL_IP=127.0.0.1 && \
 	JAVA_HOME="$$($(PY) -m spark_jetstream.java)" && export JAVA_HOME &&
 
-PYTEST := -m pytest -q --numprocesses 2 --dist worksteal --durations=10
+PYTEST := -m pytest -q --dist worksteal --durations=10
 MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
@@ -36,11 +36,12 @@ setup: $(INSTALLED) ## Make .venv and install this project and its tools into it
 demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spark, and check the result
 	@$(RUN) $(PY) -m spark_jetstream demo
 
+# Most of these tests wait for a server: three processes keep two cores busy.
 test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests of every part and option in a few minutes
-	@$(RUN) $(PY) $(PYTEST) -m "not full"
+	@$(RUN) $(PY) $(PYTEST) --numprocesses 3 -m "not full"
 
 test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
-	@$(RUN) $(PY) $(PYTEST)
+	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
 
 lint: $(INSTALLED) ## Check style and types, and the wheel
 	@$(PY) -m ruff check .

@@ -31,12 +31,13 @@ _numbers = itertools.count(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests of minutes first, then those that use the session's Spark.
 
-    With `--dist worksteal` one process begins with these and the other one with the rest. No process is left alone with
-    a long test at the end, and in the quick tier often only one starts Spark.
+    With `--dist worksteal` one process begins with these and the others with the rest. No process is left alone with a
+    long test at the end, and in the quick tier often only one starts Spark.
     """
+    long = ("tests/chaos/", "tests/compat/", "tests/demo/")
     items.sort(
         key=lambda item: (
-            item.get_closest_marker("full") is None,
+            item.get_closest_marker("full") is None and not item.nodeid.startswith(long),
             "spark" not in getattr(item, "fixturenames", ()),
         )
     )
