@@ -92,7 +92,7 @@ PUSHED: list[tuple[dict[str, str], list[tuple[Any, ...]], dict[str, Any], str]] 
 ]
 
 
-@pytest.mark.parametrize(("given", "predicates", "changed", "names"), PUSHED, ids=str)
+@pytest.mark.parametrize(("given", "predicates", "changed", "names"), PUSHED)
 def test_what_is_pushed(
     given: dict[str, str], predicates: list[tuple[Any, ...]], changed: dict[str, Any], names: str
 ) -> None:
