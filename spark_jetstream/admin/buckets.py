@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
@@ -18,10 +19,11 @@ B = TypeVar("B", bound=AnyBucketInfo)
 class Buckets(ABC, Generic[C, B]):
     """The buckets of one kind in an account. All methods raise what `Api` raises; `StreamNotFound` names the bucket."""
 
-    def __init__(self, api: Api, info: type[B]) -> None:
+    _info: type[B]
+
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._info = info
-        self._kind = info.kind
+        self._kind = self._info.kind
         self._streams = Streams(api)
 
     # Looking
@@ -40,9 +42,8 @@ class Buckets(ABC, Generic[C, B]):
 
     def load(self, bucket: str) -> B:
         """Return the configuration of a bucket and its size. Raises `StreamNotFound`."""
-        name = self._kind.name(bucket)
-        with self._kind.naming(name):
-            return self._info(self._streams.load(self._stream(name)))
+        with self._stream(bucket) as stream:
+            return self._info(self._streams.load(stream))
 
     # Creating and changing
 
@@ -62,9 +63,8 @@ class Buckets(ABC, Generic[C, B]):
 
     def plan(self, bucket: str, /, **changes: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change."""
-        name = self._kind.name(bucket)
-        with self._kind.naming(name):
-            return self._streams.plan(self._stream(name), self._changes(name, changes))
+        with self._stream(bucket) as stream:
+            return self._streams.plan(stream, self._changes(bucket, changes))
 
     def update(self, bucket: str, /, **changes: Any) -> list[Difference]:
         """Change fields of a bucket's configuration; return what was changed of its stream. None sets the default.
@@ -75,9 +75,8 @@ class Buckets(ABC, Generic[C, B]):
             OptionError: A value is not possible.
             JetStreamError: The server cannot do all of it: nothing was changed. Or it has ignored a field.
         """
-        name = self._kind.name(bucket)
-        with self._kind.naming(name):
-            return self._streams.update(self._stream(name), self._changes(name, changes))
+        with self._stream(bucket) as stream:
+            return self._streams.update(stream, self._changes(bucket, changes))
 
     def delete(self, bucket: str, *, missing_ok: bool = False) -> bool:
         """Delete a bucket with its content; return whether there was one.
@@ -85,14 +84,17 @@ class Buckets(ABC, Generic[C, B]):
         Raises:
             StreamNotFound: There is no such bucket, and ``missing_ok`` is False.
         """
-        name = self._kind.name(bucket)
-        with self._kind.naming(name):
-            return self._streams.delete(self._stream(name), missing_ok=missing_ok)
+        with self._stream(bucket) as stream:
+            return self._streams.delete(stream, missing_ok=missing_ok)
 
     # Inside
 
-    def _stream(self, bucket: str) -> str:
-        return f"{self._kind.prefix}{bucket}"
+    @contextmanager
+    def _stream(self, bucket: str) -> Iterator[str]:
+        """Yield the name of a bucket's stream; a `StreamNotFound` raised inside names the bucket."""
+        name = self._kind.name(bucket)
+        with self._kind.naming(name):
+            yield f"{self._kind.prefix}{name}"
 
     @abstractmethod
     def _wanted(self, bucket: str, config: C | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:

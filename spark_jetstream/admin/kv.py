@@ -73,10 +73,9 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the keys of a bucket are. ``subjects`` begins the subjects under which its stream keeps them.
+    """Where the keys of a bucket are; ``subjects`` is the prefix of their subjects in its stream.
 
-    ``info`` is None where the account may not read the bucket's configuration: the bucket then counts as one that
-    copies nothing.
+    ``info`` is None if the account may not read the configuration: the bucket then counts as one that copies nothing.
     """
 
     info: BucketInfo | None
@@ -98,6 +97,7 @@ class Bucket:
 
     def __init__(self, api: Api, name: str) -> None:
         self.name = KEY_VALUE.name(name)
+        self._stream = stream_name(self.name)
         self._api = api
         self._messages = Messages(api)
 
@@ -112,10 +112,7 @@ class Bucket:
             return BucketInfo(Streams(self._api).load(self._stream))
 
     def get(self, key: str, *, revision: int | None = None, direct: bool = False) -> Entry:
-        """Return the value of a key, or the one that it had at a revision.
-
-        With ``direct`` ask by Direct Get (ADR-31), for accounts that may do no more: any replica answers, which may lag
-        behind the leader.
+        """Return the value of a key, or the one that it had at a revision; ``direct`` as for `Messages`.
 
         Raises:
             KeyNotFound: The key has no value; the error says whether it was deleted, purged, or never there.
@@ -128,10 +125,10 @@ class Bucket:
                 else:
                     message = self._messages.get(self._stream, positive(revision, "revision"), direct=direct)
         except MessageNotFound:
-            problem = f"cannot {context}: there is no such key"
+            problem = "there is no such key"
             if revision is not None:
-                problem = f"cannot {context} at revision {revision}: the bucket has no such revision (any more)"
-            raise KeyNotFound(problem, bucket=self.name, key=key) from None
+                context, problem = f"{context} at revision {revision}", "the bucket has no such revision (any more)"
+            raise KeyNotFound(f"cannot {context}: {problem}", bucket=self.name, key=key) from None
         entry = entry_of(self.name, message)
         if entry.key != key:
             problem = f"cannot {context} at revision {revision}: that is a revision of key {entry.key}"
@@ -150,8 +147,8 @@ class Bucket:
     def keys(self, *filters: str) -> Iterator[str]:
         """Return the keys that have a value, in the order of their revisions.
 
-        A key that has a value from the first to the last request is returned exactly once, however often other
-        writers change it meanwhile. With ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects).
+        A key that has a value all the time is returned exactly once, however often it changes meanwhile. With
+        ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects).
         """
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
@@ -169,11 +166,8 @@ class Bucket:
         messages = watch(self._api, self._stream, [subject], follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
-            raise KeyNotFound(
-                f"cannot get the history of key {key} of bucket {self.name}: there is no such key",
-                bucket=self.name,
-                key=key,
-            )
+            problem = f"cannot get the history of key {key} of bucket {self.name}: there is no such key"
+            raise KeyNotFound(problem, bucket=self.name, key=key)
         return revisions
 
     def watch(
@@ -186,16 +180,11 @@ class Bucket:
     ) -> Iterator[Entry | None]:
         """Return the latest revision of each key, then None once, then every change; without an end.
 
-        Every change is returned exactly once across reconnects and restarts of servers, unless the bucket removes it
-        first: a bucket keeps ``history`` revisions of a key. The latest revision is always returned. Closing the
-        iterator ends it.
+        Every change is returned exactly once across reconnects and restarts of servers, unless the bucket, which keeps
+        ``history`` revisions of a key, removes it first. Closing the iterator ends it.
 
-        Args:
-            *filters: As for `keys`.
-            history: Begin with all revisions that the bucket keeps.
-            updates_only: Begin with the None, and then the changes after this call.
-            include_deletes: Return deletions too.
-            timeout: After the None, end when no change came for so many seconds.
+        ``filters`` are as for `keys`. ``history`` begins with all revisions that the bucket keeps, ``updates_only``
+        with the None. After the None, it ends when no change came for ``timeout`` seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it had.
@@ -291,8 +280,7 @@ class Bucket:
         """Remove the marks of deleted and purged keys with all earlier revisions; return how many marks were removed.
 
         Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that is put at the same
-        time stays. A mark whose subject has a wildcard stays too (a server stores such a message when a client
-        publishes it): to purge that subject would purge all that it matches.
+        time stays, and a mark whose subject has a wildcard: to purge that subject would purge all that it matches.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         try:
@@ -324,10 +312,6 @@ class Bucket:
         return count
 
     # Inside
-
-    @property
-    def _stream(self) -> str:
-        return stream_name(self.name)
 
     @functools.cached_property
     def _place(self) -> _Place:
@@ -388,11 +372,7 @@ class Bucket:
         return self._store(key, b"", {**OPERATION_HEADERS[operation], **expected, **headers}, operation.lower())
 
     def _ttl(self, ttl: Any) -> dict[str, str]:
-        """Return the header of a time to live: a duration, ``never``, or None for no header. Raises `OptionError`.
-
-        Also raised for a ``ttl`` that the server takes for a longer one (seen with 2.15.1): in a bucket that keeps
-        several revisions of a key, no value is removed before ``limit_marker_ttl``.
-        """
+        """Return the header of a time to live: a duration, ``never``, or None for no header. Raises `OptionError`."""
         if ttl is None:
             return {}
         if ttl == _NEVER:
@@ -407,6 +387,7 @@ class Bucket:
                 f"not {shown(ttl)}{minutes_or_months(ttl)}"
             )
         info = self._place.info
+        # The server (2.15.1) removes no value of a bucket with history before `limit_marker_ttl`.
         if info is not None and span < info.limit_marker_ttl and info.history != 1:
             raise OptionError(
                 f"ttl must be at least limit_marker_ttl of bucket {info.bucket} ({info.limit_marker_ttl}) where it "
@@ -415,13 +396,9 @@ class Bucket:
         return {_TTL: f"{span // _SECOND}s"}
 
     def _store(self, key: str, value: str | bytes, headers: Mapping[str, str], operation: str) -> int:
-        """Store a message of a key in the bucket's origin; return its revision.
+        """Store a message of a key in the bucket's origin; return its revision. Raises `WrongRevision`, `ApiError`.
 
         During an election it is sent again for option ``requestTimeout``: nothing was stored then.
-
-        Raises:
-            WrongRevision: The key has another revision than the one in ``headers``.
-            ApiError: The bucket refuses the message; the error says what to change.
         """
         origin = self._place.origin
         context = f"{operation} key {_key(key)} of bucket {self.name}"
@@ -454,7 +431,7 @@ class Bucket:
                 if deadline.expired:
                     raise
             except ApiError as error:
-                raise self._refusal(error, key, headers, context) from error
+                raise self._refusal(error, key, headers, context) from None
             backoff.pause(deadline)
         _check_ack(ack, connection, origin, context)
         return ack.seq
@@ -473,15 +450,10 @@ class Bucket:
                 found=actual,
                 err_code=error.err_code,
             )
-        if error.err_code not in _ADVICE:
-            return error
-        reason = f"{_ADVICE[error.err_code].format(self._place.origin)}: {error.description}"
-        return type(error)(
-            f"cannot {context}: {reason} (code {error.code}, error {error.err_code})",
-            code=error.code,
-            err_code=error.err_code,
-            description=error.description,
-        )
+        if error.err_code in _ADVICE:
+            reason = f"{_ADVICE[error.err_code].format(self._place.origin)}: {error.description}"
+            error.args = (f"cannot {context}: {reason} (code {error.code}, error {error.err_code})",)
+        return error
 
 
 def _check_exists(connection: Connection, origin: Origin, context: str, seconds: float) -> None:
@@ -536,8 +508,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
     revisions. All methods raise what `Api` raises; `StreamNotFound` names the bucket.
     """
 
-    def __init__(self, api: Api) -> None:
-        super().__init__(api, BucketInfo)
+    _info = BucketInfo
 
     def bucket(self, name: str) -> Bucket:
         """Return a bucket, to read and write its keys. No request is sent yet."""

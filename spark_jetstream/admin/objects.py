@@ -373,8 +373,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     names the bucket.
     """
 
-    def __init__(self, api: Api) -> None:
-        super().__init__(api, ObjectBucketInfo)
+    _info = ObjectBucketInfo
 
     def bucket(self, name: str) -> ObjectBucket:
         """Return a bucket, to read and write its objects. No request is sent yet."""
@@ -399,9 +398,8 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
 
     def seal(self, bucket: str) -> None:
         """Forbid all changes of the objects of a bucket, for ever."""
-        name = OBJECT_STORE.name(bucket)
-        with OBJECT_STORE.naming(name):
-            self._streams.seal(self._stream(name))
+        with self._stream(bucket) as stream:
+            self._streams.seal(stream)
 
     # Inside
 

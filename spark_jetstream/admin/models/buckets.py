@@ -44,12 +44,8 @@ class BucketLayout:
             yield
         except StreamNotFound as error:
             before = f"cannot {context}: " if context else ""
-            raise StreamNotFound(
-                f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})",
-                code=error.code,
-                err_code=error.err_code,
-                description=error.description,
-            ) from None
+            error.args = (f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})",)
+            raise
 
 
 class AnyBucketConfig(Model):
