@@ -70,14 +70,9 @@ class Api:
     def ask(self, subject: str, body: Body = None, *, context: str, **names: str) -> Any:
         """Return the reply (a JSON object) to a request.
 
-        During an election a cluster answers that it is busy, or does not answer. A request that changes nothing is
-        then repeated for option ``requestTimeout`` (see `Connection.ask`).
-
-        Args:
-            subject: One of the subjects of `jsapi`, without the prefix of the API.
-            body: The JSON of the request.
-            context: What is asked, as an infinitive without "to"; errors repeat it.
-            **names: Values of the placeholders in ``subject``.
+        ``subject`` is one of `jsapi`, without the prefix of the API, ``names`` the values of its placeholders,
+        ``context`` what is asked, as an infinitive without "to". During an election a cluster answers that it is busy,
+        or does not answer: a request that changes nothing is repeated for option ``requestTimeout``.
 
         Raises:
             OptionError: A name is not that of a stream or consumer.
@@ -181,10 +176,7 @@ class Api:
         return known[2]
 
     def newer(self) -> bool:
-        """Return whether the server is newer than these models, and may have fields that they do not know.
-
-        A server whose level is not known counts as not newer: an unknown field is then an error.
-        """
+        """Return whether the server is surely newer than these models, and may have fields that they do not know."""
         try:
             return (self.level() or 0) > max(LEVELS)
         except JetStreamError:

@@ -69,21 +69,13 @@ def backup(
     ``nats stream restore`` reads the backup too; a single file must be unpacked for it. Servers before 2.15 cannot save
     a stream in memory.
 
-    The stream is not locked: messages that are removed during the backup may be missing, and messages that are stored
-    during it are. In a cluster, deliveries after the acknowledgement floor of a consumer are not saved: after a restore
-    they are delivered again.
+    The stream is not locked: messages that are removed or stored during the backup are missing. In a cluster,
+    deliveries after the acknowledgement floor of a consumer are not saved: after a restore they are delivered again.
 
-    Args:
-        connection: The connection.
-        stream: The stream.
-        target: A file if it ends with ``.tar``, else a directory. Missing directories above it are created.
-        consumers: Save the consumers too.
-        chunk_size: Bytes of a chunk, 1 KiB to 1 MiB; 0 for the server's 128 KiB.
-        window_size: Bytes without acknowledgements, 1 KiB to 32 MiB, about the memory needed; 0 for 8 MiB.
-        check: Let a server before 2.15 check all messages first; later ones always do.
-        silence: Seconds without a message after which the backup fails, such as when the stream is deleted meanwhile.
-        progress: Called with the bytes received and the size of the stream; the data is compressed, so that is an
-            estimate.
+    ``target`` is a file if it ends with ``.tar``, else a directory. ``chunk_size`` and ``window_size`` (bytes without
+    acknowledgements, about the memory needed) are those of `SnapshotConfig`. ``check`` lets a server before 2.15 check
+    all messages first; later ones always do. The backup fails after ``silence`` seconds without a message.
+    ``progress`` is called with the bytes received and the size of the stream: an estimate, since data is compressed.
 
     Raises:
         OptionError: The target exists.

@@ -292,7 +292,7 @@ def opened(source: Path) -> Iterator[Saved]:
     with contextlib.ExitStack() as stack:
         with _reading(source):
             meta_file, data, manifest_file = _files(source, stack)
-            content, description = (b"" if file is None else file.read(_SMALL) for file in (meta_file, manifest_file))
+            content, description = (file.read(_SMALL) if file else b"" for file in (meta_file, manifest_file))
             size = 0 if data is None else data.seek(0, io.SEEK_END)
         if meta_file is None or data is None:
             missing = source / (META if meta_file is None else DATA)
@@ -314,10 +314,9 @@ def opened(source: Path) -> Iterator[Saved]:
 
 
 def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> EntryKind:
-    """Read all data once, follow its chunks, and compare it with the manifest, if there is one; return what it is.
+    """Read all data, leave the file at its beginning, and return what it is. Raises `BackupError` for damaged data.
 
-    Afterwards the file is at its beginning again. `progress` gets the bytes read and their total. Raises `BackupError`
-    when the data is damaged.
+    `progress` gets the bytes read and their total.
     """
     where = saved.data_path
     framing = Framing(str(where))

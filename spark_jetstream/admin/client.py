@@ -131,9 +131,7 @@ class JetStreamAdmin:
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True
     ) -> Iterator[ConsumerLag]:
-        """Return how far each consumer of a stream, or of all streams, lags, sorted by name; or one consumer.
-
-        ``ages`` looks up the oldest message that is not processed: a request for each consumer that lags.
+        """Return how far each consumer of a stream, or of all streams, lags, as `lags` does; or one consumer.
 
         Raises:
             ConsumerNotFound: There is no such consumer.
@@ -152,10 +150,8 @@ class JetStreamAdmin:
     def plan(self, *described: str | os.PathLike[str] | Mapping[str, Any], given_only: bool = False) -> Plan:
         """Return the steps that make streams and consumers what descriptions say. Nothing is changed.
 
-        ``described`` are files or mappings. A description is a stream's configuration, with a list ``consumers`` beside
-        its fields. A file is YAML if its name ends in ``.yaml`` or ``.yml``, else JSON, and may have several. Consumers
-        that no description names are ignored. ``given_only``: fields that a description does not set stay as they are;
-        else they get their defaults.
+        ``described`` are files or mappings (see `spark_jetstream.admin.descriptions`). Consumers that no description
+        names are ignored. ``given_only``: fields that a description does not set stay; else they get their defaults.
 
         Raises:
             OptionError: A description is not possible; the error names the file.
@@ -176,11 +172,7 @@ class JetStreamAdmin:
         carry_out(self._api, plan)
 
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
-        """Return a stream and its durable consumers, as `plan` takes them.
-
-        ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
-        with integers of nanoseconds and bytes, which ``nats stream add --config`` reads.
-        """
+        """Return a stream and its durable consumers, as `plan` takes them; ``readable`` as for `description`."""
         durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)
 

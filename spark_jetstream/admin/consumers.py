@@ -77,28 +77,28 @@ class DeliveredMessage:
 def pull(
     connection: Connection, info: ConsumerInfo, count: int, timeout: float, group: str | None
 ) -> list[DeliveredMessage]:
-    """Return up to ``count`` messages: those that are pending, or else those of the next ``timeout`` seconds.
-
-    With a ``timeout`` of 0 only those that are pending. While too many messages wait for their acknowledgement a server
-    does not answer such a pull, so no reply of a server that is up means that there are none.
-
-    Raises `ConsumerLost` when the consumer was deleted, `JetStreamError` when the server refuses the pull,
-    `RequestTimeout` when it does not answer.
-    """
+    """Return up to ``count`` messages as `Consumers.next` does. Raises `RequestTimeout` when the server is silent."""
     stream, name = info.stream_name, info.name
     context = f"get messages from consumer {name} of stream {stream}"
+    # Without a heartbeat: the server drops a pull with one, without an error, where too many pulls wait already.
+    request: dict[str, Any] = {"batch": count}
+    if timeout:
+        request["expires"] = jsapi.nanoseconds(timeout)
+    if count > 1 or not timeout:
+        request["no_wait"] = True  # with "expires" the pull waits for the first message only
+    if group is not None:
+        request["group"] = group
     messages: list[DeliveredMessage] = []
     deadline = Deadline(timeout + _SLACK)
     with connection.inbox() as inbox:
-        inbox.publish(
-            jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name), _request(count, timeout, group), 1
-        )
+        subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
+        inbox.publish(subject, json.dumps(request).encode(), 1)
         while len(messages) < count:
             event = inbox.get(deadline.left)
             if event is None:
                 connection.check(_SLACK)
                 if not timeout:
-                    break
+                    break  # while too many messages wait for acknowledgements, the server does not answer such a pull
                 raise jsapi.no_reply(context, deadline.seconds)
             if isinstance(event, Frames):
                 acks = Acks(event)
@@ -107,18 +107,6 @@ def pull(
             elif jsapi.pull_status(event, stream).outcome is jsapi.PullOutcome.ENDED:
                 break
     return messages
-
-
-def _request(count: int, timeout: float, group: str | None) -> bytes:
-    # Without a heartbeat: the server drops a pull with one, without an error, where too many pulls wait already.
-    body: dict[str, Any] = {"batch": count}
-    if timeout:
-        body["expires"] = jsapi.nanoseconds(timeout)
-    if count > 1 or not timeout:
-        body["no_wait"] = True  # with "expires" the pull waits for the first message only
-    if group is not None:
-        body["group"] = group
-    return json.dumps(body).encode()
 
 
 def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredMessage]:
@@ -193,22 +181,16 @@ class Consumers:
     ) -> ConsumerInfo:
         """Create a consumer; one that exists with the same configuration stays as it is.
 
-        To the server, a consumer with an ``inactive_threshold`` and no durable name is always different.
-
-        The request has several forms; its subject decides which permissions it needs:
-
-        - without a name, ``CONSUMER.CREATE.STREAM``: the server names the consumer, and removes it when it is unused;
-        - with a name, ``CONSUMER.CREATE.STREAM.NAME``: ``durable_name`` makes the consumer stay, ``name`` does not;
-        - with a name and ``filter_subject``, ``CONSUMER.CREATE.STREAM.NAME.FILTER``: permissions can name the filter;
-          ``filter_subjects`` is not part of the subject;
-        - with ``durable_form=True``, ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
-
-        Fields that are not given have the server's defaults; its ``ack_policy`` is ``none``. `DEFAULT_CONSUMER` is a
-        template with ``explicit``.
-
         ``name`` is the name of a durable consumer; or a configuration; or nothing, with the field ``durable_name=...``,
-        or ``name=...`` for a consumer that is not durable. ``any_filter`` allows filters that match no subject of the
-        stream, which the server accepts.
+        or ``name=...`` for a consumer that is not durable. Without any name the server chooses one. Fields that are not
+        given have the server's defaults; its ``ack_policy`` is ``none``. `DEFAULT_CONSUMER` is a template with
+        ``explicit``. To the server, a consumer with an ``inactive_threshold`` and no durable name is always different.
+
+        The subject of the request decides which permissions it needs: ``CONSUMER.CREATE.STREAM``, with a name
+        ``CONSUMER.CREATE.STREAM.NAME``, with a ``filter_subject`` too ``CONSUMER.CREATE.STREAM.NAME.FILTER``; with
+        ``durable_form`` ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
+
+        ``any_filter`` allows filters that match no subject of the stream, which the server accepts.
 
         Raises:
             OptionError: The configuration is not possible, or a filter matches nothing that the stream stores or holds.
@@ -251,14 +233,7 @@ class Consumers:
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
-        """Return the consumer; create it if there is none. The other arguments are those of `create`.
-
-        ``given_only`` compares an existing consumer in the given fields only; else the others must have their defaults.
-
-        Raises:
-            JetStreamError: The consumer exists with another configuration (the error lists the differences), and what
-                `create` raises.
-        """
+        """Return the consumer; create it if there is none. Arguments and errors as for `Streams.load_or_create`."""
         wanted = self._wanted(stream, name, config, fields)
         name = wanted.durable_name or wanted.name
         if not name:
@@ -301,11 +276,10 @@ class Consumers:
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
     ) -> ConsumerInfo:
-        """Create a consumer of the same stream with the configuration of another one and these changes.
+        """Create a consumer of the same stream with the configuration of another one and these changes, as `create`.
 
-        It begins where its ``deliver_policy`` says, not at the position of the other one. It is durable if that one is.
-        The metadata of a Spark query (option ``durable``) and a pause that is over are not copied. Raises what `create`
-        raises; on a work queue two consumers cannot have the same filter.
+        It begins where its ``deliver_policy`` says. It is durable if the other one is. The metadata of a Spark query
+        (option ``durable``) and a pause that is over are not copied.
         """
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)
@@ -405,12 +379,11 @@ class Consumers:
         ack: Ack = "ack",
         group: str | None = None,
     ) -> list[DeliveredMessage]:
-        """Return up to ``count`` messages of a pull consumer: the pending ones, or else the next ones.
+        """Return up to ``count`` messages of a pull consumer, at most 1,000: the pending ones, or else the next ones.
 
-        This is meant for a look at a few messages, 1,000 at most. An empty list means that there was none within
-        ``timeout`` seconds; 0 returns only messages that are pending. ``ack`` acknowledges each message, ``nak`` has
-        it delivered again at once, ``term`` never again, ``none`` leaves it to the consumer's ``ack_wait``; the server
-        confirms each before this returns. ``group`` is the priority group, for a consumer that has them.
+        An empty list means that there was none within ``timeout`` seconds; 0 returns only messages that are pending.
+        ``ack`` acknowledges each message, ``nak`` has it delivered again at once, ``term`` never again, ``none`` leaves
+        it to the consumer's ``ack_wait``; the server confirms each before this returns.
 
         Raises:
             ConsumerLost: The consumer was deleted meanwhile.
@@ -444,10 +417,7 @@ class Consumers:
         return asked_for(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
 
     def _check_filters(self, stream: str, name: str, wanted: ConsumerConfig, context: str) -> None:
-        """Raise `OptionError` for a filter that matches neither the stream's subjects nor messages from before.
-
-        Does nothing where that is not certain, and for a consumer ``name`` that exists already.
-        """
+        """Raise `OptionError` if a filter surely matches nothing, unless the consumer ``name`` exists already."""
         if not wanted.filters:
             return
         look = partial(self._api.reply, StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)

@@ -67,7 +67,7 @@ def description(
     """Return the description of a stream and its consumers, without the metadata that the server adds.
 
     ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
-    with integers of nanoseconds and bytes, which ``nats stream add --config`` reads.
+    with integers, which ``nats stream add --config`` reads.
     """
     form = _described if readable else Model.body
     described = [*map(form, consumers)]
@@ -194,8 +194,7 @@ def wanted_in(
 ) -> tuple[Wanted, ...]:
     """Return the descriptions in documents, in their order; ``name`` is for a stream that is described without one.
 
-    Raises `OptionError`, which begins with ``what``: there is no description, a field is misspelt or out of range, a
-    name is missing or appears twice. ``newer`` is that of `Model.parse`.
+    Raises `OptionError`, which begins with ``what``. ``newer`` is that of `Model.parse`.
     """
     streams: dict[str, Wanted] = {}
     for described, key in _descriptions(documents, what):
@@ -276,13 +275,9 @@ DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
 
 
 def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:
-    """Read a template of the user: a file with one object, whose fields are those of a configuration.
+    """Return the fields of a template, or of ``stream info --json``, in a file. They are checked where they are used.
 
-    The file may also have the output of ``stream info --json`` or ``consumer info --json``, here or of the ``nats``
-    command. The fields are checked where the template is used.
-
-    ``what`` is the beginning of error messages. Raises `OptionError` when the file cannot be read, or has something
-    else.
+    Raises `OptionError`, which begins with ``what``, when the file cannot be read or has something else.
     """
     file = os.path.expanduser(file_path(what, path))
     documents = file_content(file, f"{what} {file}")

@@ -11,7 +11,7 @@ import math
 import re
 import string
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from spark_jetstream.admin.models.base import hint
 from spark_jetstream.admin.models.events import EVENT_TYPES, Event, UnknownEvent
@@ -19,8 +19,6 @@ from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol.subjects import common_subjects, subject_fault
 from spark_jetstream.protocol.units import NEVER, Timestamp, shown
-
-E = TypeVar("E", bound=Event)
 
 PREFIX = "$JS.EVENT"
 """The beginning of the subjects of events."""
@@ -38,21 +36,18 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
     """Return the event of a message; it never raises.
 
     The class is that of the event's type, `Event` for a type that is not known, and `UnknownEvent` for a message that
-    is not an event.
-
-    Args:
-        subject: The subject of the message.
-        data: Its content.
-        received: When it was received or stored; the ``timestamp`` of an `UnknownEvent`.
+    is not an event; its ``timestamp`` is ``received``.
     """
     try:
         body = _json_object(data)
-        context = f"read an event on {subject}"
         kind = body.get("type")
-        event = EVENT_TYPES.get(kind if isinstance(kind, str) else "", Event).from_server(body, context)
+        model = EVENT_TYPES.get(kind if isinstance(kind, str) else "", Event)
+        event = model.from_server(body, f"read an event on {subject}")
     except (ValueError, ProtocolError) as error:
-        return _unknown(subject, data, received, str(error))
-    return _with_origin(event, subject, data)
+        event = _unknown(subject, data, received, str(error))
+    event._published_on = subject
+    event._raw = data
+    return event
 
 
 def stored_event(message: StoredMessage) -> Event:
@@ -63,7 +58,7 @@ def stored_event(message: StoredMessage) -> Event:
 def _json_object(data: bytes) -> dict[str, Any]:
     """Return a JSON object. Raises `ValueError` for other data, and for what cannot be written as JSON again."""
     try:
-        body = json.loads(data, parse_constant=_refuse, parse_float=_finite)
+        body = json.loads(data, parse_constant=_finite, parse_float=_finite)
         if _SURROGATE.search(data):
             json.dumps(body, ensure_ascii=False).encode()
     except (UnicodeError, RecursionError, ValueError) as error:
@@ -71,10 +66,6 @@ def _json_object(data: bytes) -> dict[str, Any]:
     if isinstance(body, dict):
         return body
     raise ValueError("it is not a JSON object")
-
-
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
 
 
 def _finite(digits: str) -> float:
@@ -94,13 +85,7 @@ def _unknown(subject: str, data: bytes, received: Timestamp, reason: str) -> Unk
         "data": data,
         "reason": reason.encode(errors="backslashreplace").decode(),
     }
-    return _with_origin(UnknownEvent.from_server(body), subject, data)
-
-
-def _with_origin(event: E, subject: str, data: bytes) -> E:
-    event._published_on = subject
-    event._raw = data
-    return event
+    return UnknownEvent.from_server(body)
 
 
 def event_subjects(

@@ -60,16 +60,11 @@ class Events:
     ) -> Watch:
         """Subscribe to events; all events after this call are received.
 
-        Args:
-            *wanted: Kinds (``"max_deliver"`` or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); by default all.
-            advisories: Receive advisories.
-            metrics: Receive metrics.
-            stream: Only events whose subject names this stream; so none of the API, a server, or a domain.
-            consumer: Only events whose subject names this consumer.
-            timeout: End after so many seconds.
-            count: End with so many events; a `Gap` does not count.
-            prefix: The beginning of the subjects, for events of another account that this one imports. By default
-                ``$JS.EVENT``; the account must then have JetStream, or be the system account.
+        ``wanted`` are kinds (``"max_deliver"`` or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); by default
+        all. ``stream`` and ``consumer`` choose events whose subject names them; so none of the API, a server, or a
+        domain. It ends after ``timeout`` seconds, or ``count`` events; a `Gap` does not count. ``prefix`` begins the
+        subjects, for events of another account that this one imports. By default it is ``$JS.EVENT``, and the account
+        must have JetStream, or be the system account.
 
         Raises:
             OptionError: The arguments do not fit together.
@@ -221,9 +216,7 @@ class Watch:
         """Wait until events are received again; return the gap, None when the watch ends before."""
         backoff = Backoff()
         while not self._closed and not (self._deadline is not None and self._deadline.expired):
-            patience = min(
-                _LOOK_AGAIN, *(deadline.left for deadline in (self._deadline, outage) if deadline is not None)
-            )
+            patience = (self._deadline or outage).within(min(_LOOK_AGAIN, outage.left))
             try:
                 self._rejoin(patience)
             except ConnectionFailed as failure:

@@ -20,14 +20,11 @@ class ConsumerLag:
     """How far a consumer lags.
 
     ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged, ``redelivered`` of
-    them more than once.
-
-    ``oldest`` is when the oldest message was stored that is not processed, ``age`` how long ago that was by the
-    server's clock. They are None when there is none, when they were not asked for, and for ``deliver_policy``
+    them more than once. ``oldest`` is when the oldest message was stored that is not processed, ``age`` how long ago
+    that was by the server's clock; None when there is none, when not asked for, and for ``deliver_policy``
     ``last_per_subject``. While acknowledgements are missing, it may be a message that was given up (``max_deliver``).
-
-    ``spark_since`` is when a Spark query took a consumer that shows its progress (option ``durable``); None for others.
-    No client pulls from such a consumer: its pending messages are those that the query has not committed yet.
+    ``spark_since`` is when a Spark query took the consumer to show its progress (option ``durable``), None for others;
+    ``pending`` then counts what the query has not committed yet.
     """
 
     stream: str

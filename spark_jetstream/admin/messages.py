@@ -92,10 +92,9 @@ class Messages:
     def last_of_each(
         self, stream: str, *subject: str, sequence: int | None = None, time: Any = None
     ) -> list[StoredMessage]:
-        """Return the last message of each subject as of one moment, in the order of the stream.
+        """Return the last message of each subject (wildcards allowed) as of one moment, in the order of the stream.
 
-        The messages are read by Direct Get. Without a subject (wildcards allowed) all count. The moment is now, or up
-        to a sequence, or a time.
+        The messages are read by Direct Get. The moment is now, or up to a sequence, or a time.
 
         Raises:
             NoResponders: The stream does not allow Direct Get.
@@ -125,11 +124,9 @@ class Messages:
     ) -> Iterator[StoredMessage]:
         """Return messages in order, up to the one that is the last when the iteration begins.
 
-        No consumer is created. The messages are read in batches where the stream allows Direct Get, else one by one.
-        To read in bulk, and each message exactly once, use Spark.
-
         Only messages on ``subject`` (wildcards allowed), from ``sequence`` on or stored at the time ``since`` or later,
-        and at most ``count``. ``direct`` insists on batches (True), or on single messages from the leader (False).
+        and at most ``count``. They are read in batches where the stream allows Direct Get, else one by one; ``direct``
+        insists on batches (True), or on single messages from the leader (False).
 
         Raises:
             DataLossError: The stream was deleted or created again.

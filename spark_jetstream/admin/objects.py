@@ -64,8 +64,7 @@ class ObjectBucket:
     def list(self, *, deleted: bool = False) -> Iterator[ObjectInfo]:
         """Return all objects and links, in the order in which they were stored; with ``deleted`` also deleted ones.
 
-        An object that exists from the first to the last request is returned exactly once, however often it is replaced
-        meanwhile.
+        An object that exists all the time is returned exactly once, however often it is replaced meanwhile.
         """
         info = self._reader.info()
         part = TablePart(self._reader.stream, info.created, (self._reader.metas,))
@@ -85,12 +84,8 @@ class ObjectBucket:
     ) -> Iterator[ObjectInfo | None]:
         """Return the objects of the bucket, then None once, then every change; without an end.
 
-        Closing the iterator ends it.
-
-        Args:
-            updates_only: Begin with the None.
-            deleted: Return deletions too.
-            timeout: After the None, end when no change came for so many seconds.
+        Closing the iterator ends it. ``updates_only`` begins with the None. After the None, it ends when no change came
+        for ``timeout`` seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it had.
@@ -158,8 +153,8 @@ class ObjectBucket:
     ) -> ObjectInfo:
         """Write the content to a file, which appears when all of the content is right; return the object.
 
-        Until then the content is in a file beside it, whose name begins with a dot and ends with ``.part``. An existing
-        file that is overwritten keeps its permissions. ``progress`` is called with the bytes written and their total.
+        An existing file that is overwritten keeps its permissions. ``progress`` is called with the bytes written and
+        their total.
 
         Raises:
             OptionError: The file exists, and ``overwrite`` is False; or ``path`` is a directory or a device.
@@ -215,12 +210,10 @@ class ObjectBucket:
         Until all of it is stored readers see the old object. Chunks that were refused or cut off are sent again, unless
         ``data`` is an iterable, or a file that cannot seek back. After an error the old object stays, and the chunks of
         the new one are removed; after an `OutageError`, by the next put under this name. When only the last
-        acknowledgement is missing, the error says so, and the object may be the new one. What ``data`` raises is not
-        caught.
+        acknowledgement is missing, the error says so, and the object may be the new one.
 
-        ``data`` is bytes, an iterable of bytes, or a file opened as binary. ``chunk_size`` is in bytes; the server and
-        ``max_msg_size`` of the bucket may allow fewer. Each of the ``headers`` has one text or several. ``progress`` is
-        called with the bytes sent and their total (0 when it is not known).
+        ``chunk_size`` is in bytes; the server and ``max_msg_size`` of the bucket may allow fewer. Each of the
+        ``headers`` has one text or several. ``progress`` is called with the bytes sent and their total (0: not known).
 
         Raises:
             ApiError: The server refused the object.
@@ -234,8 +227,8 @@ class ObjectBucket:
             progress,
             chunk_size=chunk_size,
             description=description or None,
-            headers={} if headers is None else _headers(headers),
-            metadata={} if metadata is None else _metadata(metadata),
+            headers=_headers(headers) or {},
+            metadata=_metadata(metadata) or {},
         )
         return self._writer.put(wanted)
 
@@ -294,14 +287,11 @@ class ObjectBucket:
         Raises:
             OptionError: An object with the new name exists.
         """
-        given_headers = None if headers is None else _headers(headers)
-        given_metadata = None if metadata is None else _metadata(metadata)
+        given = (description, _headers(headers), _metadata(metadata))
         if new_name is None or new_name == name:
-            return self._writer.describe(name, description, given_headers, given_metadata)
+            return self._writer.describe(name, *given)
         existing = self._reader.existing(object_name(name))
-        return self._writer.rename(
-            existing, described(existing.meta, description, given_headers, given_metadata, name=object_name(new_name))
-        )
+        return self._writer.rename(existing, described(existing.meta, *given, name=object_name(new_name)))
 
     def link(self, name: str, to_bucket: str, to_name: str) -> ObjectInfo:
         """Store a link to an object of this or another bucket; it leads to whatever has that name when it is read.
@@ -323,15 +313,19 @@ class ObjectBucket:
         return self._writer.link(name, OBJECT_STORE.name(to_bucket), "")
 
 
-def _headers(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def _headers(given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]] | None:
     """Return headers; a single text is a list of one. Raises `OptionError` for anything but text."""
+    if given is None:
+        return None
     headers = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
     if not all(isinstance(text, str) for name, values in headers.items() for text in (name, *values)):
         raise OptionError("headers must be a mapping of names to lists of text", option="headers")
     return headers
 
 
-def _metadata(given: Mapping[str, str]) -> dict[str, str]:
+def _metadata(given: Mapping[str, str] | None) -> dict[str, str] | None:
+    if given is None:
+        return None
     if not all(isinstance(text, str) for pair in given.items() for text in pair):
         raise OptionError("metadata must be a mapping of text to text", option="metadata")
     return dict(given)

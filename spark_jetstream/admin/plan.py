@@ -39,6 +39,13 @@ _SIGNS: dict[Action, str] = {
 }
 
 
+_REQUESTS = {
+    "create": (jsapi.STREAM_CREATE, jsapi.create_request),
+    "update": (jsapi.STREAM_UPDATE, jsapi.update_request),
+}
+"""Action -> the subject for a stream, and the request for a consumer."""
+
+
 class PlanOutdated(JetStreamError):
     """Another client changed a stream or consumer after the plan was made. Another plan may succeed."""
 
@@ -47,11 +54,10 @@ class PlanOutdated(JetStreamError):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a plan: a stream, or a consumer of it.
+    """One step of a plan: a stream, or, unless ``consumer`` is empty, a consumer of it.
 
-    ``consumer`` is empty for the stream itself. ``wanted`` is the described configuration, ``target`` the complete one,
-    ``actual`` that of the server (None: it does not exist). Where ``action`` is "refused", ``reasons`` say why, besides
-    those of the ``differences``.
+    ``wanted`` is the described configuration, ``target`` the complete one, ``actual`` that of the server (None: it does
+    not exist). ``reasons`` say why a step is refused, besides those of the ``differences``.
     """
 
     stream: str
@@ -182,7 +188,7 @@ class _Work:
 
     def create(self, step: Step) -> None:
         try:
-            self._send(step, "create", jsapi.STREAM_CREATE, jsapi.create_request, step.target.body())
+            self._send(step, "create", step.target.body())
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -198,7 +204,7 @@ class _Work:
         if now.actual is None or now.differences != step.differences or now.action != "update":
             raise _outdated(now)
         try:
-            self._send(now, "update", jsapi.STREAM_UPDATE, jsapi.update_request, update_body(now.target, now.actual))
+            self._send(now, "update", update_body(now.target, now.actual))
         except (StreamNotFound, ConsumerNotFound):
             raise PlanOutdated(f"{step.what} was deleted before it could be updated") from None
 
@@ -221,10 +227,9 @@ class _Work:
         action = "refused" if any(change.refused for change in changes) else "update"
         return make(action, target=target, differences=changes)
 
-    def _send(
-        self, step: Step, action: str, subject: str, consumer_request: Callable[..., bytes], body: dict[str, Any]
-    ) -> None:
+    def _send(self, step: Step, action: str, body: dict[str, Any]) -> None:
         """Send a configuration. Raises `JetStreamError` when the server then has another one."""
+        subject, consumer_request = _REQUESTS[action]
         context, request = f"{action} {step.what}", json.dumps(body).encode()
         if isinstance(step.target, ConsumerConfig):
             subject, request = creation_subject(step.target), consumer_request(step.stream, body)
@@ -258,9 +263,9 @@ def _outdated(now: Step) -> PlanOutdated:
 
 def difference_words(difference: Difference) -> str:
     """Return a difference as text, with why it is refused, or what it risks."""
-    notes = [f"refused: {difference.refused}"] if difference.refused else []
-    notes += [f"risk: {difference.risk}"] if difference.risk and not difference.refused else []
-    return f"{difference} ({'; '.join(notes)})" if notes else str(difference)
+    if difference.refused:
+        return f"{difference} (refused: {difference.refused})"
+    return f"{difference} (risk: {difference.risk})" if difference.risk else str(difference)
 
 
 def difference_list(changes: Iterable[Difference], separator: str = ", ") -> str:

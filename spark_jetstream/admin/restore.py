@@ -53,8 +53,8 @@ _BUCKETS = ("KV_", "OBJ_")
 class Restored:
     """A stream that was restored.
 
-    `differences` says, a sentence each, in what the stream differs from the one that was saved; `notes` has other
-    remarks. `sha256` is the checksum of the data, in hexadecimal digits; empty for a backup without a manifest.
+    `differences` has a sentence for each difference from the stream that was saved; `notes` has other remarks.
+    `sha256` is the checksum of the data, in hexadecimal digits; empty for a backup without a manifest.
     """
 
     info: StreamInfo
@@ -75,11 +75,10 @@ def restore(
 ) -> Restored:
     """Create a stream, with its consumers, from the backup at `source`; messages keep sequences, times and subjects.
 
-    All of the backup is read and checked before the first request. A backup without a manifest, such as one of
-    ``nats stream backup``, has no checksums, which `notes` says: the server finds most damage, some only at the end.
+    All of the backup is read and checked before the first request. Without a manifest, as in a backup of ``nats stream
+    backup``, there are no checksums: the server finds most damage, some only at the end.
 
-    ``name`` is another name for the stream. ``changes`` of the configuration are fields and values as for
-    `StreamConfig`: other subjects where those of the backup belong to another stream, another storage, fewer replicas.
+    ``name`` is another name for the stream, ``changes`` are other values for fields of its configuration.
     ``checking`` is called with the bytes read and their total, ``progress`` with the bytes sent and their total.
 
     Raises:
@@ -218,7 +217,10 @@ class _Upload:
         try:
             connection.wait(connection.options.request_timeout)
             if not self._ended:
-                self._end_data(context)
+                try:
+                    connection.request(self._to, b"", context=context)  # the server must not wait for more
+                except JetStreamError as ended:
+                    log.info("%s", ended)  # the server has ended the restore already
             info = self._look(context)
             if info is None:
                 # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it. A
@@ -238,14 +240,6 @@ class _Upload:
                 f"{str(error) or type(error).__name__}; a part of stream {self.name} may be left, delete it before "
                 f"you try again: {second}"
             ) from error
-
-    def _end_data(self, context: str) -> None:
-        """Let the server not wait for more."""
-        try:
-            self._connection.request(self._to, b"", context=context)
-        except JetStreamError as error:
-            # The server has ended the restore already. The caller checks that the stream is gone.
-            log.info("%s", error)
 
     def _look(self, context: str) -> StreamInfo | None:
         subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self.name)

@@ -147,13 +147,12 @@ class Streams:
         given_only: bool = False,
         **fields: Any,
     ) -> StreamInfo:
-        """Return the stream; create it if there is none. The other arguments are those of `create`.
+        """Return the stream; create it, as `create`, if there is none.
 
-        ``given_only`` compares an existing stream in the given fields only; else the others must have their defaults.
+        ``given_only`` compares what exists in the given fields only; else the others must have their defaults.
 
         Raises:
-            JetStreamError: The stream exists with another configuration (the error lists the differences), and what
-                `create` raises.
+            JetStreamError: It exists with another configuration (the error lists the differences).
         """
         wanted = self._wanted(name, config, fields)
         what = f"stream {wanted.name}"
@@ -162,17 +161,14 @@ class Streams:
         )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change.
-
-        Each difference says why the server would refuse it (``refused``), and what else it would cause (``risk``).
-        """
+        """Return what `update` with the same arguments would change."""
         return planned(self.load(name).config, changes, fields, f"stream {name}")[1]
 
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Change a stream; return what was changed. Changes of another client at the same time may be undone.
 
-        ``changes`` is a mapping of fields, or a `StreamConfig`, whose unset fields get their defaults. Each change
-        replaces the whole field; None sets its default.
+        ``changes`` is a mapping of fields, each replaced as a whole, None for its default; or a `StreamConfig`, whose
+        unset fields get their defaults.
 
         Raises:
             OptionError: A value is not possible.
@@ -191,10 +187,9 @@ class Streams:
         return changed_fields
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
-        """Create a stream with the configuration of another one and these changes, without its messages.
+        """Create a stream with the configuration of another one and these changes, without its messages, as `create`.
 
-        Two streams cannot store the same subject, so ``subjects`` usually must change. The copy of a sealed stream is
-        not sealed. Raises what `create` raises.
+        Two streams cannot store the same subject. The copy of a sealed stream is not sealed.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
@@ -215,10 +210,7 @@ class Streams:
         check: bool = False,
         progress: Progress | None = None,
     ) -> Backup:
-        """Save a stream, with its consumers, as a file if ``target`` ends with ``.tar``, else as a directory.
-
-        Arguments and errors are those of `spark_jetstream.admin.backup.backup`.
-        """
+        """Save a stream, with its consumers. Arguments and errors as for `spark_jetstream.admin.backup.backup`."""
         connection = self._api.connection
         return backup(connection, stream_name(name), target, consumers=consumers, check=check, progress=progress)
 
@@ -231,11 +223,7 @@ class Streams:
         progress: Progress | None = None,
         **changes: Any,
     ) -> Restored:
-        """Create a stream from a backup, under another ``name`` if given, with these changes of its configuration.
-
-        `Restored.differences` is empty for a stream that is as it was. Arguments and errors are those of
-        `spark_jetstream.admin.restore.restore`.
-        """
+        """Create a stream from a backup. Arguments and errors as for `spark_jetstream.admin.restore.restore`."""
         named = None if name is None else stream_name(name)
         connection = self._api.connection
         return restore(connection, source, name=named, changes=changes, checking=checking, progress=progress)
@@ -256,9 +244,8 @@ class Streams:
     ) -> int:
         """Remove messages, by default all; return how many were removed.
 
-        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, and all of these but the last
-        ``keep``. A sequence beyond the last message is reduced to that: the server would set the next sequence to it,
-        or count up to it for hours.
+        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, all of these but the last
+        ``keep``.
 
         Raises:
             OptionError: Both ``sequence`` and ``keep`` are given, or a value is not possible.
@@ -267,6 +254,7 @@ class Streams:
         given = {"filter": None if subject is None else subject_filter(subject), "seq": sequence, "keep": keep}
         request = PurgeRequest.parse(given, context)
         if sequence is not None:
+            # The server would set the next sequence to one beyond the last message, or count up to it for hours.
             end = min(sequence, self.load(name).state.last_seq + 1)
             if end < 2:
                 return 0  # the server would take sequence 0 for none, and remove everything
@@ -276,9 +264,7 @@ class Streams:
     # Where it is
 
     def step_down(self, name: str, *, preferred: str | None = None) -> None:
-        """Let the leader of a stream step down, in favour of the replica on server ``preferred`` if given.
-
-        Returns when the leader has agreed; `replicas` shows the new one once it is elected.
+        """Let the leader of a stream step down, in favour of server ``preferred`` if given; do not await the election.
 
         Raises:
             ApiError: Error 10010 outside of a cluster.

@@ -67,16 +67,9 @@ def watch(
     """Return the messages of a stream in order, each once, without an end; and None once, before the first new one.
 
     Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
-
-    Args:
-        api: The API.
-        stream: The stream.
-        filters: Only messages that match one of these subjects; by default all.
-        start: Begin with this sequence; None: with what is stored after this call.
-        latest: Begin with the last message of each subject, then what is stored later; ``start`` does not count.
-        headers_only: Return messages without data.
-        timeout: After the None, end when no message came for so many seconds.
-        follow: False: end before the None.
+    ``filters`` are subjects; none for all. ``start`` is the first sequence, None for what is stored after this call;
+    with ``latest`` it begins with the last message of each subject instead. ``headers_only`` returns no data. After the
+    None, it ends when no message came for ``timeout`` seconds; without ``follow``, before the None.
 
     Raises:
         StreamNotFound: At once: there is no such stream.
