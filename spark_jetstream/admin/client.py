@@ -85,11 +85,8 @@ class JetStreamAdmin:
 
         The options come from variables such as ``NATS_URL`` and ``NATS_CONTEXT`` (see `environment_options`), else from
         the context that ``nats context select`` chose. ``options`` replace them: a user replaces all variables of the
-        authentication, and a context replaces ``NATS_URL``. (There the command prefers the variable, and so could
-        connect to another server than the one of the context.)
-
-        Raises:
-            OptionError: An option is not known or not possible; the error names the variable if it comes from one.
+        authentication, and a context replaces ``NATS_URL``, which the command prefers. Raises `OptionError` for an
+        option that is not known or not possible; it names the variable that the option comes from.
         """
         wanted, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
@@ -133,9 +130,7 @@ class JetStreamAdmin:
     ) -> Iterator[ConsumerLag]:
         """Return how far each consumer of a stream, or of all streams, lags, as `lags` does; or one consumer.
 
-        Raises:
-            ConsumerNotFound: There is no such consumer.
-            OptionError: ``consumer`` is given without ``stream``.
+        Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given without ``stream``.
         """
         if consumer is None:
             return lags(self._api, stream, ages=ages)
@@ -152,9 +147,7 @@ class JetStreamAdmin:
 
         ``described`` are files or mappings (see `spark_jetstream.admin.descriptions`). Consumers that no description
         names are ignored. ``given_only``: fields that a description does not set stay; else they get their defaults.
-
-        Raises:
-            OptionError: A description is not possible; the error names the file.
+        Raises `OptionError`, which names the file, for a description that is not possible.
         """
         wanted = read_wanted(*described, newer=self._api.newer)
         return make_plan(self._api, wanted, given_only=given_only)

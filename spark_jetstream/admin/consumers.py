@@ -148,11 +148,7 @@ class Consumers:
             yield from page.consumers
 
     def infos(self, stream: str) -> Iterator[ConsumerInfo]:
-        """Return the consumers of a stream, sorted by name, page by page.
-
-        Raises:
-            ServerBusy: At the end, when servers of a cluster did not answer for some consumers, which it names.
-        """
+        """Return the consumers of a stream, sorted by name. Raises `ServerBusy` as `Streams.infos` does."""
         context = f"list the consumers of stream {stream}"
         for page in self._api.whole_pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=stream):
             yield from page.consumers
@@ -296,12 +292,9 @@ class Consumers:
         return self.create(stream, changed(config, {**new, **changes}, what), any_filter=any_filter)
 
     def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a consumer; return whether there was one.
+        """Delete a consumer; return whether there was one. Raises `ConsumerNotFound` unless ``missing_ok``.
 
         Its position is lost, and on a stream with interest retention the messages that only it had to deliver.
-
-        Raises:
-            ConsumerNotFound: There is no such consumer, and ``missing_ok`` is False.
         """
         context = f"delete {_what(stream, name)}"
         return self._api.delete(
@@ -314,11 +307,8 @@ class Consumers:
         """Let a consumer deliver nothing until a time (server 2.11).
 
         ``until`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch. Or a
-        duration from now, by the server's clock: a `timedelta`, or text such as ``10m``.
-
-        Raises:
-            JetStreamError: The time is past by the server's clock, which the server would take as a request to resume:
-                nothing was changed. Or the server is too old.
+        duration from now, by the server's clock: a `timedelta`, or text such as ``10m``. Raises `JetStreamError` for a
+        time that is past, which the server would take as a request to resume, and where the server is too old.
         """
         context = f"pause {_what(stream, name)}"
         end = _duration_or_time(until)
@@ -342,11 +332,8 @@ class Consumers:
     def reset(self, stream: str, name: str, sequence: int | None = None) -> ResetReply:
         """Let a consumer continue at a sequence of the stream, by default after the acknowledged ones (server 2.14).
 
-        The consumer forgets deliveries that were not acknowledged.
-
-        Raises:
-            ApiError: Error 10204: the consumer's ``deliver_policy`` does not allow the sequence.
-            JetStreamError: The server is too old.
+        The consumer forgets deliveries that were not acknowledged. Raises `ApiError` (10204) when its
+        ``deliver_policy`` does not allow the sequence, `JetStreamError` where the server is too old.
         """
         context = f"reset {_what(stream, name)}" + (f" to sequence {sequence}" if sequence is not None else "")
         request = {"seq": positive(sequence)} if sequence is not None else None
@@ -357,9 +344,7 @@ class Consumers:
     def unpin(self, stream: str, name: str, group: str) -> None:
         """Unpin the pinned client of a priority group; the next client that pulls is pinned (server 2.11).
 
-        Raises:
-            ApiError: The consumer has no such group.
-            JetStreamError: The server is too old.
+        Raises `ApiError` when there is no such group, `JetStreamError` where the server is too old.
         """
         context = f"unpin group {group} of {_what(stream, name)}"
         self._api.ask(jsapi.CONSUMER_UNPIN, {"group": group}, context=context, stream=stream, consumer=name)

@@ -114,8 +114,7 @@ class Bucket:
     def get(self, key: str, *, revision: int | None = None, direct: bool = False) -> Entry:
         """Return the value of a key, or the one that it had at a revision; ``direct`` as for `Messages`.
 
-        Raises:
-            KeyNotFound: The key has no value; the error says whether it was deleted, purged, or never there.
+        Raises `KeyNotFound`, which says whether the key was deleted, purged, or never there.
         """
         context = f"get key {_key(key)} of bucket {self.name}"
         try:
@@ -157,11 +156,7 @@ class Bucket:
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
     def history(self, key: str) -> list[Entry]:
-        """Return all revisions of a key that the bucket keeps, deletions included, the oldest first.
-
-        Raises:
-            KeyNotFound: The bucket has no revision of the key.
-        """
+        """Return the revisions of a key, deletions included, the oldest first. Raises `KeyNotFound` if there is none."""
         subject = f"{self._place.subjects}.{_key(key)}"
         messages = watch(self._api, self._stream, [subject], follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
@@ -181,10 +176,9 @@ class Bucket:
         """Return the latest revision of each key, then None once, then every change; without an end.
 
         Every change is returned exactly once across reconnects and restarts of servers, unless the bucket, which keeps
-        ``history`` revisions of a key, removes it first. Closing the iterator ends it.
-
-        ``filters`` are as for `keys`. ``history`` begins with all revisions that the bucket keeps, ``updates_only``
-        with the None. After the None, it ends when no change came for ``timeout`` seconds.
+        ``history`` revisions of a key, removes it first. Closing the iterator ends it. ``history`` begins with all
+        revisions that the bucket keeps, ``updates_only`` with the None. After the None, it ends when no change came for
+        ``timeout`` seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it had.
@@ -210,13 +204,10 @@ class Bucket:
         return self._store(key, value, {}, "put")
 
     def create(self, key: str, value: str | bytes, *, ttl: Any = None) -> int:
-        """Give a value to a key that has none; return the revision.
+        """Give a value to a key that has none; return the revision. Raises `WrongRevision` if the key has a value.
 
         After the duration ``ttl`` the server removes the value; ``never`` overrides the ``ttl`` of the bucket. The
         bucket needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be shorter than that.
-
-        Raises:
-            WrongRevision: The key has a value.
         """
         expected, attempt, headers = 0, 1, self._ttl(ttl)
         while True:
@@ -239,37 +230,27 @@ class Bucket:
                 attempt += 1
 
     def update(self, key: str, value: str | bytes, revision: int) -> int:
-        """Give a key a value if ``revision`` is its latest one, a deletion included; return the new revision.
-
-        Raises:
-            WrongRevision: The key has another revision: another writer changed it.
-        """
+        """Give a key a value; return the new revision. Raises `WrongRevision` if ``revision`` is not the latest one."""
         return self._store(key, value, {EXPECTED: str(positive(revision, "revision"))}, "update")
 
     def delete(self, key: str, *, revision: int | None = None) -> int:
-        """Mark a key as deleted, whether it exists or not; its history stays. Return the revision of the mark.
+        """Mark a key as deleted, whether it exists or not; return the revision of the mark. Its history stays.
 
-        Raises:
-            WrongRevision: ``revision`` is not the latest one.
+        Raises `WrongRevision` if ``revision`` is not the latest one.
         """
         return self._remove(key, "DELETE", revision, {})
 
     def purge(self, key: str, *, revision: int | None = None, ttl: Any = None) -> int:
-        """Mark a key as purged, and remove all its revisions; return the revision of the mark.
+        """Mark a key as purged, and remove all its revisions; as `delete`.
 
         After the duration ``ttl`` the server removes the mark; the bucket needs ``limit_marker_ttl``.
-
-        Raises:
-            WrongRevision: ``revision`` is not the latest one.
         """
         return self._remove(key, "PURGE", revision, self._ttl(ttl))
 
     def revert(self, key: str, revision: int) -> int:
-        """Put the value again that a key had at a revision; return the new revision.
+        """Put the value again that a key had at a revision, as `get` and `update`; return the new revision.
 
-        Raises:
-            KeyNotFound: The bucket no longer has the revision, or it is a deletion.
-            WrongRevision: Another writer changed the key at the same time.
+        Raises `KeyNotFound`, `WrongRevision`.
         """
         before = self.get(key, revision=revision)
         last = self._last(key)

@@ -78,11 +78,8 @@ class Messages:
     def since(self, stream: str, time: Any, subject: str = ">", *, direct: bool = False) -> StoredMessage:
         """Return the first message on a subject (wildcards allowed) stored at a time or later.
 
-        ``time`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch.
-
-        Raises:
-            MessageNotFound: No such message was stored since.
-            JetStreamError: The server is older than 2.11.
+        ``time`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch. Raises
+        `MessageNotFound`, and `JetStreamError` where the server is older than 2.11.
         """
         start = moment("time", time)
         context = f"get the first {subject} since {start} of"
@@ -94,11 +91,8 @@ class Messages:
     ) -> list[StoredMessage]:
         """Return the last message of each subject (wildcards allowed) as of one moment, in the order of the stream.
 
-        The messages are read by Direct Get. The moment is now, or up to a sequence, or a time.
-
-        Raises:
-            NoResponders: The stream does not allow Direct Get.
-            JetStreamError: More than 1,024 subjects match, or the server is older than 2.11.
+        The moment is now, or up to a sequence, or a time. Raises `NoResponders` when the stream does not allow Direct
+        Get, `JetStreamError` when more than 1,024 subjects match or the server is older than 2.11.
         """
         filters = [subject_filter(filter_) for filter_ in subject or (">",)]
         context = f"get the last message of each {', '.join(filters)} of stream {stream_name(stream)}"

@@ -118,8 +118,7 @@ class ObjectBucket:
     def get(self, name: str) -> bytes:
         """Return the content of an object, or of the object that a link leads to.
 
-        Raises:
-            DataLossError: The object is damaged: number of chunks, size or SHA-256 are not those of its meta message.
+        Raises `DataLossError` when number of chunks, size or SHA-256 are not those of the meta message.
         """
         content: list[memoryview] = []
         for chunk in self._reader.chunks(name, lambda _: content.clear()):
@@ -245,9 +244,7 @@ class ObjectBucket:
     ) -> ObjectInfo:
         """Store a file as `put` does, by default under its file name.
 
-        Raises:
-            OptionError: The file cannot be opened.
-            JetStreamError: The file cannot be read, and what `put` raises.
+        Raises `OptionError` when the file cannot be opened, `JetStreamError` when it cannot be read.
         """
         source = Path(file_path("path", path))
         try:
@@ -282,10 +279,7 @@ class ObjectBucket:
 
         None leaves a field as it is, an empty value removes it. With another name, the object has both names for a
         moment. If another writer puts an object under the old name in that moment, only this package leaves the content
-        alone.
-
-        Raises:
-            OptionError: An object with the new name exists.
+        alone. Raises `OptionError` when an object with the new name exists.
         """
         given = (description, _headers(headers), _metadata(metadata))
         if new_name is None or new_name == name:
@@ -374,11 +368,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
         return ObjectBucket(self._api, name)
 
     def load_or_create(self, bucket: str, config: Config | None = None, /, **fields: Any) -> ObjectBucketInfo:
-        """Return the bucket; create it if it does not exist.
-
-        Raises:
-            JetStreamError: The bucket differs in a field that is given here; the error lists the differences.
-        """
+        """Return the bucket; create it if there is none. Raises `JetStreamError` when a field given here differs."""
         wanted = self._wanted(bucket, config, fields)
         try:
             info = self.load(bucket)

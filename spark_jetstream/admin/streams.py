@@ -69,8 +69,7 @@ class Streams:
     def infos(self, subject: str | None = None) -> Iterator[StreamInfo]:
         """Return all streams, or those that store ``subject`` or a part of it; sorted by name, page by page.
 
-        Raises:
-            ServerBusy: At the end, when servers of a cluster did not answer for some streams, which it names.
+        Raises `ServerBusy` at the end, when servers of a cluster did not answer for some, which it names.
         """
         request, context = _listed(subject)
         for page in self._api.whole_pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
@@ -231,10 +230,9 @@ class Streams:
     # Removing
 
     def delete(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a stream, its messages and its consumers; return whether there was one.
+        """Delete a stream with its messages and consumers; return whether it existed.
 
-        Raises:
-            StreamNotFound: There is no such stream, and ``missing_ok`` is False.
+        Raises `StreamNotFound` unless ``missing_ok``.
         """
         context = f"delete stream {name}"
         return self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, missing_ok, context=context, stream=name)

@@ -35,10 +35,6 @@ from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 Case = Callable[[str, Any, Any], bool]
 
 
-def _always(field: str, wanted: Any, actual: Any) -> bool:
-    return True
-
-
 def _off(field: str, wanted: Any, actual: Any) -> bool:
     return not wanted
 
@@ -47,16 +43,12 @@ def _on(field: str, wanted: Any, actual: Any) -> bool:
     return bool(wanted)
 
 
-def _lower(field: str, wanted: Any, actual: Any) -> bool:
-    return bool(wanted > 0 and (actual <= 0 or wanted < actual))
-
-
 @dataclass(frozen=True)
 class Rule:
     """Why a field is special, and in which cases: by the path, the wanted and the actual value of a difference."""
 
     reason: str
-    applies: Case = _always
+    applies: Case = lambda field, wanted, actual: True
 
 
 _NEVER = Rule("it can never change")
@@ -108,7 +100,13 @@ RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
             "what was copied already is copied once more, from its beginning",
             lambda field, wanted, actual: field.endswith((".filter_subject", ".subject_transforms")),
         ),
-        **dict.fromkeys(_LIMITING, Rule("messages beyond it are deleted at once", _lower)),
+        **dict.fromkeys(
+            _LIMITING,
+            Rule(
+                "messages beyond it are deleted at once",
+                lambda field, wanted, actual: bool(wanted > 0 and (actual <= 0 or wanted < actual)),
+            ),
+        ),
         **dict.fromkeys(_FINAL, Rule(_NOT_BACK, _on)),
     },
     ConsumerConfig: {
@@ -165,12 +163,11 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
         raise TypeError(f"a {kind.__name__} cannot be compared with a {type(actual).__name__}")
     want, have = effective(wanted), effective(actual)
     left = _left(kind, want)
-    names = [name for name in want if name not in left]
-    if given_only:
-        names = [name for name in names if name in _given(wanted)]
+    given = {"filter_subjects" if name == "filter_subject" else name for name in wanted.model_fields_set}
     return [
         _judged(kind, *difference)
-        for name in names
+        for name in want
+        if name not in left and (name in given or not given_only)
         for difference in _compare(name, want[name], have.get(name), given_only)
     ]
 
@@ -195,10 +192,7 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
 def merged(wanted: M, actual: M) -> M:
     """Return ``actual`` with all that ``wanted`` sets, down to single keys of metadata.
 
-    An update to it changes nothing else, and with ``given_only`` no difference to ``wanted`` is left.
-
-    Raises:
-        pydantic.ValidationError: Both do not fit together.
+    Raises `pydantic.ValidationError` when both do not fit together.
     """
     changes: dict[str, Any] = {}
     for name in wanted.model_fields_set:
@@ -269,11 +263,6 @@ def _limits(config: Model) -> dict[str, Any]:
     return {name: value or type(value)(-1) for name, value in limits.items()}
 
 
-def _given(config: Model) -> set[str]:
-    """The fields that are set, by the names that `effective` has for them."""
-    return {"filter_subjects" if name == "filter_subject" else name for name in config.model_fields_set}
-
-
 def _compare(field: str, wanted: Any, actual: Any, given_only: bool) -> Iterator[tuple[str, Any, Any]]:
     if _plain(field, wanted) == _plain(field, actual):
         return
@@ -311,14 +300,12 @@ def _plain(field: str, value: Any) -> Any:
         return {name: _plain(name, part) for name, part in _values(value).items()}
     if isinstance(value, tuple):
         plain = [_plain("", part) for part in value]
-        return sorted(plain, key=_key) if field.rpartition(".")[2] in _UNORDERED else plain
+        if field.rpartition(".")[2] not in _UNORDERED:
+            return plain
+        return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True, default=str))
     if isinstance(value, Timestamp):
         return None if value.never else value.nanoseconds or str(value)
     return value
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _judged(kind: type[Model], field: str, wanted: Any, actual: Any) -> Difference:
