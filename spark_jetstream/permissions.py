@@ -419,19 +419,12 @@ def needed(
 
     The purposes durable and durable-queue have only what they need beside read or read-direct; `merged` combines sets.
 
-    Args:
-        purpose: One of `PURPOSES`.
-        stream: The stream that is read, written or administered, ``*`` for any.
-        bucket: The bucket of a purpose that has one.
-        subjects: The filters of a read (option subjects; empty for none, None for any), the subjects of the rows of a
-            write (wildcards allowed), or keys of a bucket and filters of keys (None and empty for all).
-        durable: Option durable, ``*`` for any name.
-        dead_letter: Option deadLetterSubject.
-        inbox_prefix: Option inboxPrefix.
-        prefix: The prefix of the JetStream API with options apiPrefix and domain.
+    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` are the filters of a read (option subjects; empty for
+    none, None for any), the subjects of the rows of a write (wildcards allowed), or keys of a bucket and filters of
+    keys (None and empty for all). ``dead_letter`` and ``inbox_prefix`` are options, ``prefix`` is that of the JetStream
+    API with options apiPrefix and domain.
 
-    Raises:
-        ValueError: The purpose is unknown, or needs a bucket or subjects.
+    Raises `ValueError` when the purpose is unknown, or needs a bucket or subjects.
     """
     if purpose not in _PURPOSES:
         raise ValueError(f"purpose {purpose!r} is none of {', '.join(PURPOSES)}")

@@ -79,7 +79,7 @@ class Buckets(ABC, Generic[C, B]):
             return self._streams.update(stream, self._changes(bucket, changes))
 
     def delete(self, bucket: str, *, missing_ok: bool = False) -> bool:
-        """Delete a bucket with its content; return whether it existed. Raises `StreamNotFound` unless ``missing_ok``."""
+        """Delete a bucket; return whether there was one. Raises `StreamNotFound` unless ``missing_ok``."""
         with self._stream(bucket) as stream:
             return self._streams.delete(stream, missing_ok=missing_ok)
 

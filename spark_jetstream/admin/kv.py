@@ -156,7 +156,7 @@ class Bucket:
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
     def history(self, key: str) -> list[Entry]:
-        """Return the revisions of a key, deletions included, the oldest first. Raises `KeyNotFound` if there is none."""
+        """Return the revisions of a key, deletions too, the oldest first. Raises `KeyNotFound` if there is none."""
         subject = f"{self._place.subjects}.{_key(key)}"
         messages = watch(self._api, self._stream, [subject], follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]

@@ -148,10 +148,8 @@ class Streams:
     ) -> StreamInfo:
         """Return the stream; create it, as `create`, if there is none.
 
-        ``given_only`` compares what exists in the given fields only; else the others must have their defaults.
-
-        Raises:
-            JetStreamError: It exists with another configuration (the error lists the differences).
+        ``given_only`` compares what exists in the given fields only; else the others must have their defaults. Raises
+        `JetStreamError`, which lists the differences, when it exists with another configuration.
         """
         wanted = self._wanted(name, config, fields)
         what = f"stream {wanted.name}"
@@ -242,11 +240,8 @@ class Streams:
     ) -> int:
         """Remove messages, by default all; return how many were removed.
 
-        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, all of these but the last
-        ``keep``.
-
-        Raises:
-            OptionError: Both ``sequence`` and ``keep`` are given, or a value is not possible.
+        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, or all of these but the last
+        ``keep``. Raises `OptionError` for both.
         """
         context = f"purge stream {name}"
         given = {"filter": None if subject is None else subject_filter(subject), "seq": sequence, "keep": keep}
@@ -264,9 +259,7 @@ class Streams:
     def step_down(self, name: str, *, preferred: str | None = None) -> None:
         """Let the leader of a stream step down, in favour of server ``preferred`` if given; do not await the election.
 
-        Raises:
-            ApiError: Error 10010 outside of a cluster.
-            JetStreamError: A server older than 2.11 knows no preference.
+        Raises `ApiError` (10010) outside of a cluster, `JetStreamError` before 2.11, which knows no preference.
         """
         context = f"let the leader of stream {name} step down"
         self._api.step_down(jsapi.STREAM_STEP_DOWN, preferred, context=context, stream=name)
@@ -274,8 +267,7 @@ class Streams:
     def remove_peer(self, name: str, server: str) -> None:
         """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
 
-        Raises:
-            ApiError: The server has no replica, or none can replace it; error 10010 outside of a cluster.
+        Raises `ApiError` when the server has no replica, or none can replace it; 10010 outside of a cluster.
         """
         context = f"remove server {server} from stream {name}"
         if not server:

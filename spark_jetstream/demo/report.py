@@ -213,10 +213,7 @@ def _differences(sums: Mapping[K, object], pandas: Mapping[K, object], has: str,
 
 
 def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, str]) -> None:
-    """Print the delays by carrier and part of the day, and the rates.
-
-    ``names`` are the airlines by their carrier codes.
-    """
+    """Print the delays by carrier and part of the day, and the rates. ``names`` are airlines by carrier."""
     table = _table("Flights from New York in 2013: minutes late")
     table.add_column("airline", no_wrap=True, max_width=20)
     for heading in ("flights", "dep.", "arr.", *(name for name, _, _ in PARTS_OF_DAY)):

@@ -61,14 +61,7 @@ class DemoFailed(JetStreamError):
 def run(messages: int | None = None, *, as_json: bool = False) -> int:
     """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
-    Args:
-        messages: Load only the first so many flights.
-        as_json: Print one JSON object to standard output, and everything for people to standard error.
-
-    Raises:
-        DemoFailed: The flights could not be stored.
-        JavaNotFound: There is no Java that Spark runs on.
-        ServerStartError: The embedded server did not start.
+    ``messages`` loads only the first so many flights. Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`.
     """
     console = Console(stderr=as_json)
     flights = read_flights(messages)
@@ -128,11 +121,7 @@ def _data_file(name: str) -> Path:
 
 
 def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, advance: Advance) -> Load:
-    """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order, through the sink.
-
-    Raises:
-        DemoFailed: The sink reported an error, or the stream holds another number of messages than was written.
-    """
+    """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order. Raises `DemoFailed`."""
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
     subjects = "flights." + flights["origin"] + "." + flights["dest"]

@@ -87,11 +87,7 @@ class Examination:
         self._clock_known = False
 
     def sections(self) -> Iterator[Section]:
-        """Yield the sections in order.
-
-        Raises:
-            OptionError: The connection options are wrong.
-        """
+        """Yield the sections in order. Raises `OptionError` for wrong connection options."""
         admin = JetStreamAdmin.from_environment(**self._given)
         if self._spark is not False:
             yield Section("Spark on this machine", self._machine())

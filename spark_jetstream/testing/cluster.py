@@ -87,9 +87,7 @@ class NatsCluster:
     def start(self) -> NatsCluster:
         """Start all servers that do not run, wait until the cluster is ready, and return it.
 
-        Raises:
-            ServerStartError: A server did not start, or the cluster did not form in time. After a failed first start
-                no server runs.
+        Raises `ServerStartError` when it was not ready in time; after a failed first start no server runs.
         """
         first = not self._routes
         try:
@@ -116,8 +114,7 @@ class NatsCluster:
     def restart(self, index: int) -> NatsServer:
         """Restart one server and wait until it has caught up; without a majority of servers it does not wait.
 
-        Raises:
-            ServerStartError: The server did not start, or did not catch up in time.
+        Raises `ServerStartError` when it did not start, or did not catch up in time.
         """
         server = self._servers[index].restart()
         if len(self._active()) > len(self._servers) // 2:
@@ -129,9 +126,7 @@ class NatsCluster:
 
         All agree on a JetStream meta leader that is up and finds them current. Each is healthy, so its replicas of
         streams and consumers have caught up. Every stream and consumer with a majority of its replicas has a leader.
-
-        Raises:
-            ServerStartError: It took longer than `timeout` seconds (default: `start_timeout` of the cluster).
+        Raises `ServerStartError` after `timeout` seconds (default: `start_timeout` of the cluster).
         """
         limit = self._start_timeout if timeout is None else timeout
 
@@ -144,10 +139,7 @@ class NatsCluster:
         """Return the index in `servers` of the leader of a stream, after an election if one is under way.
 
         `account` is needed only if several accounts have a stream of this name. For some milliseconds after an election
-        the other servers may not know who answers for the stream's subjects.
-
-        Raises:
-            TimeoutError: No server that is up led the stream within `timeout` seconds.
+        the other servers may not know who answers for the stream's subjects. Raises `TimeoutError`.
         """
 
         def find() -> int | None:

