@@ -15,6 +15,7 @@ from spark_jetstream.admin.api import Api, moment, positive, stream_name, subjec
 from spark_jetstream.admin.models.messages import DoneReply, MessageReply, StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
+from spark_jetstream.admin.watch import BATCH, settings
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import (
@@ -31,14 +32,11 @@ from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_an
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.wire import Frames, parse_status
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct
-from spark_jetstream.streams.pull import PullSettings
 
 _MOST_SUBJECTS = 1024
 _TOO_MANY = 413
 _ATTEMPTS = 3
 _ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without flow control
-_BATCH = 500
-_BATCH_BYTES = 4 * 1024 * 1024
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
 
@@ -143,7 +141,7 @@ class Messages:
         if direct and not allowed:
             raise JetStreamError(f"stream {stream} does not allow direct reads (allow_direct, and server 2.11)")
         if allowed and direct is not False:
-            messages = self._in_batches(info, subject, first, end, count or _BATCH)
+            messages = self._in_batches(info, subject, first, end, min(count or BATCH, BATCH))
         else:
             messages = self._one_by_one(stream, subject, first, end)
         yield from itertools.islice(messages, count)
@@ -216,15 +214,8 @@ class Messages:
         stream = info.config.name
         filters = () if subject is None else (subject_filter(subject),)
         part = SequenceRange(stream, first, end, None, info.created, filters, direct=True)
-        settings = PullSettings(
-            min(batch, _BATCH),
-            _BATCH_BYTES,
-            expires=30.0,
-            retry_timeout=self._api.options.retry_timeout,
-            fail_on_data_loss=True,
-        )
         try:
-            for messages in read_direct(self._api.connect, part, settings, "spark-jetstream admin"):
+            for messages in read_direct(self._api.connect, part, settings(self._api, batch), "spark-jetstream admin"):
                 if not isinstance(messages, DirectBatch):
                     raise TypeError("a direct read of one subject returned something else than a DirectBatch")
                 for block, data in messages.raw():

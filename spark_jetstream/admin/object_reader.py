@@ -16,17 +16,15 @@ from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.objects import OBJECT_STORE, object_name
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.admin.watch import LABEL
+from spark_jetstream.admin.watch import LABEL, settings
 from spark_jetstream.buckets.object_content import ContentCheck, chunk_views
 from spark_jetstream.buckets.objects import StoredObject, chunk_subject, meta_filter, meta_subject, stream_name
 from spark_jetstream.errors import DataLossError, JetStreamError, MessageNotFound
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.pull import PullSettings, read_range
+from spark_jetstream.streams.pull import read_range
 
 _ATTEMPTS = 10  # at an object that is replaced each time it is read
 _BATCH = 32  # chunks of one request; two are under way
-_BATCH_BYTES = 4 * 1024 * 1024
-_EXPIRES = 30.0
 
 
 @dataclass(frozen=True)
@@ -139,10 +137,8 @@ class ObjectReader:
             # The meta message of a version is stored after its last chunk.
             subject = chunk_subject(holder.origin, meta.nuid)
             part = SequenceRange(version.stream, 1, holder.sequence, meta.chunks, version.created, (subject,))
-            retry_timeout = self._api.options.retry_timeout
-            settings = PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, retry_timeout, fail_on_data_loss=True)
             try:
-                for messages in read_range(self._api.connect, part, settings, LABEL):
+                for messages in read_range(self._api.connect, part, settings(self._api, _BATCH), LABEL):
                     for chunk in chunk_views(messages):
                         check.add(chunk)
                         yield chunk

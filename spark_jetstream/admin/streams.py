@@ -276,7 +276,8 @@ class Streams:
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")
-        return asked_for(StreamConfig, given, own, _what(given, own), self._api.newer)
+        known = own.get("name") or (given.get("name") if isinstance(given, Mapping) else getattr(given, "name", ""))
+        return asked_for(StreamConfig, given, own, f"stream {known}" if known else "stream", self._api.newer)
 
 
 def _listed(subject: str | None) -> tuple[dict[str, Any], str]:
@@ -284,8 +285,3 @@ def _listed(subject: str | None) -> tuple[dict[str, Any], str]:
     if subject is None:
         return {}, "list the streams"
     return {"subject": subject_filter(subject)}, f"list the streams that store {subject}"
-
-
-def _what(config: object, fields: Mapping[str, Any]) -> str:
-    given = fields.get("name") or (config.get("name") if isinstance(config, Mapping) else getattr(config, "name", ""))
-    return f"stream {given}" if given else "stream"

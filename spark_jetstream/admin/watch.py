@@ -40,17 +40,17 @@ LABEL = "spark-jetstream-admin"
 """The beginning of the names of the consumers that the administration creates."""
 
 _END = 2**63 - 1  # beyond every sequence
-_BATCH = 500
+BATCH = 500
 _BATCH_BYTES = 4 * 1024 * 1024
 _EXPIRES = 30.0
 _SOON = 0.5  # seconds between heartbeats, until the messages from before the watch are read
 _SLACK = 1.0
 
 
-def settings(api: Api, *, headers_only: bool = False) -> PullSettings:
-    """Return the settings with which the administration reads streams."""
+def settings(api: Api, batch: int = BATCH, *, headers_only: bool = False) -> PullSettings:
+    """Return the settings with which the administration reads streams; ``batch`` is the messages of one request."""
     timeout = api.options.retry_timeout
-    return PullSettings(_BATCH, _BATCH_BYTES, _EXPIRES, timeout, fail_on_data_loss=True, headers_only=headers_only)
+    return PullSettings(batch, _BATCH_BYTES, _EXPIRES, timeout, fail_on_data_loss=True, headers_only=headers_only)
 
 
 def watch(

@@ -182,7 +182,11 @@ def add(
     ] = None,
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
-    wanted = StreamConfig.parse({**_template(begin_with, config), **fields, "name": name}, f"stream {name}")
+    if begin_with is None:
+        begun: Mapping[str, Any] = {} if config else DEFAULT_STREAM
+    else:
+        begun = _TEMPLATES[begin_with] if begin_with in _TEMPLATES else template(begin_with)
+    wanted = StreamConfig.parse({**begun, **file_fields(config), **fields, "name": name}, f"stream {name}")
     admin = run.admin.streams
     _created(run, *create(lambda: admin.load(name), lambda: admin.create(wanted)))
 
@@ -226,15 +230,6 @@ def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = F
     admin = run.admin.streams
     differences = admin.plan(stream, sealed=True)
     change(run, {"stream": stream}, differences, lambda: admin.seal(stream), force=force, dry_run=dry_run)
-
-
-def _template(begin_with: str | None, config: str | None) -> dict[str, Any]:
-    """Return the fields of a new stream that come from a template and a file."""
-    if begin_with is None:
-        fields: Mapping[str, Any] = {} if config else DEFAULT_STREAM
-    else:
-        fields = _TEMPLATES[begin_with] if begin_with in _TEMPLATES else template(begin_with)
-    return {**fields, **file_fields(config)}
 
 
 def _created(run: Run, info: StreamInfo, outcome: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, ObjectBucket, object_reader
+from spark_jetstream.admin.watch import settings
 from spark_jetstream.buckets.object_store import ObjectUploads, note_body, note_subject
 from spark_jetstream.buckets.objects import chunk_subject
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
@@ -30,7 +32,7 @@ SMALL = 1000  # bytes of a chunk, where there are to be many
 @pytest.fixture(autouse=True)
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server says every half of this that a chunk that has gone does not come: 5 seconds, for slow connections."""
-    monkeypatch.setattr(object_reader, "_EXPIRES", 0.4)
+    monkeypatch.setattr(object_reader, "settings", lambda api, batch: replace(settings(api, batch), expires=0.4))
 
 
 @pytest.fixture
