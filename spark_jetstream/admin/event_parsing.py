@@ -97,11 +97,7 @@ def event_subjects(
     consumer: str | None,
     prefix: str,
 ) -> tuple[str, ...]:
-    """Return the subjects to subscribe to; no two of them overlap, so that an event is received once.
-
-    ``wanted`` has kinds, models, or subjects; empty for all events. Raises `OptionError` for a kind that does not
-    exist, and for one whose subjects do not name the stream or consumer that is given.
-    """
+    """Return the subjects to subscribe to, as for `Events.watch`; no two of them overlap. Raises `OptionError`."""
     kinds = tuple(wanted)
     templates = [template for kind in kinds for template in _templates(kind, prefix)]
     if not kinds:

@@ -33,11 +33,7 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def cloud_event(event: Event) -> dict[str, Any]:
-    """Return an event as a CloudEvent 1.0 in its JSON format.
-
-    It has ``specversion``, ``id``, ``source``, ``type`` and ``time``; ``subject``, where the event was published, if
-    that is known; and the event as ``data``, or the message of an `UnknownEvent` as ``data_base64``.
-    """
+    """Return an event as a CloudEvent 1.0 in its JSON format; the message of an `UnknownEvent` is ``data_base64``."""
     cloud: dict[str, Any] = {"specversion": "1.0", "id": event.id, "source": SOURCE, "type": event.type}
     if event.published_on:
         cloud["subject"] = event.published_on

@@ -111,11 +111,8 @@ class Watch:
     """An iterator of events, and a context manager that ends it. One thread uses it; any thread may call `close`.
 
     It survives the loss of the connection: a `Gap` reports the loss, another one the end of it, and ``gaps`` counts
-    them. A `Gap` with ``lost`` says that this program was too slow, and the client has dropped events. After a loss of
-    more than option ``retryTimeout`` it raises `OutageError`.
-
-    When it ends by itself, the server has answered a ping, so all events before were received; otherwise the last event
-    is a `Gap` without ``until``.
+    them. After a loss of more than option ``retryTimeout`` it raises `OutageError`. When it ends by itself, the server
+    has answered a ping, so all events before were received; otherwise the last event is a `Gap` without ``until``.
     """
 
     def __init__(self, api: Api, subjects: tuple[str, ...], timeout: float | None, count: int | None) -> None:

@@ -1,7 +1,4 @@
-"""Messages of streams: read one or many, delete one.
-
-By Direct Get (ADR-31 "JetStream Direct Get") any replica or mirror answers, which may lag behind the leader.
-"""
+"""Messages of streams: read one or many, delete one. Direct Get: ADR-31 "JetStream Direct Get"."""
 
 from __future__ import annotations
 
@@ -45,8 +42,8 @@ class Messages:
     """The messages of an account's streams; ``admin.messages``.
 
     The leader of the stream answers for single messages, and never lags. With ``direct`` they are read by Direct Get,
-    for accounts that may do no more: any replica or mirror answers, which may lack the latest messages. The stream must
-    allow it (``allow_direct``), else `NoResponders` is raised.
+    for accounts that may do no more: any replica or mirror answers, which may lag. `NoResponders` is raised where the
+    stream does not allow it (``allow_direct``).
 
     All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for; `OptionError`
     for an argument that cannot be one.
@@ -181,21 +178,17 @@ class Messages:
             self._api.do(DoneReply, jsapi.MESSAGE_DELETE, request, context=context, stream=stream)
         except ApiError as error:
             # The server uses these codes for other reasons too.
-            if error.err_code in _GONE and self._is_gone(stream, sequence):
-                raise MessageNotFound(
-                    f"cannot {context}: there is no such message",
-                    code=error.code,
-                    err_code=error.err_code,
-                    description=error.description,
-                ) from error
+            if error.err_code in _GONE:
+                try:
+                    self.get(stream, sequence)
+                except MessageNotFound:
+                    raise MessageNotFound(
+                        f"cannot {context}: there is no such message",
+                        code=error.code,
+                        err_code=error.err_code,
+                        description=error.description,
+                    ) from error
             raise
-
-    def _is_gone(self, stream: str, sequence: int) -> bool:
-        try:
-            self.get(stream, sequence)
-        except MessageNotFound:
-            return True
-        return False
 
     def _one_by_one(self, stream: str, subject: str | None, first: int, end: int) -> Iterator[StoredMessage]:
         while first < end:

@@ -72,10 +72,7 @@ class ObjectReader:
         return meta_filter(self.origin)
 
     def newest(self, name: str) -> StoredObject | None:
-        """Return the latest meta message of a name, a deletion included; None when there never was one.
-
-        Raises `ProtocolError` when it cannot be read.
-        """
+        """Return the latest meta message of a name, a deletion too; None when there never was one."""
         try:
             with OBJECT_STORE.naming(self.bucket):
                 message = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
@@ -99,8 +96,7 @@ class ObjectReader:
     def chunks(self, name: str, begin: Callable[[StoredObject], None]) -> Iterator[memoryview]:
         """Return the chunks of the content. They are the object once the iterator has ended without an error.
 
-        ``begin`` is called before the first chunk, with the object that has the content; and again when the object was
-        replaced: the chunks before then do not count.
+        ``begin`` gets the object that has the content before its first chunk; and another when it was replaced.
         """
         version = self.version(name)
         for _ in range(_ATTEMPTS):

@@ -42,8 +42,7 @@ class ObjectWriter:
     """Writes to one bucket.
 
     Methods raise `ApiError` when the server refuses a message, `OutageError` when it was away for option
-    ``retryTimeout``, another `JetStreamError` with the reason when something is not stored for another one, and what
-    `ObjectReader` and `ObjectStream` raise.
+    ``retryTimeout``, another `JetStreamError` for another reason, and what `ObjectReader` and `ObjectStream` raise.
     """
 
     def __init__(self, api: Api, reader: ObjectReader) -> None:
@@ -165,10 +164,7 @@ class ObjectWriter:
         what: str,
         change: Callable[[Any], ObjectMeta],
     ) -> tuple[StoredObject | None, ObjectMeta, int]:
-        """Store a meta message in place of the one that ``find`` returns; return that, the new one, its sequence.
-
-        All of it is done again when another writer has replaced the one before.
-        """
+        """Store a meta message in place of what ``find`` returns, until it is the latest; return both and a sequence."""
         object_name(name)
         for _ in range(_ATTEMPTS):
             before = find(name)
@@ -240,12 +236,14 @@ class BinaryFile(Protocol):
 Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile
 """What content can be: bytes, pieces of any size, or a binary file, read from its position to its end."""
 
+Parts = tuple[Callable[[int], Iterator[bytes | memoryview]], int, bool]
+"""The function that makes chunks, their bytes in all (0: not known), and whether it can be called again."""
+
 
 def new_object(name: str, data: Data, progress: Progress | None = None, **fields: Any) -> NewObject:
-    """Return the object to store; ``fields`` are other fields of `NewObject`.
+    """Return the object to store; ``fields`` are other fields of `NewObject`. Raises `OptionError` for other data.
 
-    ``progress`` gets the bytes sent and their total, 0 when the total is not known. Raises `OptionError` for another
-    type of ``data``; the pieces of an iterable or a file are checked when they are read.
+    The pieces of an iterable or a file are checked when they are read.
     """
     parts, total, repeatable = _parts(data)
 
@@ -260,8 +258,7 @@ def new_object(name: str, data: Data, progress: Progress | None = None, **fields
     return NewObject(name=name, parts=counted, repeatable=repeatable, **fields)
 
 
-def _parts(data: Any) -> tuple[Callable[[int], Iterator[bytes | memoryview]], int, bool]:
-    """Return the function that makes chunks, their bytes in all, and whether it can be called again."""
+def _parts(data: Any) -> Parts:
     if isinstance(data, (bytes, bytearray, memoryview)):
         view = memoryview(data).cast("B")
         return lambda size: chunks(view, size), len(view), True
@@ -274,7 +271,7 @@ def _parts(data: Any) -> tuple[Callable[[int], Iterator[bytes | memoryview]], in
     raise _wrong(shown(type(data).__name__))
 
 
-def _file_parts(file: Any) -> tuple[Callable[[int], Iterator[bytes | memoryview]], int, bool]:
+def _file_parts(file: Any) -> Parts:
     start = total = 0
     repeatable = bool(hasattr(file, "seekable") and file.seekable())
     if repeatable:

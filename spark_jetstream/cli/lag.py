@@ -188,7 +188,7 @@ def _print(run: Run, report: _Report) -> None:
             "waiting for ack": lambda row: row[0].ack_pending,
             "redelivered": lambda row: row[0].redelivered,
             "oldest": lambda row: _age(row[0]),
-            "": lambda row: ", ".join(filter(None, (_query(row[0]), "paused" if row[0].paused else ""))),
+            "": lambda row: _remarks(row[0]),
         },
         data=vars,
         empty="there are no consumers",
@@ -220,5 +220,6 @@ def _age(consumer: ConsumerLag) -> str:
     return str(rounded(consumer.age))
 
 
-def _query(consumer: ConsumerLag) -> str:
-    return f"Spark query since {consumer.spark_since}" if consumer.spark_since else ""
+def _remarks(consumer: ConsumerLag) -> str:
+    query = [f"Spark query since {consumer.spark_since}"] if consumer.spark_since else []
+    return ", ".join(query + (["paused"] if consumer.paused else []))

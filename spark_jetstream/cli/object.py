@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from functools import partial
@@ -11,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
-from spark_jetstream.admin.objects import ObjectBucket
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import DryRun, Force, completion
@@ -290,8 +290,10 @@ def put(
         raise typer.BadParameter("what comes from standard input needs a name", param_hint="--name")
     opened = run.admin.objects.bucket(bucket)
     chosen = Path(file_path("FILE", file)).name if name is None else name
-    if not force and _has(opened, chosen):
-        run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)
+    if not force:
+        with contextlib.suppress(MessageNotFound):
+            opened.info(chosen)
+            run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)
     store = (
         partial(opened.put, chosen, sys.stdin.buffer) if file == _STANDARD else partial(opened.put_file, file, chosen)
     )
@@ -304,14 +306,6 @@ def put(
             progress=progress,
         )
     run.out.done(f"object {chosen} of bucket {bucket} has {int(info.size):,} bytes", **info.data())
-
-
-def _has(bucket: ObjectBucket, name: str) -> bool:
-    try:
-        bucket.info(name)
-    except MessageNotFound:
-        return False
-    return True
 
 
 @command(objects, "describe", example="object describe IMAGES cat.jpg --rename tom.jpg --description 'the cat'")

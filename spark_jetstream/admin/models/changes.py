@@ -135,10 +135,10 @@ _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
 
 @dataclass(frozen=True)
 class Difference:
-    """One field that is not as wanted. ``field`` is a path such as ``mirror.filter_subject`` or ``metadata.owner``.
+    """One field that is not as wanted; None stands for "not there".
 
-    None stands for "not there". ``refused`` says why the server cannot change it, "" when it can. ``risk`` says what
-    the change does beside that, or for ever, "" for nothing.
+    ``field`` is a path such as ``metadata.owner``. ``refused`` says why the server cannot change it, "" when it can.
+    ``risk`` says what the change does beside that, or for ever, "" for nothing.
     """
 
     field: str
@@ -322,10 +322,9 @@ Info = TypeVar("Info", StreamInfo, ConsumerInfo)
 def named(
     kind: type[Model], name: object, config: object, fields: Mapping[str, Any], *names: str
 ) -> tuple[Any, Mapping[str, Any]]:
-    """The arguments of ``create(name, config, **fields)``: the configuration, and the fields with the name.
+    """The configuration, and the fields with the name, of ``create(name, config, **fields)`` without or with a name.
 
-    ``create(config, **fields)`` is the same without the name. ``names`` are the fields that the name stands for.
-    `OptionError` when there are two configurations, or two names.
+    ``names`` are the fields that the name stands for. `OptionError` for two configurations, or two names.
     """
     if not isinstance(name, str):
         if config is not None:
@@ -433,10 +432,9 @@ def already_exists(error: ApiError) -> bool:
 
 
 def existing_instead(error: ApiError, wanted: Model, load: Callable[[], Info]) -> Info:
-    """What exists, where ``error`` refused to create it and nothing about it differs.
+    """What exists, where the server refused to create it and nothing differs: to it, an empty list is not none.
 
-    The server takes an empty list for another one than none, and so two texts of one time. Raises ``error`` where
-    something differs; it then lists that, if the account may look.
+    Raises ``error`` where something differs; it then lists that, if the account may look.
     """
     try:
         existing = load()
