@@ -164,7 +164,7 @@ class ObjectWriter:
         what: str,
         change: Callable[[Any], ObjectMeta],
     ) -> tuple[StoredObject | None, ObjectMeta, int]:
-        """Store a meta message in place of what ``find`` returns, until it is the latest; return both and a sequence."""
+        """Store a meta message in place of what ``find`` returns, until it is latest; return both and a sequence."""
         object_name(name)
         for _ in range(_ATTEMPTS):
             before = find(name)
