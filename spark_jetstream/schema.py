@@ -76,8 +76,7 @@ def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> p
 def select_columns(fields: Sequence[tuple[str, str]], columns: Sequence[Column] = COLUMNS) -> tuple[str, ...]:
     """Return the names in a schema that the user gave: pairs of a name and Spark's ``simpleString`` of the type.
 
-    Raises:
-        SchemaError: A column is unknown or given twice, or has another type; or there is no column.
+    Raises `SchemaError` if there is no column, or one is unknown, given twice, or of another type.
     """
     if not fields:
         raise SchemaError(f"the schema has no column; choose from {_names(columns)}")

@@ -306,8 +306,7 @@ class ObjectUploads:
     def store_meta(self, meta: ObjectMeta, expected: int) -> int:
         """Store a meta message in place of the one with a sequence (0 for none) and return its sequence.
 
-        Raises:
-            ObjectNotStored: Among others, the object has another meta message by now (`overtaken`).
+        The error `ObjectNotStored` also says whether the object has another meta message by now (`overtaken`).
         """
         tries = Tries(self._settings)
         subject = meta_subject(self._bucket, meta.name)

@@ -275,12 +275,9 @@ class StoredObject:
 
     @classmethod
     def read(cls, payload: bytes, bucket: str, subject: str, sequence: int, timestamp: int) -> StoredObject:
-        """Return the object of a meta message; an empty payload is a deleted object.
+        """Return the object of a meta message; an empty payload is a deleted object. Raises `ProtocolError`.
 
         A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").
-
-        Raises:
-            ProtocolError: The message is malformed; the text names bucket and sequence.
         """
         gone = ObjectMeta(bucket=bucket, name=subject, deleted=True)
         try:
@@ -301,11 +298,7 @@ class StoredObject:
 
 
 def stored_objects(messages: Messages, bucket: str) -> Iterator[StoredObject]:
-    """Yield the objects of meta messages, deleted objects and links to buckets included.
-
-    Raises:
-        ProtocolError: A message is malformed; the text names bucket and sequence.
-    """
+    """Yield the objects of meta messages, deleted objects and links to buckets included. Raises `ProtocolError`."""
     rows = zip(
         messages.payloads().to_pylist(),
         messages.subjects().to_pylist(),

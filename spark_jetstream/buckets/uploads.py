@@ -101,11 +101,8 @@ class Uploads:
     def store(self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b"") -> list[int]:
         """Publish the payloads in order and return their sequences in the stream, ascending.
 
-        At most `maxInFlight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight.
-
-        Raises:
-            NotStored: The server refused a payload, or did not answer in time.
-            JetStreamError: What `Inbox.get` raises for the whole connection.
+        At most `maxInFlight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight. Raises `NotStored` for a payload,
+        and what `Inbox.get` raises for the whole connection.
         """
         head = self.head(lines)
         first = self._next
@@ -138,11 +135,7 @@ class Uploads:
         return sequences
 
     def settle(self) -> bool:
-        """Wait for missing answers after another exception than its own has ended `store`.
-
-        Returns:
-            Whether no payload can be stored any more.
-        """
+        """After another error has ended `store`, return whether no payload can be stored any more."""
         try:
             self._settle(self._subject)
         except NotStored as failure:
@@ -152,11 +145,7 @@ class Uploads:
         return True
 
     def resume(self, failure: NotStored) -> None:
-        """Wait for a connection that works, after a failure.
-
-        Raises:
-            ConnectionFailed: There is none within `retryTimeout`, or the connection was closed for good.
-        """
+        """Wait for a connection that works, after a failure. Raises `ConnectionFailed` after `retryTimeout`."""
         cut = failure.cut
         if failure.silent:
             try:

@@ -42,15 +42,9 @@ class InlineCredentials(UserString):
 def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] = str) -> dict[str, Any]:
     """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
 
-    Keys, each only when needed: ``user``, ``password``, ``token``, ``user_credentials`` (a path or
-    `InlineCredentials`), ``nkeys_seed`` (a path), ``nkeys_seed_str``, ``tls`` (`ssl.SSLContext`),
-    ``tls_hostname``, ``tls_handshake_first``; and always ``inbox_prefix``. Servers and timeouts are left to the
-    caller.
-
-    A file is used under the path given if it exists, else under ``resolve(base name)``, which says where a
-    file that was sent along with the job would be. Raises `OptionError` naming the option for a file that
-    is missing or unreadable and for content that is not what it should be. Blocking, and short: it reads a
-    few small files.
+    A file is used under the path given if it exists, else under ``resolve(base name)``: where it would be if it was
+    sent along with the job. Raises `OptionError` for a file that is missing, unreadable, or holds something else. Reads
+    a few small files.
     """
     files = _Files(resolve)
     arguments: dict[str, Any] = {"inbox_prefix": options.inbox_prefix}

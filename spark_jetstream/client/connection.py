@@ -109,19 +109,8 @@ class Connection:
     ) -> bytes:
         """Publish a request and return the payload of its reply.
 
-        Args:
-            subject: The subject of the request.
-            payload: Its payload.
-            context: What is asked, as an infinitive without "to"; errors repeat it.
-            timeout: Seconds to wait for the reply; option requestTimeout if None.
-            headers: The headers of the request.
-            every: Seconds after which the request is sent again, if it changes nothing on the server.
-
-        Raises:
-            RequestTimeout: No reply came in time, and the connection is up.
-            NoResponders: No subscriber has this subject.
-            PermissionDenied: The account may not publish the request, or not receive replies.
-            ConnectionFailed: The connection was cut, or was not made again in time.
+        `context` is what is asked, as an infinitive without "to"; errors repeat it. `timeout` is option requestTimeout
+        if None. A request that changes nothing on the server may be sent again after `every` seconds.
         """
         seconds = self.options.request_timeout if timeout is None else timeout
         try:
@@ -134,9 +123,7 @@ class Connection:
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
         """Send a request to the JetStream API and return the JSON object of its reply.
 
-        Raises:
-            ApiError: The server answered with an error.
-            JetStreamError: What `request` raises.
+        Raises `ApiError`, and what `request` does.
         """
         return jsapi.reply(self.request(subject, body, context=context), context)
 
@@ -167,17 +154,11 @@ class Connection:
         self._loop.call_soon_threadsafe(self._spawn, carry_out())
 
     def inbox(self, replies: bool = False, *, whole: bool = False, paced: bool = True, token: str = "*") -> Inbox:
-        """Return a new inbox.
+        """Return a new inbox, with `replies` for replies to what it sends (`paced`: many, some milliseconds late).
 
-        Args:
-            replies: For replies to what the inbox sends.
-            whole: For Direct Get, whose messages have no reply subject.
-            paced: With `replies`: many replies come, some milliseconds late.
-            token: The last token of the subject. A server that looks for a subscriber of one subject does not see a
-                wildcard (snapshots begin two seconds later).
-
-        Raises:
-            JetStreamError: `replies`, and this version of nats-py does not allow it.
+        `whole` is for Direct Get, whose messages have no reply subject. `token` is the last one of the subject: a
+        server that looks for a subscriber of one subject does not see a wildcard (snapshots begin two seconds later).
+        Raises `JetStreamError` if this nats-py does not allow `replies`.
         """
         if replies:
             nats_py.transport_of(self._client)
@@ -188,11 +169,7 @@ class Connection:
     def listen(self, subjects: Sequence[str]) -> Listener:
         """Subscribe to these subjects, with wildcards; the listener has all messages from the return of this call on.
 
-        A message that matches two of them comes twice.
-
-        Raises:
-            PermissionDenied: The account may not subscribe to one of them.
-            ConnectionFailed: The connection was cut.
+        A message that matches two of them comes twice. Raises `PermissionDenied` and `ConnectionFailed`.
         """
         listener = Listener(self, subjects)
         try:
@@ -207,11 +184,7 @@ class Connection:
         return listener
 
     def check(self, timeout: float = SIGN_OF_LIFE) -> None:
-        """Ping the server, and open the connection again when no answer comes within `timeout` seconds.
-
-        Raises:
-            ConnectionFailed: No answer came.
-        """
+        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`."""
 
         async def ping() -> None:
             try:
@@ -276,10 +249,7 @@ class Connection:
         self._run(adopt(), patience + 5)
 
     def spellings(self, subject: str) -> tuple[str, ...]:
-        """Return the names that the server may have for a subject that was published to.
-
-        A server of the option's domain takes the domain out before it checks permissions.
-        """
+        """Return the names that the server may have for a published subject: it takes its own domain out first."""
         rest = subject.removeprefix(f"{self.prefix}.")
         if self.options.domain is None or rest == subject:
             return (subject,)

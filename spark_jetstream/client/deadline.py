@@ -84,15 +84,9 @@ class Outage:
         self._backoff.reset()
 
     def failed(self, error: JetStreamError, doing: str, *, progressed: bool = False) -> None:
-        """Count a failure.
+        """Count a failure that may pass; raise `OutageError` with the participle `doing` after too long an outage.
 
-        Args:
-            error: The failure, which may pass.
-            doing: What failed, as a participle; the error repeats it.
-            progressed: The attempt succeeded in part: a new outage begins.
-
-        Raises:
-            OutageError: The outage has lasted too long.
+        With `progressed` the attempt succeeded in part: a new outage begins.
         """
         if progressed:
             self.over()

@@ -97,11 +97,9 @@ class Inbox:
     def get(self, timeout: float) -> Frames | Status | None:
         """The next run of messages or status; None when nothing came within `timeout` seconds.
 
-        Raises:
-            ConsumerLost: The connection was cut; with `replies` a `ConnectionFailed`.
-            PermissionDenied: The server refused a request; with `replies` any publish of the connection, and `subject`
-                is then in lower case.
-            ProtocolError: The server sent much more than was asked for.
+        Raises `ProtocolError` if the server sent too much; `ConsumerLost` after a cut, with `replies`
+        `ConnectionFailed`; and `PermissionDenied` for a request, with `replies` for any publish of the connection
+        (`subject` in lower case).
         """
         try:
             event, size = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()

@@ -118,8 +118,7 @@ def replace_transport(client: Client, options: ConnectionOptions, check: InfoChe
 def transport_of(client: Client) -> Any:
     """Return the transport of the client.
 
-    Raises:
-        JetStreamError: This nats-py keeps it elsewhere, or has another kind.
+    Raises `JetStreamError` if this nats-py has another, or keeps it elsewhere.
     """
     transport = getattr(client, _TRANSPORT, None)
     if not (hasattr(transport, "write") and hasattr(transport, "drain")):
@@ -226,9 +225,7 @@ class BulkParser:
     async def parse(self, data: bytes = b"") -> None:
         """Read what the server sent.
 
-        Raises:
-            nats.errors.ProtocolError: The bytes make no sense. nats-py closes the connection then and opens it again;
-                readers start over there.
+        After `nats.errors.ProtocolError` nats-py opens a new connection, and readers start over.
         """
         try:
             events: list[Event] = self._scanner.feed(data)

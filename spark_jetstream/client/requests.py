@@ -28,25 +28,14 @@ class Requests:
         self.retry_timeout = retry_timeout
 
     def call(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns. `work` is called again after an error that may pass.
-
-        Raises:
-            JetStreamError: What `work` raised last, or what opening the connection raised.
-        """
+        """Return what `work` returns. It is called again after an error that may pass; the last error is raised."""
         return retrying(lambda: work(self.connect(self.retry_timeout)), self.retry_timeout)
 
     def ask(self, template: str, stream: str = "", *, context: str, prefix: str | None = None) -> dict[str, Any]:
         """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.
 
-        Args:
-            template: The subject, such as `jsapi.STREAM_INFO`.
-            stream: The stream in the subject.
-            context: What is asked, as an infinitive without "to"; errors repeat it.
-            prefix: The prefix of the API, where it is not that of the connection.
-
-        Raises:
-            ApiError: The server answered with an error.
-            JetStreamError: What `Connection.ask` raises, after `retry_timeout`.
+        `context` is what is asked, as an infinitive without "to"; errors repeat it. `prefix` is that of the API, if not
+        the connection's. Raises what `Connection.ask` raises, after `retry_timeout`.
         """
         return self.call(lambda connection: _ask(connection, template, stream, context, prefix))
 

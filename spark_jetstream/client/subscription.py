@@ -50,9 +50,7 @@ class Listener(Inbox):
     def hear(self, timeout: float) -> Message | Dropped | None:
         """Return the next message; None when none came within ``timeout`` seconds, or when the listener was closed.
 
-        Raises:
-            ConnectionFailed: The connection was cut. Messages that were published before it was made again are lost.
-            PermissionDenied: The account may not subscribe any more.
+        Raises `ConnectionFailed` if messages may be lost by a cut, and `PermissionDenied`.
         """
         while True:
             try:

@@ -98,9 +98,7 @@ class ConnectionOptions(Options):
         """Return the connection options in ``mapping``, and leave options of sources and sinks in it alone.
 
         Names match in any case. The only files read are that of a ``context`` and those that its secret fields name.
-
-        Raises:
-            OptionError: An option is unknown or not valid, or options do not fit together.
+        Raises `OptionError`.
         """
         mapping = hidden(mapping)
         return cls.from_given(given_options(mapping, cls.specs))
@@ -203,8 +201,7 @@ class SideOptions(Options):
     def from_spark(cls: type[Sides], mapping: Mapping[str, object], *, streaming: bool) -> Sides:
         """Return the options, ``connection`` included, for a stream or for a batch. Names match in any case.
 
-        Raises:
-            OptionError: An option is unknown or not valid, or options do not fit together. Unknown names come first.
+        Raises `OptionError`; unknown names come first.
         """
         mapping = hidden(mapping)
         given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))

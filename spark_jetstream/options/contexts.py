@@ -44,15 +44,11 @@ _DATA = re.compile(r"data:[^,]*;base64,(.*)", re.DOTALL)
 def context_options(given: str | SecretStr) -> dict[str, str]:
     """Return the options that a context stands for, by their names in this package, as text.
 
-    Secret fields may be ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read here, but the
-    path of a credentials or seed file is passed on as a path.
+    ``given`` is a name, or a path to the file (with ``.json`` at its end, or a slash). Secret fields may be
+    ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read here, but the path of a credentials
+    or seed file is passed on as a path.
 
-    Args:
-        given: A context's name, or a path to its file (recognised by ``.json`` at its end or by a slash).
-
-    Raises:
-        OptionError: There is no such context, or it cannot be used. The error is about option ``context``. It repeats
-            no value of any field, and the name only of a context that exists.
+    Raises `OptionError` (``context``). It repeats no value of any field, and the name only of a context that exists.
     """
     name = str(revealed(given))
     path = _path(name)
@@ -70,11 +66,7 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
 
 
 def selected_context() -> str | None:
-    """Return the name of the context that ``nats context select`` chose; None when there is none.
-
-    Raises:
-        OptionError: The file that names it cannot be read.
-    """
+    """Return the name of the context that ``nats context select`` chose, None without one. Raises `OptionError`."""
     chosen = _root() / "context.txt"
     if not os.path.isfile(chosen):
         return None
@@ -257,11 +249,8 @@ def environment_options(environ: Mapping[str, str]) -> dict[str, str]:
 
     ``NATS_URL``, ``NATS_CONTEXT``, ``NATS_CA``, ``NATS_CERT``, ``NATS_KEY``, ``NATS_TIMEOUT``, and one kind of
     authentication, chosen as the command does: ``NATS_USER`` with ``NATS_PASSWORD`` (alone, the user is a token), else
-    ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_TOKEN``.
-
-    Raises:
-        OptionError: The command honours a variable and this package cannot, or a token stands beside another kind. The
-            error repeats no value.
+    ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_TOKEN``. Raises `OptionError`, which repeats no value, for a
+    variable that only the command can honour, and for a token beside another kind.
     """
     given = hidden({name: text for name, text in environ.items() if name.startswith("NATS_")})
     del environ  # a traceback with local variables would show it

@@ -54,11 +54,7 @@ class Servers(Kind):
         return tuple(map(address, value)) if isinstance(value, tuple) else value
 
     def login(self, option: str, value: object) -> Login | None:
-        """Return the user info of the URLs, which must be the same wherever it is given; None when there is none.
-
-        Raises:
-            OptionError: The URLs are not valid, or give different or incomplete user info.
-        """
+        """Return the user info of the URLs, None without any. Raises `OptionError` if incomplete or not the same."""
         login: Login | None = _LoginOf().parse(option, value)
         return login
 

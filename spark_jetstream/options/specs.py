@@ -58,10 +58,7 @@ class OptionSpec:
         return isinstance(self.kind, Secret)
 
     def display(self, value: object) -> object:
-        """Return the value of the model's field as it may be shown.
-
-        Text of no particular form is not shown: a password or a seed given in the place of a path passes for one.
-        """
+        """Return the value of the model's field as it may be shown; text may be a secret given in the wrong place."""
         return value if value is None else self.kind.display(value)
 
 
@@ -265,11 +262,7 @@ def _names() -> Mapping[str, str]:
 def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
     """Return the options in ``mapping`` by their proper names, hidden, without Spark's own keys and None.
 
-    Names match in any case.
-
-    Raises:
-        OptionError: No option has a name (the error says the closest of ``valid``), or a name is given twice in
-            different cases.
+    Names match in any case. Raises `OptionError` for an unknown name, and for one given twice in different cases.
     """
     given: dict[str, SecretStr] = {}
     for key, value in mapping.items():

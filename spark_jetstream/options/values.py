@@ -176,8 +176,7 @@ class Kind(ABC):
     def read(self, value: object) -> Any:
         """Return the Python value.
 
-        Raises:
-            ValueError: The text is what is wrong, to be read after a name. It repeats the value.
+        The text of the `ValueError` for another one follows a name, and repeats the value.
         """
         try:
             return self._read(value)
@@ -186,11 +185,7 @@ class Kind(ABC):
         raise ValueError(problem.strip())
 
     def parse(self, option: str, value: object) -> Any:
-        """Return the value of an option.
-
-        Raises:
-            OptionError: In one sentence that names the option and repeats no text that may be a secret.
-        """
+        """Return the value of an option. The `OptionError` repeats no text that may be a secret."""
         given = value.strip() if self.strips and isinstance(value, str) else value
         try:
             return self._read(given)
@@ -540,13 +535,7 @@ class Octets(Kind):
 
 
 def file_path(what: str, path: str | os.PathLike[str]) -> str:
-    """Return a path as text.
-
-    Python raises a bare `ValueError` for a path with a NUL character or with half of a surrogate pair.
-
-    Raises:
-        OptionError: No file can have the path; the error begins with ``what``.
-    """
+    """Return a path as text. Raises an `OptionError` that begins with ``what`` for a path that no file can have."""
     text = os.fspath(path)
     with contextlib.suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(text):

@@ -137,11 +137,7 @@ class DirectBatch:
 
 
 def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatch]:
-    """Yield what came to `<inbox>.<number>`, by request, in the order of the wire.
-
-    Raises:
-        ProtocolError: A reply is neither such a message nor a status.
-    """
+    """Yield what came to `<inbox>.<number>`, by request, in the order of the wire. Raises `ProtocolError`."""
     number, good = parse_unsigned(frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end)
     if not good.all():
         raise ProtocolError("an answer came on a subject that nothing was asked with")

@@ -262,11 +262,9 @@ def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:
-    """Return the JSON object of an API reply; `context` is what was asked, as an infinitive without "to".
+    """Return the JSON object of an API reply. Raises `ApiError` that the server answered with, and `ProtocolError`.
 
-    Raises:
-        ApiError: The server answered with an error.
-        ProtocolError: The reply is not a JSON object.
+    `context` is what was asked, as an infinitive without "to".
     """
     try:
         body = json.loads(payload)
@@ -291,11 +289,7 @@ def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> 
 
 
 def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:
-    """Return the number at a dotted path of a reply, from `least` to 2^63-1.
-
-    Raises:
-        ProtocolError: The number is missing, is no whole number, or is out of this range.
-    """
+    """Return the number at a dotted path of a reply. Raises `ProtocolError` unless it is from `least` to 2^63-1."""
     number = int(field(body, path, int, context))
     if not least <= number <= INT64_MAX:
         raise ProtocolError(f"cannot {context}: the server's reply has {shown(number)} for {path}")
@@ -345,9 +339,7 @@ class PullEnd:
 def pull_status(status: Status, stream: str) -> PullEnd:
     """Return the meaning of a status that answers a pull request.
 
-    Raises:
-        ConsumerLost: A new consumer is needed.
-        JetStreamError: The server refuses the request for good, or the status is unknown.
+    Raises `ConsumerLost` if a new consumer is needed, and `JetStreamError` for a request that is refused for good.
     """
     description = status.description.lower()
     fitting = (row[2] for row in _STATUSES if row[0] == status.code and description.startswith(row[1]))

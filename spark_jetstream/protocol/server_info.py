@@ -35,10 +35,8 @@ class InfoCheck:
     def check(self, line: bytes, *, first: bool = False) -> bytes:
         """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers in all.
 
-        The `first` one of a connection must say which version the server has, and how much it takes.
-
-        Raises:
-            ProtocolError: A field that nats-py or this package reads has another type than a NATS server gives it.
+        The `first` one of a connection must have version and payload limit. Raises `ProtocolError` for a field of a
+        wrong type.
         """
         try:
             info = json.loads(line.removeprefix(b"INFO"))

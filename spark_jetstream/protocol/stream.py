@@ -119,12 +119,8 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
 def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     """Return the `StreamState` that a reply of STREAM.INFO holds.
 
-    Settings that a server leaves out, or does not know yet, have the defaults of `StreamState`. ``context`` says what
-    was asked, as an infinitive without "to".
-
-    Raises:
-        ProtocolError: The name, the time of creation, the retention, or a number of the state is missing; the numbers
-            contradict each other; or a time is none.
+    Settings that a server leaves out have the defaults of `StreamState`. ``context`` says what was asked, as an
+    infinitive without "to". Raises `ProtocolError` for a reply that is incomplete, or contradicts itself.
     """
 
     def number(path: str, default: int | None = None) -> int:
@@ -198,8 +194,7 @@ def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, de
 def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
     """The time at a dotted path of a reply, in ns since the epoch; 0 for the year 1, and for a time that is missing.
 
-    Raises:
-        ProtocolError: The text is no time between 1970 and 2262.
+    Raises `ProtocolError` unless the text is a time between 1970 and 2262.
     """
     text = str(_field(body, path, str, context, ""))
     if not text or text.startswith("0001-01-01T"):

@@ -104,15 +104,9 @@ def size_bytes(text: str) -> int | None:
 
 
 def time_nanoseconds(value: object) -> int:
-    """Return a time as nanoseconds since the epoch.
+    """Return a time as nanoseconds since the epoch: from 1970 to 2262, with a zone, or in epoch milliseconds.
 
-    Args:
-        value: ISO-8601 text with a zone and at most nine digits after the second, text of epoch milliseconds, or an
-            integer of nanoseconds.
-
-    Raises:
-        ValueError: The value is no such time, or a time before 1970 or after 2262. The text of the error says what the
-            value must be, and does not repeat the value.
+    An integer is nanoseconds. The `ValueError` for anything else says what the value must be, and does not repeat it.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         nanoseconds = value

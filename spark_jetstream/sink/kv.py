@@ -67,15 +67,9 @@ class KeyBucket(Target):
 
     @classmethod
     def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> KeyBucket:
-        """Return the bucket `name` behind the API prefix of a connection.
+        """Return the bucket `name` behind an API prefix; `mirror` is that of its stream's configuration, if any.
 
-        Args:
-            name: The name of the bucket.
-            prefix: The API prefix of the connection.
-            mirror: The `mirror` of its stream's configuration, if it is one.
-
-        Raises:
-            OptionError: The bucket is a mirror of a stream that is no bucket.
+        Raises `OptionError` for a mirror of a stream that is no bucket.
         """
         origin = Origin.of(name, prefix, mirror)
         return cls(origin.stream, None, origin.api_prefix, name, origin)

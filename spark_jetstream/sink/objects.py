@@ -104,13 +104,9 @@ def write_objects(
     columns: ObjectColumns,
     task: WriteTask,
 ) -> TaskReport:
-    """Store all rows of a task as objects, in their order. Return what is stored.
+    """Store all rows of a task as objects, in their order, and return what is stored.
 
-    Raises:
-        RowRefused: A row cannot be stored.
-        OutageError: The server was away for longer than `retryTimeout`.
-        PermissionDenied: The account may not write to the bucket.
-        StreamNotFound: There is no such bucket.
+    Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if there is no such bucket.
     """
     begun = time.monotonic()
     writer = ObjectWriter(connect, options, f"partition {task.partition}")

@@ -49,11 +49,8 @@ _warned: set[tuple[str, str]] = set()
 def check_start(connect: Connect, options: SinkOptions) -> None:
     """Check the streams that a write goes to, and create the ledger if delivery exactly-once needs one.
 
-    Raises:
-        OptionError: The options do not fit the stream, or no stream captures a subject.
-        DeliveryError: Delivery exactly-once is not possible.
-        StreamNotFound: There is no such stream.
-        JetStreamError: What `connect` raises.
+    Raises `OptionError` if the options do not fit the stream, `DeliveryError` if exactly-once is not possible,
+    `StreamNotFound`, and what `connect` raises.
     """
     _check_once(connect, options, _check_subjects)
 
@@ -74,9 +71,9 @@ def check_object_bucket(connect: Connect, options: SinkOptions) -> None:
 def patience_before_rows(options: SinkOptions, checked: float | None, *, needed: bool = True) -> float:
     """Return for how many seconds the driver waits for the server before the first row of a write.
 
-    A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
-    micro-batch builds its writer anew, often in a new process, which cannot know whether the query just begins.
-    `checked` is when this process has checked the options, None for never.
+    A batch write that was never checked in this process (`checked` is None) more likely names the wrong server than one
+    that restarts. A micro-batch builds its writer anew, often in a new process, which cannot know whether the query
+    just begins.
     """
     starts = checked is None and not (options.streaming and needed)
     return options.connection.connect_timeout if starts else options.connection.retry_timeout

@@ -96,13 +96,8 @@ class Publisher:
         """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
 
         `own` are the sink's own header lines, from `encode.own_lines`, and `ids` the message ids in them. `counted`
-        counts the rows once they are stored.
-
-        Raises:
-            RowRefused: A row makes the task fail.
-            OutageError: The outage lasts longer than `retryTimeout`.
-            DeliveryError: Another attempt owns the task (with a ledger).
-            JetStreamError: Another error that no retry can mend.
+        counts the rows once they are stored. Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt
+        owns the task, and `JetStreamError`.
         """
         self._come_back()
         encoded = encode(rows, own, inbox=self._inbox.subject, first_number=self._next)

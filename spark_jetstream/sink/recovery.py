@@ -40,14 +40,12 @@ def settle_stored(portions: list[InFlight], ledger: Ledger) -> bool:
 
 
 def settle_expected(connection: Connection, target: Target, portion: InFlight, index: int) -> Outcome | None:
-    """Return what to do about a row that the server refused because of its expected sequence.
+    """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
 
     The server checks the expected sequence before the message id, so the message at that place may be this very row,
-    stored by an earlier try. The function then counts the row as a duplicate and returns None. A row without a message
-    id is recognised by payload and headers, and looked for only if it was sent more than once.
-
-    Returns:
-        None if the row is stored, `Outcome.RETRY` if the server cannot be asked now, otherwise `Outcome.REFUSED`.
+    stored by an earlier try. The function then counts the row as a duplicate. A row without a message id is recognised
+    by payload and headers, and looked for only if it was sent more than once. If the server cannot be asked now, the
+    result is `Outcome.RETRY`.
     """
     row = portion.row(index)
     if row.message_id is None and not portion.again[index]:

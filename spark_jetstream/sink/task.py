@@ -55,11 +55,8 @@ def write_task(
 ) -> TaskReport:
     """Store all rows of a task, and return what is stored.
 
-    Raises:
-        RowRefused: A row cannot be stored, and there is no `deadLetterSubject`.
-        OutageError: The server was away for longer than `retryTimeout`.
-        DeliveryError: The task cannot keep what option delivery promises.
-        JetStreamError: Another error that no retry can mend.
+    Raises `RowRefused` for a row without a `deadLetterSubject`, `OutageError`, `DeliveryError` if the task cannot keep
+    what option delivery promises, and `JetStreamError` for another error that no retry can mend.
     """
     begun = time.monotonic()
     ledger = None

@@ -25,12 +25,7 @@ class SourceBucket:
 
 
 def find_bucket(requests: Requests, options: SourceOptions) -> SourceBucket:
-    """Return the bucket that the options name, by one STREAM.INFO.
-
-    Raises:
-        OptionError: There is no such bucket, or the stream of its name is no bucket.
-        JetStreamError: What `Requests.ask` raises.
-    """
+    """Return the bucket that the options name, by one STREAM.INFO. Raises `OptionError` if there is none."""
     key_value = options.bucket is not None
     option, kind = ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
     stream = options.read_streams[0]

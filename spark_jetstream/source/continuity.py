@@ -85,32 +85,24 @@ def check_continuity(
     filtered: bool,
     bucket: bool = False,
 ) -> tuple[StreamPosition, str | None]:
-    """Compare a position with the stream.
+    """Compare a position with the stream as it is now, and with what `evidence` tells besides.
 
-    Args:
-        position: How far the stream was read.
-        state: The stream now.
-        evidence: What is known besides.
-        fail: The option ``failOnDataLoss``.
-        filtered: The query has subject filters.
-        bucket: The stream is a bucket (ADR-8 "JetStream based Key-Value Stores", ADR-20 "JetStream based Object
-            Stores"). Its revisions also go by their TTL, and by purges that leave a message behind: no loss, unless
-            nothing at all is left of a bucket without TTL.
+    ``fail`` is the option ``failOnDataLoss``, ``filtered``: the query has subject filters. ``bucket``: the stream is a
+    bucket (ADR-8 "JetStream based Key-Value Stores", ADR-20 "JetStream based Object Stores"). Its revisions also go by
+    their TTL, and by purges that leave a message behind: no loss, unless nothing at all is left of a bucket without
+    TTL.
 
-    Returns:
-        The position to continue at, and a sentence to log if something is missing. Without a loss it is the same
-        position, with a sentence only where a loss cannot be excluded. After a loss it is
+    Returns the position to continue at, and a sentence to log if something is missing. Without a loss it is the same
+    position, with a sentence only where a loss cannot be excluded. After a loss (`DataLossError` if ``fail`` is set) it
+    is
 
-        - of a stream created again: its first kept message;
-        - of one that lost its tail: the first message stored since, else ``last_seq + 1``, or ``next - 1`` if only
-          ``evidence.reread`` shows the loss;
-        - of one whose next messages are gone: its first kept message.
+    - of a stream created again: its first kept message;
+    - of one that lost its tail: the first message stored since, else ``last_seq + 1``, or ``next - 1`` if only
+      ``evidence.reread`` shows the loss;
+    - of one whose next messages are gone: its first kept message.
 
-        In the first two cases the position may go back. The batch that notices it ends at the returned position and
-        reads nothing of the stream; the next batch starts there (see `ranges.ranges_between`).
-
-    Raises:
-        DataLossError: Messages are lost, and ``fail`` is set.
+    In the first two cases the position may go back. The batch that notices it ends at the returned position and reads
+    nothing of the stream; the next batch starts there (see `ranges.ranges_between`).
     """
     name, next_ = state.name, position.next
     if position.created != state.created:

@@ -92,13 +92,7 @@ class ConsumerState:
 
 
 def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
-    """Return the state that a reply about a consumer describes.
-
-    ``context`` is what was asked, as an infinitive without "to".
-
-    Raises:
-        ProtocolError: A field is missing, or has an unusable value.
-    """
+    """Return the state that a reply about a consumer describes. Raises `ProtocolError` for an unusable one."""
     config: Mapping[str, Any] = jsapi.field(body, "config", dict, context)
     deliveries = int(jsapi.field(body, "delivered.consumer_seq", int, context))
     # Before 2.14 the ack floor of a consumer that begins at a sequence is 0; `delivered` is right on all servers.
@@ -170,11 +164,8 @@ class DurableConsumers:
         """Create the consumer in the name of this run; nothing happens if this run has created the same before.
 
         It begins at the sequence `start`, by default at the first message. `since`: when the run began, by the server's
-        clock.
-
-        Raises:
-            OptionError: Another consumer of a work queue has the filter.
-            JetStreamError: Another run has created a consumer of this name.
+        clock. Raises `OptionError` if another consumer of a work queue has the filter, and `JetStreamError` if another
+        run was faster.
         """
         context = f"create consumer {name} on stream {stream} (option durable)"
         # Only fields that server 2.10 knows. Everything else is left to the defaults of the server and the stream.

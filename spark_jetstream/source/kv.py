@@ -16,10 +16,7 @@ def bucket_batch(messages: Messages, *, bucket: str, columns: Sequence[str], liv
     """Return the rows of a bucket, one for each message, with the named columns of `schema.BUCKET_COLUMNS`.
 
     `bucket` is the value of the column of that name. `value` is null unless the operation is PUT. With `live_only`
-    there are rows for PUT only, so perhaps none.
-
-    Raises:
-        ProtocolError: A subject is not that of a key.
+    there are rows for PUT only, so perhaps none. Raises `ProtocolError` unless each subject is that of a key.
     """
     schema = arrow_schema(columns, BUCKET_COLUMNS)
     codes = None

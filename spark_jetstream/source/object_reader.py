@@ -63,12 +63,9 @@ def read_objects(
 
     Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
     sequences: `read_range`, or another function with its signature. It reads `together` objects at once; by default
-    `read_range` reads `TOGETHER`, and another function one.
-
-    Raises:
-        DataLossError: An object is damaged, or a link leads nowhere; with ``failOnDataLoss=false`` it is logged and
-            left out.
-        JetStreamError: An object is too large for a binary column; and what `read` raises.
+    `read_range` reads `TOGETHER`, and another function one. Raises `DataLossError` for a damaged object or dangling
+    link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and what `read`
+    raises.
     """
     stream = _Stream(group.stream, group.created)
     reader = _ObjectReader(connect, read, settings, label, together, group.bucket, stream, columns, with_content)

@@ -124,11 +124,8 @@ def plan_objects(
     """Return the tasks of a batch read of the objects that a bucket has now and whose whole names `pattern` matches.
 
     `part.subjects` is the filter of the bucket's meta messages. An object comes once, however often it is replaced
-    during the call. The other arguments are those of `pack`.
-
-    Raises:
-        JetStreamError: `with_content` is set and an object is too large for a binary column; and what `read_table`
-            raises.
+    during the call. The other arguments are those of `pack`. Raises what `read_table` raises, and `JetStreamError` for
+    an object too large for a binary column if `with_content` is set.
     """
     read = _metas_by_direct_get if part.direct else read_table
     listed = live_objects(read(connect, part, replace(settings, headers_only=False), label), bucket, pattern)

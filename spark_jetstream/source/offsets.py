@@ -97,12 +97,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | str) -> Offset:
-        """Read what `to_json` wrote, as a dictionary or as text.
-
-        Raises:
-            OffsetError: It is not JSON, of a newer version, or has a field that is missing, unknown, given twice, or of
-                another type.
-        """
+        """Read what `to_json` wrote, as a dictionary or as text. Raises `OffsetError` for anything else."""
         content = _parse(value) if isinstance(value, str) else value
         if not isinstance(content, Mapping):
             raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")

@@ -66,23 +66,17 @@ def split(
     """Cut a range into pieces of nearly equal size, one for each task.
 
     The pieces cover the range exactly and do not overlap. None with a known count is empty; an empty range gives [].
-    Where no sequence is missing (``count == width``, or ``contiguous``), arithmetic gives the cuts. Otherwise ``probe``
-    is asked, at most `SPLIT_PROBES` times. Beyond that, and without a probe, a range is cut evenly by sequences: its
-    pieces have the count None, and may hold more than ``max_messages`` or nothing. A range with a count of 0 is not
-    cut, and still read: counts may be wrong.
+    There are at least ``min_partitions`` if there are that many messages, and otherwise at most about ``max_pieces``,
+    of more than ``max_messages`` if need be. Where no sequence is missing (``count == width``), arithmetic gives the
+    cuts. Otherwise ``probe`` is asked, at most `SPLIT_PROBES` times. Beyond that, and without a probe, a range is cut
+    evenly by sequences: its pieces have the count None, and may hold more than ``max_messages`` or nothing. A range
+    with a count of 0 is not cut, and still read: counts may be wrong. ``contiguous``: the stream has no filters and no
+    deletions, so that what ``count`` lacks is missing at the head of the range, and with a ``count`` of None nothing is
+    missing.
 
     A task that finds less than ``count`` reports a loss. So counts by probes are never too high: they are lowered by
     the number of messages published during the survey, and None if nothing is left. (A `CachedProbe` is asked past its
     cache for that.)
-
-    Args:
-        whole: The range, with the number of its messages if that is known.
-        max_messages: The most matching messages of a piece (>= 1).
-        min_partitions: The fewest pieces (>= 1), if there are that many messages.
-        probe: Of the stream.
-        contiguous: The stream has no filters and no deletions: what ``count`` lacks is missing at the head of the
-            range, and with a ``count`` of None nothing is missing.
-        max_pieces: About the most pieces, unless ``min_partitions`` is more: there are no more, but larger ones.
     """
     if whole.width == 0:
         return []

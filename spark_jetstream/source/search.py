@@ -93,21 +93,14 @@ def find_cut(
 ) -> Bracket:
     """Look for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two known points.
 
-    ``low.below <= window[1]`` and ``high.below > window[1]`` must hold. If there is no such sequence, or the probes are
-    used up, the closest points are returned.
+    ``below`` counts the messages below a sequence; counts that disagree are forced between the two points. ``low.below
+    <= window[1]`` and ``high.below > window[1]`` must hold. If there is no such sequence, or ``probes`` questions are
+    used up (of ``below`` and to ``probe`` together), the closest points are returned.
 
     Regula falsi finds the cut within a few steps where messages are spread evenly. Where they come in runs, with gaps
     between them, a step that hardly came nearer is followed by other methods: from the lower point at the density last
     seen there, on a logarithmic scale (which finds a run in a range of any size), by bisection. A lower point inside a
     gap is moved to the end of the gap.
-
-    Args:
-        below: Counts the messages below a sequence. Counts that disagree are forced between the two points.
-        probe: Says which message follows a sequence.
-        low: The lower point.
-        high: The upper point.
-        window: The smallest and the largest count wanted.
-        probes: The most questions, of `below` and to `probe` together.
     """
     least, most = window
     aim = (least + most) // 2

@@ -182,13 +182,8 @@ class TablePart:
 def read_table(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[Messages]:
     """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
 
-    The names of the consumers begin with `label`.
-
-    Raises:
-        DataLossError: The stream was deleted, or deleted and created again.
-        OptionError: Direct Get cannot tell the latest message of a subject (readWith).
-        OutageError: An outage lasted longer than `settings.retry_timeout`, or others wrote faster than this reader.
-        JetStreamError: Another error that no retry can mend.
+    The names of the consumers begin with `label`. Raises `DataLossError` if the stream was deleted, `OptionError`
+    (readWith), `OutageError` if others wrote faster than this reader, and what `read_range` raises.
     """
     try:
         yield from _TableReader(connect, part, replace(settings, fail_on_data_loss=True), label).read()

@@ -42,9 +42,9 @@ class RawMessage:
 
 
 def last_message(connection: Connection, stream: str, subject: str, *, prefix: str | None = None) -> RawMessage | None:
-    """Return the last message of a stream on a subject, or None. Raises what `Connection.api` raises.
+    """Return the last message of a stream on a subject, or None. ``prefix`` is the stream's, if not the connection's.
 
-    ``prefix`` is the API prefix of the stream; by default, that of the connection.
+    All functions of this module raise what `Connection.api` raises.
     """
     context = f"get the last message of stream {stream} on {subject}"
     return _message(connection, stream, jsapi.last_message_request(subject), context, prefix)
@@ -53,26 +53,20 @@ def last_message(connection: Connection, stream: str, subject: str, *, prefix: s
 def next_message(
     connection: Connection, stream: str, subject: str, sequence: int, *, prefix: str | None = None
 ) -> RawMessage | None:
-    """Return the first message of a stream on a subject (or filter) from a sequence on, or None.
-
-    ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
-    """
+    """Return the first message on a subject (or filter) from a sequence on, or None, as `last_message` does."""
     context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
     return _message(connection, stream, jsapi.next_message_request(subject, sequence), context, prefix)
 
 
 def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> RawMessage | None:
-    """Return the first message of a stream on a subject (or filter) stored at a time (ns) or later, or None.
-
-    Raises what `Connection.api` raises.
-    """
+    """Return the first message on a subject (or filter) stored at a time (ns) or later, or None."""
     time_text = rfc3339(nanoseconds)
     context = f"get the first message of stream {stream} on {subject} since {time_text}"
     return _message(connection, stream, jsapi.first_message_request(time_text, subject), context)
 
 
 def message(connection: Connection, stream: str, sequence: int) -> RawMessage | None:
-    """Return one message of a stream, or None when it is gone. Raises what `Connection.api` raises."""
+    """Return one message of a stream, or None when it is gone."""
     context = f"get message {sequence} of stream {stream}"
     return _message(connection, stream, jsapi.message_request(sequence), context)
 
@@ -98,10 +92,7 @@ def _message(
 def streams_of(
     connection: Connection, subject: str, hint: str = "; option stream would name it", *, prefix: str | None = None
 ) -> list[str]:
-    """Return the streams that capture a subject (STREAM.NAMES); errors end with ``hint``.
-
-    ``prefix`` is that of `last_message`. Raises what `Connection.api` raises.
-    """
+    """Return the streams that capture a subject (STREAM.NAMES); errors end with ``hint``."""
     context = f"find the stream that captures {subject}{hint}"
     api = jsapi.subject(prefix or connection.prefix, jsapi.STREAM_NAMES)
     body = connection.ask(api, jsapi.stream_names_request(subject), context=context)

@@ -104,10 +104,9 @@ def check_count(part: SequenceRange, count: int) -> None:
 
 
 def look(connection: Connection, part: SequenceRange, first: int) -> StreamState:
-    """Return the stream's state now.
+    """Return the stream's state now. Raises `DataLossError` if the stream of `part` was deleted, or created again.
 
-    Raises:
-        DataLossError: The stream of `part`, still to be read from `first` on, was deleted, or also created again.
+    `first` is where reading goes on.
     """
     try:
         state = stream_info(connection, part.stream, f"look at stream {part.stream}")
@@ -378,13 +377,9 @@ def create_reader(
 ) -> int:
     """Create a consumer by `jsapi.reader_config` and return how many messages it has to deliver.
 
-    If the stream has as many consumers as it may have, the request is repeated until `patience` expires: other readers
-    end, and their consumers go. A setting that the stream wants to decide itself is added to `left_to_stream`, for the
-    next consumer.
-
-    Raises:
-        ConsumerLimitReached: The stream still has too many consumers after `patience`.
-        JetStreamError: What `Connection.api` raises.
+    While the stream has as many consumers as it may have, the request is repeated until `patience` expires: other
+    readers end, and their consumers go. A setting that the stream wants to decide itself is added to `left_to_stream`,
+    for the next consumer. Raises what `Connection.api` raises.
     """
     context = f"create a consumer on stream {stream}"
     subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
