@@ -53,7 +53,10 @@ class JetStreamDataSource(DataSource):
         for streaming in (True, False):
             try:
                 options = SourceOptions.from_spark(self.options, streaming=streaming)
-                _check_description(options)
+                if options.ensure_stream is not None:
+                    from spark_jetstream.admin.ensure import described  # noqa: PLC0415
+
+                    described(_ensure(options), find_file)
                 return ddl(options.row_columns)
             except OptionError as error:
                 errors.append(error)
@@ -85,14 +88,6 @@ class JetStreamDataSource(DataSource):
 
 
 # The models of the admin module take a fifth of a second to import, which queries without ensureStream need not spend.
-
-
-def _check_description(options: SourceOptions) -> None:
-    """Raise `OptionError` when the option ensureStream itself is wrong."""
-    if options.ensure_stream is not None:
-        from spark_jetstream.admin.ensure import described  # noqa: PLC0415
-
-        described(_ensure(options), find_file)
 
 
 def _ensure_streams(options: SourceOptions | SinkOptions) -> None:

@@ -187,9 +187,8 @@ class ObjectStream:
         body = jsapi.purge_subject_request(subject) if last is None else jsapi.purge_request(last + 1, subject)
 
         def ask(connection: Connection) -> int:
-            reply = connection.api(
-                jsapi.subject(connection.prefix, jsapi.STREAM_PURGE, self.name), body, context=context
-            )
+            purge = jsapi.subject(connection.prefix, jsapi.STREAM_PURGE, self.name)
+            reply = connection.api(purge, body, context=context)
             return int(jsapi.field(reply, "purged", int, context))
 
         return self._call(ask)
@@ -208,12 +207,7 @@ class ObjectStream:
         try:
             return self._requests.call(work)
         except StreamNotFound as error:
-            raise StreamNotFound(
-                f"there is no Object Store bucket {self.bucket}{self._hint}",
-                code=error.code,
-                err_code=error.err_code,
-                description=error.description,
-            ) from None
+            raise jsapi.reworded(error, f"there is no Object Store bucket {self.bucket}{self._hint}") from None
 
 
 def writing_fault(state: StreamState, bucket: str) -> str:

@@ -190,31 +190,31 @@ def _body(data: bytes, bucket: str) -> dict[str, Any]:
     return body
 
 
+@dataclass(frozen=True)
 class _Fields:
     """The fields of one JSON object of a meta message; `path` is its path. A null counts as missing."""
 
-    def __init__(self, body: Mapping[str, Any], bucket: str, name: str, path: str = "") -> None:
-        self._body = body
-        self._bucket = bucket
-        self._name = name
-        self._path = path
+    body: Mapping[str, Any]
+    bucket: str
+    name: str
+    path: str = ""
 
     def get(self, key: str, read: Callable[[Any], T], default: Any) -> T:
         """What `read` makes of a field; it raises `ValueError` for what cannot be meant."""
-        value = self._body.get(key)
+        value = self.body.get(key)
         if value is None:
             return default  # type: ignore[no-any-return]  # None where None is allowed
         try:
             return read(value)
         except ValueError:
-            whose = f"of object {self._name!r} " if self._name else ""
+            whose = f"of object {self.name!r} " if self.name else ""
             raise ProtocolError(
-                f"bucket {self._bucket}: a meta message {whose}has no usable field {self._path}{key}"
+                f"bucket {self.bucket}: a meta message {whose}has no usable field {self.path}{key}"
             ) from None
 
     def others(self, known: frozenset[str]) -> dict[str, Any]:
         """The fields that are not known here."""
-        return {key: value for key, value in self._body.items() if key not in known}
+        return {key: value for key, value in self.body.items() if key not in known}
 
 
 def _text(value: Any) -> str:

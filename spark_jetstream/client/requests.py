@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
@@ -16,6 +17,7 @@ Connect = Callable[[float], Connection]
 """Returns the connection of the process, and waits at most so many seconds for it. Raises `ConnectionFailed`."""
 
 
+@dataclass(eq=False)
 class Requests:
     """Requests to one server, each retried for `retry_timeout` seconds.
 
@@ -23,9 +25,8 @@ class Requests:
     raised at once. `retry_timeout` may be changed between two requests.
     """
 
-    def __init__(self, connect: Connect, retry_timeout: float) -> None:
-        self.connect = connect
-        self.retry_timeout = retry_timeout
+    connect: Connect
+    retry_timeout: float
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns. It is called again after an error that may pass; the last error is raised."""
@@ -37,7 +38,7 @@ class Requests:
         `context` is what is asked, as an infinitive without "to"; errors repeat it. `prefix` is that of the API, if not
         the connection's. Raises what `Connection.ask` raises, after `retry_timeout`.
         """
-        return self.call(lambda connection: _ask(connection, template, stream, context, prefix))
+        return self.call(lambda connection: ask(connection, template, stream, context=context, prefix=prefix))
 
     def stream(self, name: str, context: str = "") -> StreamState:
         """Return the state of a stream (STREAM.INFO). Raises `StreamNotFound`, and what `ask` raises."""
@@ -47,8 +48,19 @@ class Requests:
 def stream_info(connection: Connection, name: str, context: str = "") -> StreamState:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return stream_state(_ask(connection, jsapi.STREAM_INFO, name, context), context)
+    return stream_state(ask(connection, jsapi.STREAM_INFO, name, context=context), context)
 
 
-def _ask(connection: Connection, template: str, stream: str, context: str, prefix: str | None = None) -> dict[str, Any]:
-    return connection.ask(jsapi.subject(prefix or connection.prefix, template, stream), b"", context=context)
+def ask(
+    connection: Connection,
+    template: str,
+    stream: str = "",
+    consumer: str = "",
+    body: bytes = b"",
+    *,
+    context: str,
+    prefix: str | None = None,
+) -> dict[str, Any]:
+    """Return the reply to a request that changes nothing on the server, asked once over this connection."""
+    subject = jsapi.subject(prefix or connection.prefix, template, stream, consumer)
+    return connection.ask(subject, body, context=context)

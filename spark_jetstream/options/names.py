@@ -293,7 +293,10 @@ class _JsonObject(list[tuple[str, object]]):
 def _json_pairs(text: str) -> _JsonObject:
     problem = 'must be an object such as {"ORDERS": 1001} when it is JSON'
     try:
-        document = json.loads(text, object_pairs_hook=_JsonObject, parse_int=_json_integer)
+        # `int` refuses thousands of digits with a message of its own; any number that long is out of range anyway.
+        document = json.loads(
+            text, object_pairs_hook=_JsonObject, parse_int=lambda digits: int(digits) if len(digits) <= 20 else 2**64
+        )
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"
     except RecursionError:
@@ -302,8 +305,3 @@ def _json_pairs(text: str) -> _JsonObject:
         if isinstance(document, _JsonObject):
             return document
     raise UnfitError(problem=problem)
-
-
-def _json_integer(digits: str) -> int:
-    # `int` refuses thousands of digits with a message of its own; any number that long is out of range anyway.
-    return int(digits) if len(digits) <= 20 else 2**64

@@ -99,10 +99,6 @@ ON_CONFLICT = option(
 )
 
 
-def _camel_case(field_name: str) -> str:
-    return re.sub(r"_([a-z])", lambda match: match[1].upper(), field_name)
-
-
 MODELS: dict[Side, type[Options]] = {}
 """The models of each side; importing the package has defined all of them."""
 
@@ -124,7 +120,7 @@ class Options(BaseModel):
         if not hasattr(cls, "side"):
             return
         declared = [
-            replace(spec, name=spec.name or _camel_case(name), field_name=name)
+            replace(spec, name=spec.name or re.sub("_([a-z])", lambda match: match[1].upper(), name), field_name=name)
             for name, info in cls.model_fields.items()
             for spec in info.metadata
             if isinstance(spec, OptionSpec)

@@ -13,11 +13,13 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
+from spark_jetstream.errors import ApiError, ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 from spark_jetstream.protocol.wire import Status
+
+Answer = TypeVar("Answer", bound=ApiError)
 
 DEFAULT_PREFIX = "$JS.API"
 
@@ -31,7 +33,6 @@ RESET_REFUSED = 10204
 """What the server answers when a consumer cannot be moved to a sequence (error code)."""
 END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
 """Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
-
 
 ACCOUNT_INFO = "INFO"
 
@@ -221,13 +222,16 @@ def reader_config(
         config |= {"deliver_policy": "by_start_time", "opt_start_time": start_time}
     elif start_sequence is not None and start_sequence > 1:
         config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start_sequence}
-    if len(filters) == 1:
-        config["filter_subject"] = filters[0]
-    elif filters:
-        config["filter_subjects"] = list(filters)
     if headers_only:
         config["headers_only"] = True
-    return config
+    return config | filter_fields(filters)
+
+
+def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a consumer's configuration that hold its filters; none for all subjects."""
+    if len(filters) == 1:
+        return {"filter_subject": filters[0]}
+    return {"filter_subjects": list(filters)} if filters else {}
 
 
 def create_request(stream: str, config: Mapping[str, Any]) -> bytes:
@@ -259,6 +263,11 @@ def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float
     if no_wait:
         body["no_wait"] = True
     return json.dumps(body).encode()
+
+
+def reworded(error: Answer, text: str) -> Answer:
+    """Return an error of the API with a sentence of our own."""
+    return type(error)(text, code=error.code, err_code=error.err_code, description=error.description)
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:

@@ -116,6 +116,16 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
 
 
+#: Fields of `StreamState` that are fields of the configuration, with what a server means that leaves them out.
+_SETTINGS: Mapping[str, Any] = {
+    **dict.fromkeys(("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "num_replicas"), 0),
+    **dict.fromkeys(("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge"), False),
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+}
+
+
 def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     """Return the `StreamState` that a reply of STREAM.INFO holds.
 
@@ -126,18 +136,12 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     def number(path: str, default: int | None = None) -> int:
         return int(_field(body, path, int, context, default))
 
-    def text(path: str, default: str | None = None) -> str:
-        return str(_field(body, path, str, context, default))
-
-    def flag(path: str) -> bool:
-        return _field(body, path, bool, context, False) is True
-
     _check_sequences(body, context)
-    created = text("created")
+    created = jsapi.field(body, "created", str, context)
     if not reply_time(body, "created", context):
         raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
     return StreamState(
-        name=text("config.name"),
+        name=jsapi.field(body, "config.name", str, context),
         created=created,
         first_seq=number("state.first_seq"),
         last_seq=number("state.last_seq"),
@@ -145,24 +149,12 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         bytes=number("state.bytes"),
         num_deleted=number("state.num_deleted", 0),
         last_timestamp=reply_time(body, "state.last_ts", context),
-        retention=text("config.retention"),
-        max_msgs_per_subject=number("config.max_msgs_per_subject", 0),
-        allow_direct=flag("config.allow_direct"),
-        max_age=number("config.max_age", 0),
-        max_msgs=number("config.max_msgs", 0),
-        max_bytes=number("config.max_bytes", 0),
+        retention=jsapi.field(body, "config.retention", str, context),
         server_time=reply_time(body, "ts", context),
         duplicate_window=number("config.duplicate_window", 0) / _SECOND,
         subjects=tuple(map(str, _field(body, "config.subjects", list, context, []))),
-        max_msg_size=number("config.max_msg_size", -1),
-        discard=text("config.discard", "old"),
-        storage=text("config.storage", "file"),
-        no_ack=flag("config.no_ack"),
-        sealed=flag("config.sealed"),
         mirror=bool(_field(body, "config.mirror", dict, context, {})),
-        allow_msg_ttl=flag("config.allow_msg_ttl"),
-        deny_purge=flag("config.deny_purge"),
-        num_replicas=number("config.num_replicas", 0),
+        **{name: _field(body, f"config.{name}", type(value), context, value) for name, value in _SETTINGS.items()},
     )
 
 

@@ -259,7 +259,8 @@ class Timestamp(str):
             value = (since.days * 86_400 + since.seconds) * _SECOND + since.microseconds * 1000
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             raise ValueError("a time such as 2026-03-01T12:00:00Z")
-        return cls(_shortest(time_nanoseconds(value)))
+        # As Go prints it: no zeros at the end of the fraction, and no point when nothing follows.
+        return cls(rfc3339(time_nanoseconds(value)).removesuffix("Z").rstrip("0").rstrip(".") + "Z")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
@@ -285,8 +286,3 @@ class Timestamp(str):
 
 NEVER = Timestamp(_NEVER)
 """What the server writes for a time that never was."""
-
-
-def _shortest(nanoseconds: int) -> str:
-    """A time as Go prints it: no zeros at the end of the fraction, and no point when nothing follows."""
-    return rfc3339(nanoseconds).removesuffix("Z").rstrip("0").rstrip(".") + "Z"

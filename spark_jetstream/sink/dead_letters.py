@@ -42,7 +42,9 @@ def dead_letters(
             b"Dead-Letter-Error-Code: %d" % row.err_code,
         ]
         cut = b"Dead-Letter-Size: %d" % len(payload)
-        kept = _own_headers(row.lines)
+        # Without those for the server, and those of an earlier dead letter.
+        lines = row.lines.split(b"\r\n")
+        kept = [line for line in lines if line and not line.startswith((b"Nats-", b"Dead-Letter-"))]
         fixed = [*own, cut]
         if identifier is not None:
             ids.append(_id(row, identifier))
@@ -73,11 +75,6 @@ def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead letter.
     alone = replace(row.rows.take(np.array([row.index])), msg_id=None)
     return bytes(identifier.ids(alone, tails(alone))[0].as_py())
-
-
-def _own_headers(lines: bytes) -> list[bytes]:
-    """The row's header lines without those for the server, and those of an earlier dead letter."""
-    return [line for line in lines.split(b"\r\n") if line and not line.startswith((b"Nats-", b"Dead-Letter-"))]
 
 
 def _size(lines: Sequence[bytes]) -> int:

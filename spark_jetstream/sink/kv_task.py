@@ -153,11 +153,8 @@ class _KeyStrategy:
 
     def _last(self, row: RefusedRow) -> RawMessage | None:
         """The latest revision of the row's key, which may be a marker."""
-        stream, subject, prefix = (
-            self._bucket.origin.stream,
-            self._bucket.stored_at(row.subject),
-            self._bucket.api_prefix,
-        )
+        stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)
+        prefix = self._bucket.api_prefix
         return self._requests.call(lambda connection: last_message(connection, stream, subject, prefix=prefix))
 
     def _is_stored(self, row: RefusedRow, last: RawMessage) -> bool:

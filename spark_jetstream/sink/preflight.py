@@ -146,12 +146,7 @@ class _Check:
         try:
             return self.requests.ask(jsapi.STREAM_INFO, stream, context=f"read {what} (option {option})", prefix=prefix)
         except StreamNotFound as error:
-            raise StreamNotFound(
-                f"there is no {what} (option {option})",
-                code=error.code,
-                err_code=error.err_code,
-                description=error.description,
-            ) from None
+            raise jsapi.reworded(error, f"there is no {what} (option {option})") from None
 
     def streams_capturing(self, subject: str, option: str) -> list[str] | None:
         """Return the streams that capture a subject, None if the account cannot see them. Raise if there is none."""

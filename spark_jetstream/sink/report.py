@@ -8,6 +8,8 @@ from typing import Any
 
 from spark_jetstream.errors import ProtocolError
 
+_COUNTS = ("partition", "rows", "stored", "duplicates", "dead_letters")
+
 
 @dataclass
 class Totals:
@@ -56,11 +58,7 @@ class TaskReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON, for the ledger."""
         return {
-            "partition": self.partition,
-            "rows": self.rows,
-            "stored": self.stored,
-            "duplicates": self.duplicates,
-            "dead_letters": self.dead_letters,
+            **{name: getattr(self, name) for name in _COUNTS},
             "streams": {name: list(ends) for name, ends in self.streams.items()},
             "seconds": round(self.seconds, 3),
         }
@@ -70,9 +68,7 @@ class TaskReport:
         """Return the report that `to_json` has written. Raises `ProtocolError` for anything else."""
         try:
             streams = {str(name): (int(first), int(last)) for name, (first, last) in content["streams"].items()}
-            numbers = {
-                name: int(content[name]) for name in ("partition", "rows", "stored", "duplicates", "dead_letters")
-            }
+            numbers = {name: int(content[name]) for name in _COUNTS}
             return cls(**numbers, streams=streams, seconds=float(content["seconds"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ProtocolError("the ledger holds a report that cannot be read") from None
@@ -98,16 +94,9 @@ class BatchReport:
         totals = Totals()
         for report in reports:
             totals.note_all(report.streams)
-        return cls(
-            tasks=len(reports),
-            rows=sum(report.rows for report in reports),
-            stored=sum(report.stored for report in reports),
-            duplicates=sum(report.duplicates for report in reports),
-            dead_letters=sum(report.dead_letters for report in reports),
-            streams=totals.streams,
-            seconds=max((report.seconds for report in reports), default=0.0),
-            size=sum(report.size for report in reports),
-        )
+        sums = {name: sum(getattr(report, name) for report in reports) for name in (*_COUNTS[1:], "size")}
+        longest = max((report.seconds for report in reports), default=0.0)
+        return cls(tasks=len(reports), streams=totals.streams, seconds=longest, **sums)
 
     def __str__(self) -> str:
         parts = [f"{self.stored:,} of {self.rows:,} rows stored"]

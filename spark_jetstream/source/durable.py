@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import Requests, stream_info
+from spark_jetstream.client.requests import Requests, ask, stream_info
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError, ProtocolError, ServerBusy
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import RUN, SINCE
@@ -151,11 +151,8 @@ class DurableConsumers:
     def info(self, stream: str, name: str) -> ConsumerState | None:
         """Return the consumer, None if there is none."""
         context = f"look at consumer {name} of stream {stream} (option durable)"
-        connection = self._connection()
         try:
-            body = connection.ask(
-                jsapi.subject(connection.prefix, jsapi.CONSUMER_INFO, stream, name), b"", context=context
-            )
+            body = ask(self._connection(), jsapi.CONSUMER_INFO, stream, name, context=context)
         except ConsumerNotFound:
             return None
         return consumer_state(body, context)
@@ -180,12 +177,9 @@ class DurableConsumers:
         }
         if start is not None and start > 1:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
-        if len(self._filters) == 1:
-            config["filter_subject"] = self._filters[0]
-        elif self._filters:
-            config["filter_subjects"] = list(self._filters)
         try:
-            return self._write(stream, name, self._filters, jsapi.create_request(stream, config), context)
+            request = jsapi.create_request(stream, config | jsapi.filter_fields(self._filters))
+            return self._write(stream, name, self._filters, request, context)
         except ApiError as error:
             if error.err_code in jsapi.FILTER_TAKEN:
                 raise self._filter_taken(stream) from None
@@ -220,9 +214,8 @@ class DurableConsumers:
         """Keep the server from deleting a consumer that has an `inactive_threshold`: only pulls count for that."""
         context = f"keep consumer {name} of stream {stream} (option durable)"
         connection = self._connection()
-        connection.request(
-            jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name), jsapi.touch_request(), context=context
-        )
+        subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
+        connection.request(subject, jsapi.touch_request(), context=context)
 
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""

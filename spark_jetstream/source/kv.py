@@ -22,21 +22,15 @@ def bucket_batch(messages: Messages, *, bucket: str, columns: Sequence[str], liv
     codes = None
     if live_only or "operation" in columns or "value" in columns:
         codes = operations(messages.headers())
-    arrays: list[pa.Array] = []
-    for name in columns:
-        if name == "bucket":
-            arrays.append(repeated(bucket, len(messages)))
-        elif name == "key":
-            arrays.append(keys(messages))
-        elif name == "value":
-            arrays.append(_values(messages.payloads(), codes))
-        elif name == "revision":
-            arrays.append(integers(messages.sequences))
-        elif name == "operation":
-            arrays.append(_operations(codes, len(messages)))
-        else:
-            arrays.append(microseconds(messages.timestamps()))
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    column = {
+        "bucket": lambda: repeated(bucket, len(messages)),
+        "key": lambda: keys(messages),
+        "value": lambda: _values(messages.payloads(), codes),
+        "revision": lambda: integers(messages.sequences),
+        "operation": lambda: _operations(codes, len(messages)),
+        "timestamp": lambda: microseconds(messages.timestamps()),
+    }
+    batch = pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)
     return batch.filter(pa.array(codes == PUT)) if live_only and codes is not None else batch
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -58,18 +58,18 @@ def read_objects(
     with_content: bool = True,
     read: Read = read_range,
     together: int | None = None,
+    newer_later: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the objects of `group` as rows with just these columns of `schema.OBJECT_COLUMNS`.
 
     Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
     sequences: `read_range`, or another function with its signature. It reads `together` objects at once; by default
-    `read_range` reads `TOGETHER`, and another function one. Raises `DataLossError` for a damaged object or dangling
-    link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and what `read`
-    raises.
+    `read_range` reads `TOGETHER`, and another function one. `newer_later`: a newer version of an object has a row of
+    its own, later. Raises `DataLossError` for a damaged object or dangling link (logged with
+    ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and what `read` raises.
     """
-    stream = _Stream(group.stream, group.created)
-    reader = _ObjectReader(connect, read, settings, label, together, group.bucket, stream, columns, with_content)
-    yield from reader.rows(group.objects)
+    reader = _ObjectReader(connect, read, settings, label, together, group, columns, with_content, newer_later)
+    yield from reader.rows()
 
 
 def read_object_range(
@@ -94,10 +94,17 @@ def read_object_range(
     # Newer meta messages replace older ones, so that their number may be smaller than planned.
     uncounted = replace(part, count=None)
     objects = live_objects(read(connect, uncounted, replace(settings, headers_only=False), label), bucket, pattern)
-    stream = _Stream(part.stream, part.created)
-    reader = _ObjectReader(connect, read, settings, label, together, bucket, stream, columns, with_content)
-    reader.newer_later = True
-    yield from reader.rows(objects)
+    yield from read_objects(
+        connect,
+        ObjectGroup(bucket, part.stream, part.created, tuple(objects)),
+        settings,
+        label,
+        columns=columns,
+        with_content=with_content,
+        read=read,
+        together=together,
+        newer_later=True,
+    )
 
 
 class _Stream(NamedTuple):
@@ -114,9 +121,6 @@ class _Row(NamedTuple):
 
 
 class _ObjectReader:
-    newer_later = False
-    """Whether a newer version of an object has a row of its own, later."""
-
     def __init__(
         self,
         connect: Connect,
@@ -124,10 +128,10 @@ class _ObjectReader:
         settings: PullSettings,
         label: str,
         together: int | None,
-        bucket: str,
-        stream: _Stream,
+        group: ObjectGroup,
         columns: Sequence[str],
         with_content: bool,
+        newer_later: bool,
     ) -> None:
         self.connect = connect
         self.read = read
@@ -137,27 +141,29 @@ class _ObjectReader:
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
         self.together = together or (TOGETHER if read is read_range else 1)
-        self.bucket = bucket
-        self.stream = stream
+        self.bucket = group.bucket
+        self.stream = _Stream(group.stream, group.created)
+        self.objects = group.objects
+        self.newer_later = newer_later
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = with_content and "content" in columns
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
         self.requests = Requests(connect, settings.retry_timeout)
 
-    def rows(self, objects: Iterable[StoredObject]) -> Iterator[pa.RecordBatch]:
-        """Read the rows of these objects, in batches."""
-        for some in self._portions(objects):
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the objects, in batches."""
+        for some in self._portions():
             if self.with_content:
                 yield from self._with_content(some)
             else:
                 yield self._batch(some, None)
 
-    def _portions(self, objects: Iterable[StoredObject]) -> Iterator[list[_Row]]:
+    def _portions(self) -> Iterator[list[_Row]]:
         """Return the rows of each batch, which have one stream where content is read."""
         rows: list[_Row] = []
         total = 0
-        for stored in objects:
+        for stored in self.objects:
             row = self._row(stored)
             if row is None:
                 continue
@@ -301,21 +307,14 @@ class _ObjectReader:
     # Columns
 
     def _batch(self, rows: Sequence[_Row], content: pa.BinaryArray | None) -> pa.RecordBatch:
-        arrays: list[pa.Array] = []
-        for field in self.schema:
-            if field.name == "bucket":
-                arrays.append(repeated(self.bucket, len(rows)))
-            elif field.name == "name":
-                arrays.append(pa.array([row.listed.meta.name for row in rows], field.type))
-            elif field.name == "modified":
-                arrays.append(microseconds(np.array([row.listed.timestamp for row in rows], np.int64)))
-            elif field.name == "headers":
-                arrays.append(pa.array([list(row.listed.meta.headers.items()) or None for row in rows], field.type))
-            elif field.name == "content":
-                arrays.append(pa.nulls(len(rows), field.type) if content is None else content)
-            elif field.name == "digest":
-                arrays.append(pa.array([row.holder.meta.digest or None for row in rows], field.type))
-            else:
-                numbers = [getattr(row.holder.meta, field.name) for row in rows]
-                arrays.append(integers(np.array(numbers, np.int64)))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        column: dict[str, Callable[[pa.DataType], pa.Array]] = {
+            "bucket": lambda _: repeated(self.bucket, len(rows)),
+            "name": lambda kind: pa.array([row.listed.meta.name for row in rows], kind),
+            "size": lambda _: integers(np.array([row.holder.meta.size for row in rows], np.int64)),
+            "chunks": lambda _: integers(np.array([row.holder.meta.chunks for row in rows], np.int64)),
+            "digest": lambda kind: pa.array([row.holder.meta.digest or None for row in rows], kind),
+            "modified": lambda _: microseconds(np.array([row.listed.timestamp for row in rows], np.int64)),
+            "headers": lambda kind: pa.array([list(row.listed.meta.headers.items()) or None for row in rows], kind),
+            "content": lambda kind: pa.nulls(len(rows), kind) if content is None else content,
+        }
+        return pa.RecordBatch.from_arrays([column[field.name](field.type) for field in self.schema], schema=self.schema)

@@ -99,7 +99,8 @@ class Pushdown:
         """Push ``column < value`` (or <=, >, >=)."""
         if not self.positions:
             return None
-        if column == self._numbered and isinstance(value, int) and not isinstance(value, bool):
+        numbered = "revision" if self.kind == "bucket" else "sequence"
+        if column == numbered and isinstance(value, int) and not isinstance(value, bool):
             first, end = _bounds(comparison, value, 1)
             return replace(self, first=max(self.first, first), end=min(self.end, end))
         if column == "timestamp" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
@@ -114,10 +115,6 @@ class Pushdown:
     @property
     def _filtered(self) -> str:
         return "key" if self.kind == "bucket" else "subject"
-
-    @property
-    def _numbered(self) -> str:
-        return "revision" if self.kind == "bucket" else "sequence"
 
     def _matching(self, wanted: Sequence[str]) -> Pushdown:
         both = (common_subjects(mine, other) for mine in self.filters for other in wanted)

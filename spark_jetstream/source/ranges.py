@@ -186,7 +186,12 @@ def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int, pro
                 done.append(side)
     done.sort(key=lambda part: part.low)
     drift = survey.drift()
-    ranges = [piece for part in done for piece in _pieces_of(whole, part, drift)]
+    ranges: list[SequenceRange] = []
+    for part in done:
+        # A count of 0 would say that the piece is known to be empty.
+        count = part.size - drift if part.size > drift else None
+        between = replace(whole, first=part.low.sequence, end=part.high.sequence, count=count)
+        ranges += _evenly(between, part.pieces)
     # Nothing matches before the head, which becomes part of the first piece.
     ranges[0] = replace(ranges[0], first=whole.first)
     return ranges
@@ -216,12 +221,6 @@ def _sides(part: _Part, cut: Point, most: int) -> tuple[_Part, _Part]:
         _Part(-max(share_ahead, _pieces(ahead, most)), part.low, cut),
         _Part(-max(part.pieces - share_ahead, _pieces(after, most)), cut, part.high),
     )
-
-
-def _pieces_of(whole: SequenceRange, part: _Part, drift: int) -> list[SequenceRange]:
-    # A count of 0 would say that the piece is known to be empty.
-    count = part.size - drift if part.size > drift else None
-    return _evenly(replace(whole, first=part.low.sequence, end=part.high.sequence, count=count), part.pieces)
 
 
 def _ceil(number: int, divisor: int) -> int:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,7 @@ class _ListSession(PullSession):
     """Pulls the messages of a list: as many as it had at first, whatever the server counts later."""
 
     quiet_heartbeats = 1  # a message of the list was removed, and maybe more: a new list lacks them all
-
-    def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
-        super().__init__(owner, connection, inbox, name, pending)
-        self.heartbeat = min(self.heartbeat, _HEARTBEAT)
+    longest_heartbeat = _HEARTBEAT
 
     def left(self, came: int, acks: Acks) -> int:
         return max(0, self.pending - came)
@@ -138,10 +136,7 @@ class CatchUpReader(BoundedReader):
 class _SessionToTheEnd(PullSession):
     """Sends one request after the other, each until the end of the stream."""
 
-    def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
-        super().__init__(owner, connection, inbox, name, pending)
-        self.expires = min(self.expires, 2 * _HEARTBEAT)
-        self.heartbeat = self.expires / 2
+    longest = 2 * _HEARTBEAT
 
     def left(self, came: int, acks: Acks) -> int:
         # The number of the server may lack messages that it is about to store.
@@ -252,14 +247,12 @@ class _TableReader:
 
     def _stored_since(self, first: int) -> Iterator[Messages]:
         """Yield all messages from a sequence on, until there are no more."""
-        if self.part.direct:
-            yield from self._stored_since_by_direct_get(first)
+        if not self.part.direct:
+            state = self._look()
+            yield from CatchUpReader(self.connect, self._range(first, first), self.settings, self.label, state).read()
             return
-        state = self._look()
-        yield from CatchUpReader(self.connect, self._range(first, first), self.settings, self.label, state).read()
-
-    def _stored_since_by_direct_get(self, first: int) -> Iterator[Messages]:
         # Range by range, until a range lacks no message, or the leader knows of none behind it.
+        stream, filters = self.part.stream, self.part.subjects or (">",)
         settings = replace(self.settings, batch=max(self.settings.batch, LEAST_BATCH))
         while True:
             end = self._look().last_seq + 1
@@ -269,16 +262,14 @@ class _TableReader:
             for messages in read_direct(self.connect, self._range(first, end), settings, self.label):
                 count += len(messages)
                 yield messages
-            if count == end - first or not self._any_from(end):
+            if count == end - first:
+                return
+            following = (
+                self.requests.call(partial(next_message, stream=stream, subject=name, sequence=end)) for name in filters
+            )
+            if not any(following):
                 return
             first = end
-
-    def _any_from(self, sequence: int) -> bool:
-        """Whether the leader has a message that matches from a sequence on."""
-        stream, filters = self.part.stream, self.part.subjects or (">",)
-        return self.requests.call(
-            lambda connection: any(next_message(connection, stream, subject, sequence) for subject in filters)
-        )
 
     def _look(self) -> StreamState:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import ask
 from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import reply_time
@@ -75,9 +76,7 @@ def _message(
     connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
 ) -> RawMessage | None:
     try:
-        body = connection.ask(
-            jsapi.subject(prefix or connection.prefix, jsapi.MESSAGE_GET, stream), request, context=context
-        )
+        body = ask(connection, jsapi.MESSAGE_GET, stream, body=request, context=context, prefix=prefix)
     except MessageNotFound:
         return None
     sequence = jsapi.whole(body, "message.seq", context, least=1)
@@ -94,8 +93,8 @@ def streams_of(
 ) -> list[str]:
     """Return the streams that capture a subject (STREAM.NAMES); errors end with ``hint``."""
     context = f"find the stream that captures {subject}{hint}"
-    api = jsapi.subject(prefix or connection.prefix, jsapi.STREAM_NAMES)
-    body = connection.ask(api, jsapi.stream_names_request(subject), context=context)
+    request = jsapi.stream_names_request(subject)
+    body = ask(connection, jsapi.STREAM_NAMES, body=request, context=context, prefix=prefix)
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -250,6 +251,7 @@ class PullSession:
     over = False
     quiet_heartbeats = _QUIET_HEARTBEATS
     most_fruitless = _FRUITLESS
+    longest = longest_heartbeat = math.inf  # seconds that a request is open, and between its heartbeats
 
     def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
         self.owner = owner
@@ -266,8 +268,8 @@ class PullSession:
         self.since_request = 0
         self.heartbeats = 0
         self.fruitless = 0
-        self.expires = owner.settings.expires
-        self.heartbeat = owner.settings.heartbeat
+        self.expires = min(owner.settings.expires, self.longest)
+        self.heartbeat = min(owner.settings.heartbeat, self.expires / 2, self.longest_heartbeat)
 
     def drain(self) -> Iterator[Delivered]:
         """Yield what the consumer delivers, until the range ends, nothing is pending, or `over` is set."""
@@ -390,7 +392,12 @@ def create_reader(
             body = connection.api(subject, request, context=context)
         except ConsumerLimitReached as error:
             if patience.expired:
-                raise _no_room(error, patience.seconds) from error
+                raise jsapi.reworded(
+                    error,
+                    f"{error}, and no other consumer went within {patience.seconds:g} s (option retryTimeout); let "
+                    "fewer tasks read at the same time (a larger maxMessagesPerPartition, a smaller minPartitions), or "
+                    "raise the stream's max_consumers",
+                ) from error
             if not waiting:
                 log.warning("waiting for up to %.3g s until another consumer is gone: %s", patience.left, error)
                 waiting = True
@@ -408,13 +415,3 @@ def delete_reader(connection: Connection, stream: str, name: str) -> None:
     """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
     subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name)
     connection.send(subject, b"", f"delete consumer {name}")
-
-
-def _no_room(error: ConsumerLimitReached, seconds: float) -> ConsumerLimitReached:
-    return ConsumerLimitReached(
-        f"{error}, and no other consumer went within {seconds:g} s (option retryTimeout); let fewer tasks read at the "
-        "same time (a larger maxMessagesPerPartition, a smaller minPartitions), or raise the stream's max_consumers",
-        code=error.code,
-        err_code=error.err_code,
-        description=error.description,
-    )
