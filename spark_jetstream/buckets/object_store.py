@@ -470,7 +470,6 @@ class ObjectUploads:
             log.info("the chunks of an upload that was given up are not removed yet: %s", error)
 
     def _final(self, failure: NotStored, more: str = "") -> ObjectNotStored:
-        """Return the error that ends all attempts."""
         how_long = more
         if failure.hope is Disposition.OUTAGE and not more:
             how_long = f", for {self._settings.retry_timeout:g} s (option retryTimeout)"

@@ -213,7 +213,6 @@ class _Fields:
             ) from None
 
     def others(self, known: frozenset[str]) -> dict[str, Any]:
-        """The fields that are not known here."""
         return {key: value for key, value in self.body.items() if key not in known}
 
 

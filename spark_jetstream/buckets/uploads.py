@@ -166,7 +166,6 @@ class Uploads:
         self._inbox.send([line, head, payload, b"\r\n"])
 
     def _settle(self, subject: str) -> None:
-        """Wait for all answers."""
         while self._waiting:
             self._pump(subject, wait=True)
 

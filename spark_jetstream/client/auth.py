@@ -87,7 +87,6 @@ class _Files(NamedTuple):
     resolve: Callable[[str], str]
 
     def text(self, option: str, given: str) -> tuple[str, str]:
-        """Where the file is, and what is in it."""
         path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
         if not os.path.isfile(path):
             raise OptionError(

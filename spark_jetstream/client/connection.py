@@ -321,7 +321,6 @@ class Connection:
         return self._connected.is_set() and self._client.is_connected
 
     async def _wait_connected(self, patience: float) -> None:
-        """Wait until nats-py has the connection back."""
         deadline = Deadline(patience)
         while not self._is_up:
             if self._refused.done():

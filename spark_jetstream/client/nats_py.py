@@ -1,9 +1,8 @@
 """Replacements for parts of nats-py. The only module that relies on its private attributes and error texts.
 
-Replies to pull requests and publishes bypass nats-py's parser: it handles one message at a time, keeps only the last of
-repeated header names, and takes a stored message with a header `Status` for a status. A `wire.Scanner` reads the bytes
-first, gives the messages of an `Inbox` to the inbox, and all others to nats-py. Bulk publishes bypass nats-py's buffer,
-which nats-py sends once more after a reconnect.
+docs/architecture.md says why ("Why nats-py's parser is replaced"). A `wire.Scanner` reads the bytes first, gives the
+messages of an `Inbox` to the inbox, and all others to nats-py. Bulk publishes bypass nats-py's buffer, which nats-py
+sends once more after a reconnect.
 """
 
 from __future__ import annotations
@@ -240,7 +239,6 @@ class BulkParser:
             raise nats.errors.ProtocolError() from error
 
     async def _pass_on(self, frames: bytes) -> None:
-        """Let nats-py's own parser read frames."""
         if frames.startswith(b"INFO"):
             frames = self._check.check(frames)
         elif frames.startswith(b"-ERR"):

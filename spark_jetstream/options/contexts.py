@@ -77,7 +77,6 @@ def selected_context() -> str | None:
 
 
 def _read_text(path: Path) -> tuple[str, str]:
-    """Return the text of a file, and why it cannot be read."""
     try:
         return path.read_text("utf-8"), ""
     except OSError as error:

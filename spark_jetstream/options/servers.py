@@ -60,8 +60,6 @@ class Servers(Kind):
 
 
 class _LoginOf(Servers):
-    """The user info of server URLs."""
-
     def _read(self, value: Any) -> Any:
         logins = {text for _, text in _split(value) if text is not None}
         if not logins:
@@ -77,7 +75,6 @@ class _LoginOf(Servers):
 
 
 def _split(value: Any) -> list[tuple[str, str | None]]:
-    """Return each URL without its user info, and that."""
     urls: list[tuple[str, str | None]] = []
     for number, item in enumerate(list_items(value, "server URLs"), start=1):
         match = _SERVER.fullmatch(item)

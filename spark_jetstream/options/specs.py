@@ -133,7 +133,6 @@ class Options(BaseModel):
 
     @classmethod
     def _spec_of(cls, field_name: str) -> OptionSpec | None:
-        """Return the option behind a field; None for a field that is none."""
         return next((spec for spec in cls.specs if spec.field_name == field_name), None)
 
     @classmethod
@@ -143,7 +142,6 @@ class Options(BaseModel):
 
     @classmethod
     def _build(cls: type[Model], fields: Mapping[str, object]) -> Model:
-        """Return the model; raise `OptionError` when it is not valid."""
         try:
             return cls.model_validate(fields)
         except ValidationError as failure:
@@ -251,7 +249,6 @@ _SPARK_PREFIX = "option."
 
 @functools.cache
 def _names() -> Mapping[str, str]:
-    """Return the names of all options by their lower case."""
     return {spec.name.lower(): spec.name for model in MODELS.values() for spec in model.specs}
 
 

@@ -109,12 +109,9 @@ def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6, *, quote
 class UnfitError(ValueError):
     """A value that its kind refuses.
 
-    Args:
-        expects: What the value must be, where `Kind.expects` is too general.
-        hint: The end of the sentence.
-        value: The part of the value that is wrong; None for one that no error may repeat.
-        where: Which part that is, to be read after the name of the option or field.
-        problem: The whole sentence after the name, in place of "must be ...".
+    `expects` is what it must be, where `Kind.expects` is too general, and `hint` the end of the sentence. `value` is
+    the part that is wrong (None for one that no error may repeat), and `where` says which part, to be read after the
+    name. `problem` is the whole sentence after the name, in place of "must be ...".
     """
 
     def __init__(

@@ -1,17 +1,9 @@
 """Every name that the connector creates on a server, and when what has the name goes away. Pure.
 
-- `LEDGER_BUCKET`: the Key-Value bucket of delivery `exactly-once`, which says which tasks have begun, and where.
-  The user deletes it; its entries expire.
-- `plan_consumer`: an ephemeral consumer that counts messages for a plan. It is deleted after the count, and by its
-  inactive threshold if the driver was killed.
-- `reader_consumer`: the ephemeral consumer of one task that reads. It is deleted at the end of the range, and by its
-  inactive threshold if the task was killed.
-- Option `durable`: the durable consumer of a query that keeps its position on the server, with `RUN` and `SINCE` in its
-  metadata. The user deletes it.
-- `stand_in`: the consumer that holds the messages while a durable consumer is created again. It is deleted at the end
-  of the move, or when the next run of the query starts.
-- `upload_note`: a message beside the chunks of an object that names the uploads that have begun. It is removed at the
-  end of the upload, or when the object is written again.
+The user deletes the ledger's bucket, whose entries expire, and the consumers of option `durable`, which have `RUN` and
+`SINCE` in their metadata. The writer and the reader remove everything else when they have done with it; an inactive
+threshold removes the ephemeral consumers of a process that was killed, and the next run of the query, or the next
+writer of the object, what else such a process leaves.
 """
 
 from __future__ import annotations
@@ -20,6 +12,7 @@ import hashlib
 import uuid
 
 LEDGER_BUCKET = "spark_jetstream_ledger"
+"""The Key-Value bucket of delivery `exactly-once`, which says which tasks have begun, and where."""
 PLAN_CONSUMER = "spark-plan-"
 RUN = "spark_jetstream_run"
 """The key of the token of the run that has the durable consumer."""

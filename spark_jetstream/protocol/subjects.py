@@ -44,13 +44,7 @@ def subject_fault(subject: str) -> str:
 
 def subjects_overlap(one: str, other: str) -> bool:
     """Whether some subject matches both filters."""
-    left, right = one.split("."), other.split(".")
-    for a, b in zip(left, right, strict=False):
-        if ">" in (a, b):
-            return True
-        if a != b and "*" not in (a, b):
-            return False
-    return len(left) == len(right)
+    return common_subjects(one, other) is not None
 
 
 def common_subjects(one: str, other: str) -> str | None:

@@ -62,6 +62,8 @@ _MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n
 class KeyBucket(Target):
     """A bucket to write to. `origin` is the bucket that stores the rows: the one that it mirrors, or itself."""
 
+    option: ClassVar[str] = "bucket"
+
     name: str = ""
     origin: Origin = field(default_factory=lambda: Origin("", None, ""))
 
@@ -73,11 +75,6 @@ class KeyBucket(Target):
         """
         origin = Origin.of(name, prefix, mirror)
         return cls(origin.stream, None, origin.api_prefix, name, origin)
-
-    @property
-    def option(self) -> str:
-        """The option that names the bucket."""
-        return "bucket"
 
     @property
     def no_stream(self) -> str:
@@ -177,7 +174,6 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, fi
 
 
 def _check_keys(key: pa.BinaryArray, bucket: KeyBucket, faults: dict[int, str]) -> None:
-    """Note the rows with an invalid key."""
     note(faults, pc.is_null(key), "column key is null")
     most = MAX_SUBJECT - len(bucket.origin.write_prefix)
     # Bytes that are not UTF-8 do not match either: a key is ASCII.

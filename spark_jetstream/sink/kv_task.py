@@ -152,7 +152,6 @@ class _KeyStrategy:
             self._publish(one.rows, ids, [row.raw_subject], self._writer.publisher.totals)
 
     def _last(self, row: RefusedRow) -> RawMessage | None:
-        """The latest revision of the row's key, which may be a marker."""
         stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)
         prefix = self._bucket.api_prefix
         return self._requests.call(lambda connection: last_message(connection, stream, subject, prefix=prefix))

@@ -7,15 +7,11 @@ The ledger outlives the duplicate window of the streams. It is the Key-Value buc
     {"version": 1, "batch": 12, "attempt": "<random>", "lease": 2.0, "done": false,
      "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
 
-- Before the first row goes to a stream, the task notes the stream's next sequence. An attempt that finds the note of
-  an earlier one reads the message ids stored from there on, and leaves out those rows.
-- An attempt that sends rows again after half a duplicate window reads what was stored since, for the same reason.
-- An attempt that finds the task done stores nothing and returns its report.
-- An attempt owns the entry as long as the entry has its name. It reads the entry at least once in half a lease, and
-  sends nothing when it has not seen its name for a lease. An attempt that takes over waits for a lease before it reads
-  what is stored, because the other attempt sends nothing more then. It looks again for what was in flight even longer,
-  before a stream forgets the ids. The entry's revision guards writes (`Nats-Expected-Last-Subject-Sequence`).
-- The next batch of a query overwrites the entry. Entries of batch writes expire.
+docs/delivery.md has the rules ("How `exactly-once` outlives it"). An attempt owns the entry as long as the entry has
+its name. It reads the entry at least once in half a lease, and sends nothing when it has not seen its name for a lease.
+An attempt that takes over waits for a lease before it reads what is stored, because the other attempt sends nothing
+more then. It looks again for what was in flight even longer, before a stream forgets the ids. The entry's revision
+guards writes (`Nats-Expected-Last-Subject-Sequence`).
 """
 
 from __future__ import annotations
@@ -325,7 +321,6 @@ class Ledger:
     # The entry
 
     def _read(self) -> tuple[_Entry | None, int]:
-        """The entry and its revision, 0 if there is none."""
         try:
             message = self._requests.call(lambda connection: last_message(connection, STREAM, _subject(self._key)))
         except StreamNotFound:

@@ -98,7 +98,6 @@ class MessageIds:
 
 
 def _digests(subject: pa.BinaryArray, tails: pa.BinaryArray) -> bytes:
-    """The hashes of the rows, one after the other."""
     # A subject has no blank, and an empty line ends the header lines after it: different rows give different texts.
     content = pc.binary_join_element_wise(subject, tails, piece(b" "))
     _, offset_buffer, data = content.buffers()

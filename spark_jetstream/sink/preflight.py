@@ -118,8 +118,6 @@ def check_interval(
 
 
 class _Check:
-    """The requests of one check."""
-
     def __init__(self, connect: Connect, options: SinkOptions, patience: float) -> None:
         self.options = options
         self.requests = Requests(connect, patience)
@@ -171,7 +169,6 @@ class _Check:
         return None if here is None else (here.time - earlier.time) / 1e9
 
     def ledger(self, replicas: int) -> None:
-        """Create the ledger's bucket unless it exists."""
         context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
         request = jsapi.stream_create_request(bucket_config(replicas))
 

@@ -1,17 +1,9 @@
 """Publish rows over one connection and read their acknowledgements, with a bounded window of rows in flight.
 
-One thread does both, by these rules:
-
-- A row counts as stored when its acknowledgement says so, never before.
-- At most `maxInFlight` rows, and a bounded number of bytes, are in flight: a server drops what its queue cannot hold.
-- After an error that may pass (no answer within `ackTimeout`, no stream on the subject during an election, a full
-  queue) the publisher sends the same frame with the same message id again, at most `maxRetries` times and with growing
-  pauses.
-- After a cut the publisher sends everything again that has no answer. An outage may last `retryTimeout`, counted from
-  the last answer. A row that was stored although its answer was lost is stored twice, unless it has a message id.
-- With a ledger, the publisher sends only while the ledger's attempt owns the task, and looks up rows that it sends
-  again after longer than a stream remembers message ids.
-- The publisher collects rows that can never be stored. The caller decides what becomes of them.
+One thread does both. docs/architecture.md has the rules ("How rows are stored"), and docs/delivery.md what they mean
+for the rows: a row counts as stored when its acknowledgement says so, never before. The publisher collects rows that
+can never be stored, and the caller decides what becomes of them. With a ledger, it sends only while the ledger's
+attempt owns the task, and looks up rows that it sends again after longer than a stream remembers message ids.
 """
 
 from __future__ import annotations

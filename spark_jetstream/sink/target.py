@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks, reason
 
@@ -19,10 +20,8 @@ class Target:
     domain: str | None = None
     api_prefix: str | None = None
 
-    @property
-    def option(self) -> str:
-        """The option that names the stream."""
-        return "stream"
+    option: ClassVar[str] = "stream"
+    """The option that names the stream, or the bucket."""
 
     def at(self, subject: str) -> Target:
         """Return the target that a subject belongs to: dead letters of a bucket go to a plain subject."""

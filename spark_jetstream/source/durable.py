@@ -256,7 +256,6 @@ class DurableConsumers:
         self._api(jsapi.STREAM_PURGE, stream, body=jsapi.purge_request(end, subject), to=context)
 
     def _filter_taken(self, stream: str) -> OptionError:
-        """Return the error of a work queue where another consumer has the filter."""
         holders: list[str] = []
         with contextlib.suppress(JetStreamError):  # the names help, and are not needed
             for consumer in self._all(stream):

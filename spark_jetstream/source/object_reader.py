@@ -152,7 +152,6 @@ class _ObjectReader:
         self.requests = Requests(connect, settings.retry_timeout)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows of the objects, in batches."""
         for some in self._portions():
             if self.with_content:
                 yield from self._with_content(some)
@@ -193,7 +192,6 @@ class _ObjectReader:
                 yield from self._again(row, problem)
 
     def _assembled(self, rows: list[_Row]) -> tuple[pa.BinaryArray, list[str | None]]:
-        """Return the content of each row, and what is wrong with it."""
         for row in rows:
             refuse_large(row.holder.meta, self.bucket)
         assembly = Assembly([(row.holder.meta, row.holder.origin) for row in rows])

@@ -1,14 +1,7 @@
-"""The offset of a streaming query: a file format, kept in the checkpoint.
-
-Written as JSON, version 1::
-
-    {"version": 1,
-     "streams": {"ORDERS": {"next": 1001,
-                            "created": "2026-02-03T04:05:06.123456789Z",
-                            "last_timestamp": 1770091506000000000}}}
+"""The offset of a streaming query: a file format, kept in the checkpoint. docs/architecture.md shows version 1.
 
 Spark compares the serialised text to find out whether there is new data. So the text is canonical: streams are sorted
-by name, fields come in the order above, and nothing else is in it (no wall clock, no counts).
+by name, fields come in the order of `StreamPosition`, and nothing else is in it (no wall clock, no counts).
 """
 
 from __future__ import annotations
@@ -41,10 +34,8 @@ class StreamPosition:
 
     ``next`` is the next sequence to read (>= 1). ``created`` is the stream's creation time as the server prints it
     (RFC3339Nano); it is compared as text. ``last_timestamp`` is the server's timestamp, in nanoseconds since the epoch,
-    of the message at sequence ``next - 1``, or 0 when there is none or it is not known.
-
-    Raises:
-        OffsetError: A value has another type or is out of range.
+    of the message at sequence ``next - 1``, or 0 when there is none or it is not known. Raises `OffsetError` for a
+    value of another type or out of range.
     """
 
     next: int

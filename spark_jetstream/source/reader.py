@@ -67,8 +67,6 @@ class TaskPartition(InputPartition):
 
 
 class _Source:
-    """Options, columns and reading, the same for batch and stream."""
-
     streaming: bool
     pushdown: Pushdown | None = None
     """What predicates leave of a batch."""
@@ -172,7 +170,6 @@ class _Source:
         return None if glob is None else name_pattern(glob)
 
     def _pull_settings(self) -> PullSettings:
-        """Return how messages are read for the columns."""
         options = self.options
         needed = {"data", "headers"} if options.streams else {"value"}
         return PullSettings(

@@ -6,6 +6,7 @@ on. `find_cut` finds the first by a few of the second.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple, Protocol
@@ -51,20 +52,8 @@ class CachedProbe:
 
     def __init__(self, probe: Probe) -> None:
         self.uncached = probe
-        self._pending: dict[int, int] = {}
-        self._peek: dict[int, tuple[int, int] | None] = {}
-
-    def pending(self, first: int) -> int:
-        """See `Probe.pending`."""
-        if first not in self._pending:
-            self._pending[first] = self.uncached.pending(first)
-        return self._pending[first]
-
-    def peek(self, first: int) -> tuple[int, int] | None:
-        """See `Probe.peek`."""
-        if first not in self._peek:
-            self._peek[first] = self.uncached.peek(first)
-        return self._peek[first]
+        self.pending = functools.cache(probe.pending)
+        self.peek = functools.cache(probe.peek)
 
 
 class Point(NamedTuple):

@@ -120,29 +120,28 @@ def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
     )
 
 
+@dataclass
 class _Part:
     """What the readers of a range's filters have in common."""
 
-    def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
-        self.connect = connect
-        self.part = part
-        self.settings = settings
-        self.label = label
-        self._known = 0  # messages stored before this time (ns) are those of the stream that was planned
+    connect: Connect
+    part: SequenceRange
+    settings: PullSettings
+    label: str
+    known: int = 0
+    """Messages stored before this time (ns) are those of the stream that was planned."""
 
     def knows(self, runs: list[DirectBatch]) -> bool:
         """Whether the last look at the stream shows that these messages belong to the stream that was planned."""
-        return not runs or int(runs[-1][-1:].timestamps()[0]) < self._known
+        return not runs or int(runs[-1][-1:].timestamps()[0]) < self.known
 
     def look(self, connection: Connection) -> None:
         """Check that all messages so far belong to the stream that was planned. Raises `DataLossError`."""
-        self._known = look(connection, self.part, self.part.first).server_time - _CLOCK_SKEW
+        self.known = look(connection, self.part, self.part.first).server_time - _CLOCK_SKEW
 
 
 @dataclass
 class _Request:
-    """A request for one batch, and how much of it came."""
-
     number: int
     position: int
     """The next sequence not yet seen, or the end of the range."""
@@ -191,7 +190,6 @@ class _Reader:
             outage.pause()
 
     def _batches(self, patience: Deadline) -> Iterator[DirectBatch]:
-        """Read over one connection until the range ends."""
         connection = self.whole.connect(patience.left)
         check_server(connection)
         with connection.inbox(whole=True) as inbox:

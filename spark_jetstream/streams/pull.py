@@ -1,17 +1,8 @@
 """Reads a range of sequences to its end with pull consumers.
 
 `read_range` returns the messages of a half-open range of stream sequences, in order, each exactly once, whatever
-happens to connections, servers and consumers in between. The rules:
-
-- The reader creates an ephemeral consumer without acknowledgements at the next sequence, and requests messages from
-  `CONSUMER.MSG.NEXT` (ADR-37 "JetStream Simplification") with two requests in flight, never for more messages than the
-  range can still hold.
-- The consumer's own sequence rises by one with each message. After a hole, a cut connection, a status that says that
-  the consumer is gone, or missing heartbeats the reader creates a new consumer at the next sequence.
-- The range ends when its last sequence came or was passed, or when the server says that nothing more matches. It never
-  ends because of a time-out. Messages that the plan counted and the server no longer has are data loss.
-- An outage may last `retryTimeout`, counted from the last message, and so may the wait for a consumer on a stream
-  that has as many as it may have.
+happens to connections, servers and consumers in between. docs/architecture.md has the rules ("How a range is read",
+"What happens in an outage"); requests follow ADR-37 "JetStream Simplification".
 """
 
 from __future__ import annotations
