@@ -23,12 +23,11 @@ from spark_jetstream.options.values import hidden
 from spark_jetstream.protocol.columns import Messages, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
-from spark_jetstream.source.bucket_lookup import find_bucket, first_requests
 from spark_jetstream.source.kv import bucket_batch
 from spark_jetstream.source.object_reader import read_object_range, read_objects
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.planner import Planner
+from spark_jetstream.source.planner import Planner, find_bucket, first_requests
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.spark_files import find_file

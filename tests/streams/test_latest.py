@@ -22,8 +22,8 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import Messages
-from spark_jetstream.source.bucket_lookup import SourceBucket, find_bucket
 from spark_jetstream.source.kv import bucket_batch
+from spark_jetstream.source.planner import SourceBucket, find_bucket
 from spark_jetstream.streams import latest
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
