@@ -28,11 +28,10 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import STREAMS
 from tests.admin.conftest import Api, Make
-from tests.support.backups import POUR, incompressible, still, table
 from tests.support.client import ask
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import options
+from tests.support.reading import POUR, incompressible, options, still, table
 
 KINDS = ("default", "compressed", "memory", "workqueue", "key-value bucket", "object bucket", "counter", "ttl")
 MESSAGES = 300

@@ -26,7 +26,7 @@ from spark_jetstream.errors import (
 )
 from tests.admin.object_buckets import CHUNK, Made
 from tests.support.leaf import Linked
-from tests.support.object_job import content
+from tests.support.objects import content
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK
 

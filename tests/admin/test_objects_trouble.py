@@ -18,9 +18,8 @@ from spark_jetstream.buckets.objects import chunk_subject
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
 from spark_jetstream.testing import NatsServer
 from tests.admin.object_buckets import CHUNK, Made
-from tests.support.acks import Acks
-from tests.support.object_job import content
-from tests.support.proxy import WireProxy
+from tests.support.objects import content
+from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK
 

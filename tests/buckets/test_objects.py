@@ -29,7 +29,7 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.source.objects import LARGEST_CONTENT, live_objects, pack, refuse_large
-from tests.support.messages import Made
+from tests.support.wire import Made
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 Row = tuple[str, bytes, None]

@@ -32,10 +32,9 @@ from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import warm_daemon, write_job
-from tests.support.acks import Acks
 from tests.support.client import ask
 from tests.support.jobs import Job, SinkJob
-from tests.support.proxy import WireProxy
+from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
 from tests.support.sinking import Sink, forget, numbers
@@ -116,7 +115,7 @@ class Target:
 
     def run(self, **more: Any) -> str:
         """Run `write_job`; what it prints."""
-        return run_apart(write_job, options=self.options, write_name=self.write, **more)
+        return run_apart(options=self.options, write_name=self.write, **more)
 
 
 _numbers = iter(range(1, 1000))

@@ -10,7 +10,7 @@ import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
 from tests.cli.conftest import Command
-from tests.support.object_job import content
+from tests.support.objects import content
 
 DATA = content("a", 1, 300_000)
 

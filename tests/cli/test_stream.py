@@ -15,10 +15,9 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.admin.fake_api import FakeApi
 from tests.cli.conftest import Command, refused
 from tests.support.client import ask, stored
-from tests.support.command import Ran, run_command, succeed
+from tests.support.command import Ran, on_terminal, run_command, succeed
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
-from tests.support.terminal import on_terminal
 
 BINARY = b"\xff\x00\x1b[31m"
 

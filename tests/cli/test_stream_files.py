@@ -13,9 +13,8 @@ from spark_jetstream.admin.backup_files import DATA, MANIFEST
 from spark_jetstream.client.pool import connect
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
-from tests.support.backups import table
 from tests.support.publish import Message, Publisher
-from tests.support.reading import options
+from tests.support.reading import options, table
 
 Describe = Callable[..., Path]
 BILLING = {"durable_name": "billing", "ack_policy": "explicit", "max_deliver": 5}

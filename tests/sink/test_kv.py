@@ -21,11 +21,10 @@ from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support.acks import answer, is_answer
 from tests.support.calls import store, writer_of
 from tests.support.keyed import CONFIG, history, make_bucket, name_of, puts, table
 from tests.support.leaf import Linked
-from tests.support.proxy import WireProxy
+from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, seen, stored

@@ -46,14 +46,11 @@ from spark_jetstream.sink.preflight import check_object_bucket
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support import object_job
-from tests.support.acks import Acks, is_ack
 from tests.support.calls import store, writer_of
 from tests.support.client import ask
 from tests.support.leaf import Linked
-from tests.support.object_job import content
-from tests.support.objects import assert_only_objects
-from tests.support.proxy import WireProxy
+from tests.support.objects import assert_only_objects, content
+from tests.support.proxy import Acks, WireProxy, is_ack
 from tests.support.publish import Message, Publisher
 from tests.support.sinking import Sink, batch
 from tests.support.streams import Stream
@@ -676,7 +673,7 @@ class TestKills:
                     await store.put(name, content(name, 1, size))
 
             bucket.nats(put)
-        moments = json.loads(run_apart(object_job, options=bucket.options, names="n", size=size))
+        moments = json.loads(run_apart(options=bucket.options, names="n", size=size))
         # The note, three chunks and the meta message. What is asked: the object, limits, removal of note and chunks.
         sends = [f"{when} publish {number}" for number in range(1, 6) for when in ("before", "after", "received")]
         assert [each for each in moments if " publish " in each] == sends
@@ -698,7 +695,7 @@ class TestKills:
     def test_a_task_killed_again_and_again(self, bucket: Bucket) -> None:
         size = 40 * CHUNK
         bucket.nats(lambda store: store.put("a", content("a", 1, size)))
-        run_apart(object_job, options=bucket.options, names="a", size=size, kills=12)
+        run_apart(options=bucket.options, names="a", size=size, kills=12)
         assert bucket.contents()["a"] in [content("a", version, size) for version in range(1, 14)]
         assert bucket.state()["messages"] > 50
         bucket.write(("a", b"new"))

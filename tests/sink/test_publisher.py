@@ -21,8 +21,7 @@ from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
-from tests.support.acks import answer, is_answer
-from tests.support.proxy import WireProxy
+from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.source.admission import LIMIT_PROBES, admit, bytes_to_messages, limit_end, share
 from spark_jetstream.source.search import CachedProbe
-from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
+from tests.support.planning import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
 
 FAR = 2**63 - 1
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_jetstream.errors import ProtocolError, SchemaError
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 from spark_jetstream.source.kv import bucket_batch
-from tests.support.messages import Made
+from tests.support.wire import Made
 
 ALL = [column.name for column in BUCKET_COLUMNS]
 Headers = Mapping[str, Sequence[str]]

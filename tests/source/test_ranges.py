@@ -21,7 +21,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.ranges import BLIND_PIECES, MAX_PIECES, SPLIT_PROBES, ranges_between, split
 from spark_jetstream.source.search import CachedProbe, Probe
-from tests.support.fake_stream import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
+from tests.support.planning import FakeStream, MovingStream, at_the_end, evenly, runs, scattered, timestamp
 
 CREATED = "2026-02-03T04:05:06.1Z"
 LATER = "2026-02-04T00:00:00Z"

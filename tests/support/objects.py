@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import pickle
+import random
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,11 @@ SOME = ("name", "content")
 ROLLUP = [("Nats-Rollup", "sub")]
 
 _numbers = itertools.count(1)
+
+
+def content(name: str, version: int, size: int) -> bytes:
+    """The bytes of one version of an object."""
+    return random.Random(f"{name} {version}").randbytes(size)
 
 
 class Bucket:

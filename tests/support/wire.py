@@ -1,13 +1,17 @@
-"""Frames as a server sends them, cut at any place, and what the scanner makes of them."""
+"""Frames as a server sends them, cut at any place, what the scanner makes of them, and messages without frames."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 
-from spark_jetstream.protocol.wire import Event, Scanner
+from spark_jetstream.protocol.headers import HEADERS_TYPE
+from spark_jetstream.protocol.wire import Event, IntArray, Scanner
 
 
 def frame(subject: str | bytes, sid: object, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
@@ -37,3 +41,30 @@ def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
     """The same bytes in some pieces."""
     places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
     return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
+
+
+@dataclass(frozen=True)
+class Made:
+    """Messages with sequences from `first` on, stored a microsecond apart; implements `columns.Messages`."""
+
+    rows: Sequence[tuple[str, bytes, Mapping[str, Sequence[str]] | None]]
+    first: int = 1
+
+    @property
+    def sequences(self) -> IntArray:
+        return np.arange(self.first, self.first + len(self), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def timestamps(self) -> IntArray:
+        return np.asarray(self.sequences * 1000)
+
+    def subjects(self) -> pa.StringArray:
+        return pa.array([subject for subject, _, _ in self.rows], pa.string())
+
+    def headers(self) -> pa.MapArray:
+        return pa.array([given if given is None else list(given.items()) for _, _, given in self.rows], HEADERS_TYPE)
+
+    def payloads(self) -> pa.BinaryArray:
+        return pa.array([data for _, data, _ in self.rows], pa.binary())

@@ -8,7 +8,14 @@ when the server has got what was published. Prints the names of the moments as J
 
     python write_job.py '{"options": {...}, "write_name": "w1", "count": 8000, "jumps": [7, 120, ...]}'
 
-writes partition 0 again and again, and kills it each time when so many more rows are stored than before.
+writes partition 0 again and again, and kills it each time when so many more rows are stored than before. For an Object
+Store bucket, whose tasks write one object each:
+
+    python write_job.py '{"options": {...}, "names": "fresh", "size": 300000}'
+    python write_job.py '{"options": {...}, "names": "again", "size": 3000000, "kills": 10}'
+
+The first writes the object ``<names>-<n>`` in the task that is killed at its n-th moment. The second lets so many tasks
+write the object ``<names>``, each killed when it has stored a few chunks more than the one before.
 """
 
 from __future__ import annotations
@@ -22,7 +29,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +37,9 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
+from tests.support.objects import content
 from tests.support.publish import Publisher
-from tests.support.sinking import Sink, forget
+from tests.support.sinking import Sink, batch, forget
 
 COUNT = 20
 _ROWS = 10  # of a record batch
@@ -142,10 +149,10 @@ def kill_when(work: Callable[[], object], reached: Callable[[], bool]) -> None:
     assert ended(process) == -signal.SIGKILL
 
 
-def run_apart(script: ModuleType, **work: Any) -> str:
-    """What a script prints that does this work in a process of its own."""
+def run_apart(**work: Any) -> str:
+    """What this script prints that does this work in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(script.__file__), json.dumps(work)],
+        [sys.executable, __file__, json.dumps(work)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
@@ -160,27 +167,48 @@ def die_again_and_again(options: dict[str, str], write_name: str, count: int, ju
     """Kill one task many times, from outside, wherever it is when the stream has grown by so much."""
     with Publisher(options["servers"]) as publisher:
         for jump in jumps:
-            aim = stored(publisher, options["stream"]) + jump
+            aim = state(publisher, options["stream"])["messages"] + jump
             kill_when(
                 lambda: write(options, write_name, 0, batches(0, count)),
-                lambda aim=aim: stored(publisher, options["stream"]) >= aim,  # type: ignore[misc]
+                lambda aim=aim: state(publisher, options["stream"])["messages"] >= aim,  # type: ignore[misc]
             )
             if options["delivery"] == "exactly-once":
                 forget(publisher, options["stream"])
 
 
-def stored(publisher: Publisher, stream: str) -> int:
-    """How many messages the stream holds."""
-    return int(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"])
+def state(publisher: Publisher, stream: str) -> dict[str, int]:
+    """The state that STREAM.INFO gives."""
+    found: dict[str, int] = publisher.api(f"STREAM.INFO.{stream}")["state"]
+    return found
 
 
 def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
-    """Do one of the two things."""
+    """Do one of the two things with a stream."""
     if jumps is None:
         json.dump(die_everywhere(lambda partition: write(options, write_name, partition)), sys.stdout)
     else:
         die_again_and_again(options, write_name, count, jumps)
 
 
+def write_object(options: dict[str, str], name: str, version: int, size: int) -> None:
+    """One attempt of a task with one version of an object."""
+    Sink(**options).write([batch(name=[name], content=[content(name, version, size)])])
+
+
+def run_objects(options: dict[str, str], names: str, size: int, kills: int = 0) -> None:
+    """Do one of the two things with objects."""
+    if not kills:
+        json.dump(die_everywhere(lambda number: write_object(options, f"{names}-{number}", 2, size)), sys.stdout)
+    stream = f"OBJ_{options['objectBucket']}"
+    with Publisher(options["servers"]) as publisher:
+        for number in range(kills):
+            aim = state(publisher, stream)["last_seq"] + 1 + 2 * number
+            kill_when(
+                lambda number=number: write_object(options, names, number + 2, size),  # type: ignore[misc]
+                lambda aim=aim: state(publisher, stream)["last_seq"] >= aim,  # type: ignore[misc]
+            )
+
+
 if __name__ == "__main__":
-    run(**json.loads(sys.argv[1]))
+    work = json.loads(sys.argv[1])
+    (run_objects if "names" in work else run)(**work)

@@ -1,12 +1,9 @@
-"""A Spark job of its own processes, which a test may kill, all or some: several streams into files, each by a query.
+"""A Spark job of its own processes, which a test may kill, all or some: several queries, each with its own stream.
 
-    python read_job.py '{"folder": ..., "options": {"<query>": {...}}, "format": ..., "trigger": ..., "conf": {...}}'
+    python spark_job.py (read|write) '{"folder": ..., "options": {"<query>": {...}}, "format": ..., ...}'
 
-`options` are of the source, for each query. Rows go to `folder/rows/<query>` by Spark's own transactional file
-sink, checkpoints are `folder/checkpoint/<query>`. A query that fails is started again, and why it failed is a line of
-`folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have ended, each query reads to the end
-without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the sequences of
-a batch read (not of a durable one, whose messages go), and the rows that each batch of the last run read.
+`options` are of the source or the sink, for each query; the other fields are arguments of `run_reads` and `run_writes`.
+Checkpoints are `folder/checkpoint/<query>`.
 """
 
 from __future__ import annotations
@@ -65,10 +62,17 @@ def note(folder: str, name: str, why: str) -> None:
         file.write(json.dumps([name, why]) + "\n")
 
 
-def run(
+def run_reads(
     folder: str, options: dict[str, dict[str, str]], format: str, trigger: dict[str, Any], conf: dict[str, str]
 ) -> None:
-    """Run the queries, whatever happens to them, until the test has seen enough."""
+    """Read streams into files, whatever happens to the queries, until the test has seen enough.
+
+    Rows go to `folder/rows/<query>` by Spark's own transactional file sink. A query that fails is started again, and
+    why it failed is a line of `folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have
+    ended, each query reads to the end without limits, and `folder/result.json` has for each query the rows of its sink
+    by the sink's own log, the sequences of a batch read (not of a durable one, whose messages go), and the rows that
+    each batch of the last run read.
+    """
     spark = session({"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf})
     finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
@@ -107,5 +111,23 @@ def run(
     Path(folder, "result.json").write_text(json.dumps(result))
 
 
+def run_writes(
+    folder: str, options: dict[str, dict[str, str]], format: str, trigger: dict[str, Any], conf: dict[str, str]
+) -> None:
+    """Write the same rows into several streams until a query fails.
+
+    `format` is ``<rows of a micro-batch>/<partitions>``. A row is a number, from 0 upwards: micro-batch b holds those
+    from b * rows on.
+    """
+    spark = session({"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf})
+    count, _, partitions = format.partition("/")
+    for name, given in options.items():
+        rate = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=count, numPartitions=partitions)
+        rows = rate.load().selectExpr("cast(value as string) as data")
+        query = rows.writeStream.format("jetstream").options(**given).queryName(name).trigger(**trigger)
+        query.option("checkpointLocation", f"{folder}/checkpoint/{name}").start()
+    spark.streams.awaitAnyTermination()
+
+
 if __name__ == "__main__":
-    run(**json.loads(sys.argv[1]))
+    {"read": run_reads, "write": run_writes}[sys.argv[1]](**json.loads(sys.argv[2]))
