@@ -9,23 +9,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError
-from spark_jetstream.options import ConnectionOptions, SourceOptions
-from spark_jetstream.protocol.columns import Messages, record_batch
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol.columns import record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import read_range
+from tests.support import planning
 from tests.support.fake_jetstream import CREATED
-from tests.support.reading import SETTINGS
+from tests.support.reading import SETTINGS, connecting
 from tests.support.sinking import Sink, rows
 
 HASTE = {"connectTimeout": "1s", "requestTimeout": "1s", "retryTimeout": "300ms"}
@@ -35,25 +35,15 @@ _SOME = {"subjects": "S.a", "startingTimestamp": "2023-11-14T00:00:00Z"}
 _COLUMNS = ("subject", "sequence", "timestamp", "headers", "data")
 
 
-def _options(url: str) -> ConnectionOptions:
-    return ConnectionOptions.from_spark({**HASTE, "servers": url})
-
-
 def driver(url: str, **given: str) -> Planner:
     """The planning of a batch read of S."""
-    options = SourceOptions.from_spark({**HASTE, "servers": url, "stream": "S", **given}, streaming=False)
-    return Planner(options, lambda patience: connect(options.connection, patience=patience))
+    return planning.driver(url, streaming=False, **{**HASTE, **given})
 
 
 def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None) -> int:
     """Read a range, by default the whole stream, to columns; how many messages came."""
-
-    def to_server(patience: float) -> Connection:
-        return connect(_options(url), patience=patience)
-
     part = part or SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
-    settings = replace(SETTINGS, retry_timeout=0.3)
-    runs: Iterator[Messages] = reader(to_server, part, settings, "test")
+    runs = reader(connecting(url, **HASTE), part, replace(SETTINGS, retry_timeout=0.3), "test")
     return sum(record_batch(messages, stream="S", columns=_COLUMNS).num_rows for messages in runs)
 
 
@@ -64,7 +54,7 @@ def _admin(url: str) -> int:
 
 def _publish(url: str) -> int:
     sink = Sink(url, subject="S.a", delivery="at-least-once", ackTimeout="500ms", maxRetries="1", **HASTE)
-    return sink.write([rows("S.a", 0, 10)], names=("data", "subject")).stored
+    return sink.write([rows("S.a", 0, 10)]).stored
 
 
 def _connect(url: str) -> int:

@@ -38,16 +38,18 @@ def as_stored(row: Row) -> Stored:
 
 def batch(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
     """`spark.read` of a stream."""
-    reader = spark.read.format("jetstream").options(servers=url, stream=stream)
-    reader = reader if schema is None else reader.schema(schema)
-    return reader.options(**{name: str(value) for name, value in options.items()}).load()
+    return _load(spark.read, schema, servers=url, stream=stream, **options)
 
 
 def streaming(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
     """`spark.readStream` of a stream."""
-    reader = spark.readStream.format("jetstream").options(servers=url, stream=stream)
-    reader = reader if schema is None else reader.schema(schema)
-    return reader.options(**{name: str(value) for name, value in options.items()}).load()
+    return _load(spark.readStream, schema, servers=url, stream=stream, **options)
+
+
+def _load(reader: Any, schema: str | None, **options: object) -> DataFrame:
+    made = reader.format("jetstream").options(**{name: str(value) for name, value in options.items()})
+    frame: DataFrame = (made if schema is None else made.schema(schema)).load()
+    return frame
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import itertools
 import re
 import time
 from collections.abc import Iterable
@@ -59,17 +60,14 @@ class Stream:
 
     def fill(self, count: int, suffix: str = "a", size: int = 0) -> list[int]:
         """Store `count` small messages that all differ, at `subject.suffix`; their sequences."""
-        first = max(self.messages, default=0) + 1
-        texts = (f"{self.name} {suffix} {number}".encode() for number in range(first, first + count))
-        return self.send(*(Message(f"{self.subject}.{suffix}", text.ljust(size, b".")) for text in texts))
+        return self.fill_in_turn(count, [suffix], size)
 
-    def fill_in_turn(self, count: int, suffixes: Iterable[str]) -> list[int]:
-        """Store `count` small messages, at the subjects in turn; their sequences."""
-        turns = list(suffixes)
+    def fill_in_turn(self, count: int, suffixes: Iterable[str], size: int = 0) -> list[int]:
+        """The same, at the subjects in turn."""
         first = max(self.messages, default=0) + 1
-        texts = [f"{self.name} {number}".encode() for number in range(first, first + count)]
-        subjects = (f"{self.subject}.{turns[at % len(turns)]}" for at in range(count))
-        return self.send(*map(Message, subjects, texts))
+        numbered = zip(range(first, first + count), itertools.cycle(suffixes), strict=False)
+        texts = ((suffix, f"{self.name} {suffix} {number}".encode()) for number, suffix in numbered)
+        return self.send(*(Message(f"{self.subject}.{suffix}", text.ljust(size, b".")) for suffix, text in texts))
 
     def remove(self, *sequences: int) -> None:
         """Delete single messages."""
