@@ -178,24 +178,10 @@ HELLO: dict[str, Lie] = {
     **{
         f"says {line[:40]!r}": says(line + b"\r\n")
         for line in (
-            *(
-                b"",
-                b"PING",
-                b"PONG",
-                b"-ERR 'no'",
-                b"-ERR '\xff\xfe'",
-                b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n",
-            ),
-            *(
-                b"INFO ",
-                b'INFO {"a":',
-                b'INFO {"a":"\xff"}',
-                b"INFO " + DEEP,
-                b"INFO []",
-                b'INFO "max_payload"',
-                b"INFO 7",
-            ),
-            *(b"INFO null", b"INFO {}"),
+            *(b"", b"PING", b"PONG", b"-ERR 'no'", b"-ERR '\xff\xfe'"),
+            b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n",
+            *(b"INFO " + text for text in (b"", b'{"a":', b'{"a":"\xff"}', DEEP)),
+            *(b"INFO " + text for text in (b"[]", b'"max_payload"', b"7", b"null", b"{}")),
         )
     },
     **fields("max_payload", "1", None, -1, 0, 1.5, True, [], 2**62),
@@ -223,13 +209,8 @@ PONG: dict[str, tuple[Lie, Errors]] = {
 BEHIND_PONG: dict[str, Lie] = {
     f"says {line[:40]!r}": after(line + b"\r\n")
     for line in (
-        *(
-            b"-ERR ",
-            b"-ERR no",
-            b"-ERR '\xff\xfe'",
-            f"-ERR '{ESCAPES}'".encode(),
-            b"-ERR 'User Authentication Expired'",
-        ),
+        *(b"-ERR " + text for text in (b"", b"no", b"'\xff\xfe'", f"'{ESCAPES}'".encode())),
+        b"-ERR 'User Authentication Expired'",
         *(b"INFO []", b"INFO {", b"INFO " + DEEP, b'INFO {"connect_urls":7}'),
         *(b"\x00\x01\x02", b"MSG a 1 -5", b"MSG a one 5000\r\n" + b"x" * 5000, b"MSG a 1 2\r\nabcdef"),
     )

@@ -23,9 +23,10 @@ from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
 from tests.client.test_connection import tls_config
+from tests.support.client import stored
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.reading import api, create, options, wait_until
+from tests.support.reading import create, options, wait_until
 
 SECONDS = 15.0
 
@@ -92,11 +93,6 @@ def error(inbox: Inbox) -> JetStreamError:
     except JetStreamError as found:
         return found
     raise TimeoutError("no error came")
-
-
-def stored(server: NatsServer) -> int:
-    """How many messages the stream has."""
-    return int(api(server.url, "STREAM.INFO.S")["state"]["messages"])
 
 
 def connection_again(connection: Connection, before: int) -> None:
@@ -227,7 +223,7 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
         assert inbox.get(0) is None
     assert b"down-" not in proxy.client_bytes
     assert b"unaware-" not in proxy.client_bytes
-    assert stored(server) == 300
+    assert stored(server.url) == 300
 
 
 def test_answers_from_before_the_cut_are_kept(proxy: WireProxy) -> None:
@@ -272,7 +268,7 @@ def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
     assert sent.count(b"again-%d." % (number + 1)) == 1
     rows = [line for line in sent.split(b"\r\n") if line.startswith(b"row-")]
     assert len(set(rows)) == len(rows)
-    assert stored(server) <= len(rows) + 1
+    assert stored(server.url) <= len(rows) + 1
 
 
 def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:

@@ -419,15 +419,6 @@ def test_every_pair_in_the_table_is_refused() -> None:
     assert {name for names in AUTHENTICATION.values() for name in names} <= set(SOURCE_SAMPLES)
 
 
-def test_the_same_name_means_what_it_says_at_each_end() -> None:
-    assert sink(stream="ORDERS").stream == "ORDERS"
-    assert SourceOptions.from_spark({"stream": "ORDERS"}, streaming=True).streams == ("ORDERS",)
-    with pytest.raises(OptionError, match=r"option subject belongs to the sink .* did you mean subjects$"):
-        SourceOptions.from_spark({"stream": "ORDERS", "subject": "a"}, streaming=True)
-    with pytest.raises(OptionError, match=r"option subjects belongs to the source .* did you mean subject$"):
-        sink(subjects="a")
-
-
 @given(st.text(st.sampled_from("ab$JS.*>\t \x7f\xa0ö"), max_size=12))
 @example("$SYS.a")
 @example("$JS")
@@ -524,12 +515,6 @@ def test_a_model_made_directly_is_checked_as_well() -> None:
     for model in (ConnectionOptions, SinkOptions):
         with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
             model.model_validate({"streaming": True, "subjects": 1})
-
-
-def test_authentication_is_described_by_names() -> None:
-    assert connection().authentication_options == "no option for authentication is set"
-    assert connection(token="x").authentication_options == "option token"
-    assert connection(user="x", password="y").authentication_options == "options user and password"
 
 
 def check_identity(make: Callable[..., Any], **change: object) -> None:

@@ -9,8 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -23,16 +21,9 @@ from spark_jetstream.testing import NatsServer, process
 from spark_jetstream.testing import server as server_module
 from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
 from tests.support.client import Raw, ask, publish, server_info, stored
+from tests.support.reading import wait_until
 
 ROOT = Path(__file__).parents[2]
-
-
-def eventually(check: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
-    """Wait for a state that nobody announces."""
-    deadline, pause = time.monotonic() + timeout, threading.Event()
-    while not check():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.02)
 
 
 def ended(pid: int) -> bool:
@@ -102,7 +93,7 @@ class TestLife:
 
     def test_a_crash_of_the_process_is_noticed(self, server: NatsServer) -> None:
         os.kill(server.pid, signal.SIGKILL)
-        eventually(lambda: not server.running, "the server counts as running")
+        wait_until(lambda: not server.running, "the end of the server")
         with pytest.raises(RuntimeError, match="not running"):
             _ = server.pid
         with pytest.raises(RuntimeError, match="not running"):
@@ -404,8 +395,8 @@ class TestForgotten:
             pid, home = int(words[0]), Path(words[1])
             assert home.is_dir()
             act(child)
-            eventually(lambda: ended(pid), "the server outlived its parent")
-            eventually(lambda: not home.exists(), "the temporary directory outlived its owner")
+            wait_until(lambda: ended(pid), "the end of the server")
+            wait_until(lambda: not home.exists(), "the end of the temporary directory")
             assert code is None or child.returncode == code
 
     def test_a_guard_that_was_killed_does_not_matter(self, server: NatsServer) -> None:
