@@ -131,18 +131,6 @@ def test_acknowledgements_over_tls(tmp_path: Path) -> None:
         check_publishing(secure)
 
 
-def test_what_nobody_stores(server: NatsServer) -> None:
-    with connect(options(server.url)).inbox(replies=True) as inbox:
-        inbox.send(frames(inbox, 1, 3) + frames(inbox, 3, 5, "T.a") + frames(inbox, 5, 6))
-        found = replies(inbox, 5)
-    assert {number for number, (head, _) in found.items() if head} == {3, 4}
-    for number in (3, 4):
-        # The server of these tests also says which subject that is.
-        assert found[number][0].startswith(b"NATS/1.0 503\r\n")
-        assert not found[number][1]
-    assert [json.loads(found[number][1])["seq"] for number in (1, 2, 5)] == [1, 2, 3]
-
-
 def test_two_inboxes_and_requests_on_one_connection(server: NatsServer) -> None:
     connection = connect(options(server.url))
     with connection.inbox(replies=True) as one, connection.inbox(replies=True) as other:
