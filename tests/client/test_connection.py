@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from nats.aio.client import Client
 
 from spark_jetstream.client import connection as connection_module
@@ -41,6 +40,7 @@ from spark_jetstream.protocol.columns import headers, payloads
 from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
+from tests.support.client import tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
@@ -457,16 +457,6 @@ def test_an_error_for_which_the_server_closes_the_connection() -> None:
 
 
 # TLS and WebSocket
-
-
-def tls_config(folder: Path, more: str = "") -> str:
-    """The `tls` block of a server for the loopback address; its authority is in `ca.pem`, a client in `client.pem`."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    authority.issue_cert(LOOPBACK).private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
-    authority.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
-    files = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem", ca_file: "{folder}/ca.pem"'
-    return f"tls {{ {files}, timeout: 5, {more} }}"
 
 
 ROWS = [Message("S.large", bytes([number]) * 700_000) for number in range(16)]

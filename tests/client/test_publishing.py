@@ -22,8 +22,7 @@ from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
-from tests.client.test_connection import tls_config
-from tests.support.client import stored
+from tests.support.client import stored, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.reading import create, options, wait_until

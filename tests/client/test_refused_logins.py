@@ -27,7 +27,7 @@ from spark_jetstream.errors import AuthenticationFailed
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import LOOPBACK
+from tests.support.client import tls_config
 from tests.support.identities import Operator, user
 from tests.support.reading import SETTINGS, options, pulls, wait_until
 from tests.support.sinking import Sink, rows
@@ -58,7 +58,6 @@ def test_a_client_certificate_that_the_server_demands(
     authority = trustme.CA()
     past = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
     made = {
-        "server": authority.issue_cert(LOOPBACK),
         "foreign": trustme.CA().issue_cert("client@example.org"),
         "expired": authority.issue_cert(
             "client@example.org", not_before=past - datetime.timedelta(days=9), not_after=past
@@ -66,10 +65,7 @@ def test_a_client_certificate_that_the_server_demands(
     }
     for name, leaf in made.items():
         leaf.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    pem = f'"{tmp_path}/server.pem"'
-    more = "handshake_first: true" if first else ""
-    tls = f'tls {{ cert_file: {pem}, key_file: {pem}, ca_file: "{tmp_path}/ca.pem", verify: true, {more} }}'
+    tls = tls_config(tmp_path, f"verify: true, handshake_first: {str(first).lower()}", authority=authority)
     given = {"tlsCaFile": str(tmp_path / "ca.pem"), "tlsHandshakeFirst": str(first)}
     if certificate is not None:
         given |= dict.fromkeys(("tlsCertFile", "tlsKeyFile"), str(tmp_path / f"{certificate}.pem"))

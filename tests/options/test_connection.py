@@ -22,7 +22,7 @@ from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.calls import Query, data_source, refusal_of, sequences
-from tests.support.client import ask
+from tests.support.client import ask, tls_config
 from tests.support.identities import Operator, user
 from tests.support.queries import available_now, batch, streaming
 
@@ -160,19 +160,8 @@ def test_a_context_of_the_command_line_tool(nats_server_factory: MakeServer, tmp
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, what it signed, and an authority that nobody asked."""
-    folder = tmp_path_factory.mktemp("certificates")
-    authority, other = trustme.CA(), trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    other.cert_pem.write_to_path(folder / "other.pem")
-    for name, host in (("server", "127.0.0.1"), ("named", "nats.example")):
-        authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(folder / f"{name}.pem")
-    return folder
-
-
-def serving(certificate: Path) -> str:
-    """The server's `tls` block."""
-    return f'tls {{ cert_file: "{certificate}", key_file: "{certificate}" }}'
+    """A folder with the certificates of `tls_server`."""
+    return tmp_path_factory.mktemp("certificates")
 
 
 def trusting(certificates: Path) -> ssl.SSLContext:
@@ -182,7 +171,7 @@ def trusting(certificates: Path) -> ssl.SSLContext:
 
 @pytest.fixture(scope="module")
 def tls_server(certificates: Path) -> Iterator[NatsServer]:
-    with NatsServer(config=serving(certificates / "server.pem")) as server:
+    with NatsServer(config=tls_config(certificates)) as server:
         fill(server.url, tls=trusting(certificates))
         yield server
 
@@ -195,22 +184,21 @@ def test_tls(tls_server: NatsServer, certificates: Path, scheme: str) -> None:
     assert len(Query(url, STREAM, tlsCaFile=certificates / "ca.pem").run().rows) == len(DATA)
 
 
-def test_an_authority_that_did_not_sign_the_server(tls_server: NatsServer, certificates: Path) -> None:
-    url = f"tls://127.0.0.1:{tls_server.port}"
-    sentence = re.escape(f"the certificate of {url} is not trusted (options tlsCaFile, tlsHostname): ") + ".*"
-    for options in (
-        {"tlsCaFile": certificates / "other.pem"},
-        {"tlsCaPem": (certificates / "other.pem").read_text()},
-        {},
-    ):
-        said = fail(url, **options)
+def test_an_authority_that_did_not_sign_the_server(tls_server: NatsServer, tmp_path: Path) -> None:
+    sentence = (
+        re.escape(f"the certificate of {tls_server.url} is not trusted (options tlsCaFile, tlsHostname): ") + ".*"
+    )
+    other, file = trustme.CA().cert_pem, tmp_path / "other.pem"
+    other.write_to_path(str(file))
+    for options in ({"tlsCaFile": file}, {"tlsCaPem": other.bytes().decode()}, {}):
+        said = fail(tls_server.url, **options)
         assert re.fullmatch(sentence, said), said
 
 
-def test_the_name_in_the_certificate(nats_server_factory: MakeServer, certificates: Path) -> None:
-    server = nats_server_factory(config=serving(certificates / "named.pem"))
-    fill(server.url, tls=trusting(certificates), tls_hostname="nats.example")
-    assert read(server.url, tlsCaFile=certificates / "ca.pem", tlsHostname="nats.example") == DATA
+def test_the_name_in_the_certificate(nats_server_factory: MakeServer, tmp_path: Path) -> None:
+    server = nats_server_factory(config=tls_config(tmp_path, name="nats.example"))
+    fill(server.url, tls=trusting(tmp_path), tls_hostname="nats.example")
+    assert read(server.url, tlsCaFile=tmp_path / "ca.pem", tlsHostname="nats.example") == DATA
     for options in ({}, {"tlsHostname": "other.example"}):
-        said = fail(server.url, tlsCaFile=certificates / "ca.pem", **options)
+        said = fail(server.url, tlsCaFile=tmp_path / "ca.pem", **options)
         assert "is not trusted (options tlsCaFile, tlsHostname): " in said

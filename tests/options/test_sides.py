@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions, options_markdown
+from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.options.specs import AUTHENTICATION, EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
 from spark_jetstream.sink.rows import subject_fault
 
-ROOT = Path(__file__).parents[2]
 SECRET = "hunter2-never-shown"
 STREAM, BATCH = True, False
 
@@ -539,8 +538,3 @@ def test_models_are_frozen_hashable_and_pickle() -> None:
 @pytest.mark.parametrize("model", [SourceOptions, SinkOptions])
 def test_the_models_schema_can_be_made(model: type[BaseModel]) -> None:
     assert json.dumps(model.model_json_schema())
-
-
-def test_the_reference_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "options.md").read_text("utf-8")
-    assert written == options_markdown(), "run: python -m spark_jetstream.options > docs/options.md"

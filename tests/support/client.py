@@ -6,11 +6,15 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
+import trustme
 from nats.js.client import JetStreamContext
 from nats.js.errors import NoStreamResponseError
+
+from spark_jetstream.testing.process import LOOPBACK
 
 T = TypeVar("T")
 
@@ -63,6 +67,16 @@ def server_info(url: str, **options: Any) -> dict[str, Any]:
         return info
 
     return ask(url, work, **options)
+
+
+def tls_config(folder: Path, more: str = "", name: str = LOOPBACK, authority: trustme.CA | None = None) -> str:
+    """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in `client.pem`."""
+    authority = authority or trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    for file, host in (("server", name), ("client", "client@example.org")):
+        authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(str(folder / f"{file}.pem"))
+    files = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem", ca_file: "{folder}/ca.pem"'
+    return f"tls {{ {files}, timeout: 5, {more} }}"
 
 
 class Raw:

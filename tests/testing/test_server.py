@@ -14,13 +14,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-import trustme
 
 from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing import NatsServer, process
 from spark_jetstream.testing import server as server_module
 from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
-from tests.support.client import Raw, ask, publish, server_info, stored
+from tests.support.client import Raw, ask, publish, server_info, stored, tls_config
 from tests.support.reading import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -230,14 +229,8 @@ class TestOptions:
             assert stored(url) == 2
 
     def test_tls_shows_in_the_url(self, tmp_path: Path) -> None:
-        authority = trustme.CA()
-        certificate = authority.issue_cert("127.0.0.1")
-        certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
-        certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        config = f'tls {{ cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem" }}'
-        with NatsServer(config=config) as server:
+        with NatsServer(config=tls_config(tmp_path)) as server:
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             assert server.url == f"tls://127.0.0.1:{server.port}"
             assert server_info(server.url, tls=context)["tls_required"] is True
 
