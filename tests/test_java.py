@@ -62,17 +62,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "empty")}
 
 
-def test_java_home_wins_whatever_its_version(tmp_path: Path, environ: dict[str, str]) -> None:
-    given = fake_java(tmp_path / "given", "99")
-    on_path = fake_java(tmp_path / "on-path", "17.0.1")
-    environ |= {"JAVA_HOME": str(given), "PATH": str(on_path / "bin")}
-    assert ensure_java(environ, places=[]) == str(given)
-
-
-def test_java_home_that_is_too_old_is_passed_over(tmp_path: Path, environ: dict[str, str]) -> None:
-    environ["JAVA_HOME"] = str(fake_java(tmp_path / "old", "1.8.0_402"))
+@pytest.mark.parametrize(("version", "found"), [("99", "given"), ("1.8.0_402", "on-path")])
+def test_java_home_wins_unless_it_is_too_old(tmp_path: Path, environ: dict[str, str], version: str, found: str) -> None:
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "given", version))
     environ["PATH"] = str(fake_java(tmp_path / "on-path", "21.0.1") / "bin")
-    assert ensure_java(environ, places=[]) == str(tmp_path / "on-path")
+    assert ensure_java(environ, places=[]) == str(tmp_path / found)
 
 
 def test_a_link_on_the_path_leads_to_the_home_that_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:

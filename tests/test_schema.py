@@ -31,13 +31,6 @@ SPARK_TYPES: dict[str, DataType] = {
 }
 
 
-def test_the_columns_are_those_of_the_interface() -> None:
-    assert list(SPARK_TYPES) == list(COLUMN_NAMES)
-    assert {column.name: column.spark for column in COLUMNS} == {
-        name: kind.simpleString() for name, kind in SPARK_TYPES.items()
-    }
-
-
 @pytest.mark.parametrize(
     "names",
     [*itertools.permutations(COLUMN_NAMES, 2), COLUMN_NAMES, COLUMN_NAMES[::-1], ("headers",), ("data",)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import os
@@ -39,13 +38,13 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import headers, payloads
 from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
 
 INFO = "$JS.API.INFO"
+NOWHERE = "nats://127.0.0.1:1"  # nobody listens there
 
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -67,16 +66,6 @@ def account(where: ConnectionOptions | str, patience: float = 0) -> dict[str, An
 def clients(server: NatsServer) -> int:
     """How many clients the server has."""
     return int(server.monitor("/connz")["num_connections"])
-
-
-@contextlib.contextmanager
-def closed_port() -> Iterator[int]:
-    """A port where nobody listens."""
-    lease = PortLease()
-    try:
-        yield lease.port
-    finally:
-        lease.release()
 
 
 # The pool
@@ -169,8 +158,8 @@ def test_a_forked_child_has_a_connection_of_its_own(tls: bool, tmp_path: Path) -
 @forks
 @pytest.mark.parametrize("place", [lambda work: work(), in_child], ids=["here", "in a forked child"])
 def test_a_server_that_is_down_holds_nobody_up(server: NatsServer, place: Callable[[Any], Any]) -> None:
-    with closed_port() as port, ThreadPoolExecutor(2) as threads:
-        down = options(f"nats://{LOOPBACK}:{port}", connectTimeout="1500ms")
+    down = options(NOWHERE, connectTimeout="1500ms")
+    with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(connect, down), threads.submit(connect, down)]
         wait_until(lambda: all(future.running() for future in waiting), "the other threads")
         assert place(lambda: account(server.url))
@@ -226,18 +215,16 @@ def test_its_own_thread_must_not_wait(server: NatsServer) -> None:
 
 
 def test_no_server() -> None:
-    with closed_port() as port:
-        began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match=rf"127\.0\.0\.1:{port} within 0\.5 s \(option servers\): "):
-            connect(options(f"nats://{LOOPBACK}:{port}", connectTimeout="500ms"))
-        assert 0.4 < time.monotonic() - began < 3
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1 within 0\.5 s \(option servers\): "):
+        connect(options(NOWHERE, connectTimeout="500ms"))
+    assert 0.4 < time.monotonic() - began < 3
     with pytest.raises(ConnectionFailed, match="nowhere"):
         connect(options("nats://nowhere.invalid:4222", connectTimeout="500ms"))
 
 
 def test_the_one_of_several_servers_that_is_there(server: NatsServer) -> None:
-    with closed_port() as one, closed_port() as other:
-        account(f"nats://{LOOPBACK}:{one},{server.url},nats://{LOOPBACK}:{other}")
+    account(f"{NOWHERE},{server.url},nats://127.0.0.1:2")
 
 
 def test_another_server_is_found_while_the_first_is_silent(server: NatsServer) -> None:

@@ -15,13 +15,12 @@ import trustme
 from nats.aio.client import RawCredentials
 from nats.js.client import JetStreamContext
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BinaryType, StructType
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support.calls import Query, data_source, refusal_of, sequences
+from tests.support.calls import Query, reading, refusal_of, sequences
 from tests.support.client import ask, tls_config
 from tests.support.identities import Operator, user
 from tests.support.queries import available_now, batch, streaming
@@ -46,12 +45,8 @@ def fill(url: str, **login: Any) -> None:
 
 def read(url: str, **options: object) -> list[bytes]:
     """The payloads, read by two tasks."""
-    source = data_source({"servers": url, "stream": STREAM, "minPartitions": 2, **options})
     try:
-        reader: Any = source.reader(StructType().add("data", BinaryType()))
-        return [
-            data for part in reader.partitions() for rows in reader.read(part) for data in rows.column(0).to_pylist()
-        ]
+        return [row.data for row in reading({"servers": url, "stream": STREAM, "minPartitions": 2, **options})]
     finally:
         close_all()
 

@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jetstream.errors import (
-    ApiError,
-    ConsumerLost,
-    JetStreamError,
-    ProtocolError,
-    RequestTimeout,
-    ServerBusy,
-    StreamNotFound,
-)
+from spark_jetstream.errors import ApiError, ConsumerLost, JetStreamError, ProtocolError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import PullEnd, PullOutcome, pull_status
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
@@ -283,12 +275,6 @@ def test_fields() -> None:
     for path, kind in (("a.t", int), ("a.s", int), ("a.b", str), ("a.b.c", int), ("a.x", int), ("n", int), ("", int)):
         with pytest.raises(ProtocolError, match=rf"^cannot look: the server's reply has no usable field {path}$"):
             jsapi.field(body, path, kind, "look")
-
-
-def test_no_reply() -> None:
-    error = jsapi.no_reply("look at stream S", 2.5)
-    assert isinstance(error, RequestTimeout)
-    assert str(error) == "cannot look at stream S: no reply within 2.5 s (option requestTimeout)"
 
 
 def test_a_purge_of_a_subject_names_no_sequence() -> None:

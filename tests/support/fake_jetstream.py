@@ -25,6 +25,10 @@ from tests.support.wire import frame
 CREATED = "2023-11-14T00:00:00Z"
 _STORED = 1_700_000_000_000_000_000
 _ANSWERED = _STORED + 10**15
+_HELLO = (
+    b'INFO {"server_id":"FAKE","server_name":"fake","version":"2.12.0","proto":1,"headers":true,'
+    b'"max_payload":1048576,"jetstream":true,"client_id":1,"client_ip":"127.0.0.1"}\r\n'
+)
 
 
 class Answer(NamedTuple):
@@ -185,20 +189,6 @@ class FakeJetStream(_Stream):
         """Where it listens."""
         return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def hello(self) -> dict[str, Any]:
-        """What it says of itself."""
-        return {
-            "server_id": "FAKE",
-            "server_name": "fake",
-            "version": "2.12.0",
-            "proto": 1,
-            "headers": True,
-            "max_payload": 1 << 20,
-            "jetstream": True,
-            "client_id": 1,
-            "client_ip": "127.0.0.1",
-        }
-
     def __enter__(self) -> FakeJetStream:
         return self
 
@@ -228,7 +218,7 @@ class FakeJetStream(_Stream):
     def _talk(self, wire: socket.socket) -> None:
         # A client that has seen enough goes away in the middle of a lie.
         with suppress(OSError, HangUp, ValueError), wire.makefile("rb") as file:
-            self._say(wire, "hello", Honest(b"INFO %s\r\n" % json.dumps(self.hello()).encode(), self.ended))
+            self._say(wire, "hello", Honest(_HELLO, self.ended))
             subscribed: dict[str, bytes] = {}
             pinged = False
             while line := file.readline():

@@ -43,11 +43,6 @@ def script(directory: Path, *lines: str) -> Path:
     return path
 
 
-def home_of(server: NatsServer) -> Path:
-    """The temporary directory of the server."""
-    return server.store_dir.parent
-
-
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
     with NatsServer() as running:
@@ -150,7 +145,7 @@ class TestLife:
     def test_close_removes_what_is_temporary_and_can_be_repeated(self) -> None:
         with contextlib.suppress(KeyError), NatsServer() as server:
             publish(server.url, 1)
-            home, pid = home_of(server), server.pid
+            home, pid = server.store_dir.parent, server.pid
             assert (server.store_dir / "jetstream").is_dir()
             raise KeyError
         assert ended(pid)
@@ -158,7 +153,7 @@ class TestLife:
         assert server.log == ""
         server.close()
         with server.start():
-            assert home_of(server) != home
+            assert server.store_dir.parent != home
 
     def test_a_given_store_outlives_the_server(self, tmp_path: Path) -> None:
         with NatsServer(store_dir=tmp_path) as first:
