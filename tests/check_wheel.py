@@ -69,7 +69,6 @@ def check_import(target: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Build, install, check."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         target = folder / "target"

@@ -52,7 +52,6 @@ class SparkLog:
 
     @property
     def text(self) -> str:
-        """All of it, up to now."""
         with self._path.open("rb") as file:
             file.seek(self._start)
             return file.read().decode("utf-8", "replace")
@@ -64,7 +63,6 @@ class SparkLog:
 
 @pytest.fixture(scope="session")
 def spark_log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the Spark of the session writes to."""
     return tmp_path_factory.mktemp("spark") / "log"
 
 

@@ -23,7 +23,6 @@ MakeStream = Callable[..., Stream]
 
 
 def filled(stream: MakeStream) -> Stream:
-    """A stream with ten messages, some with headers."""
     s = stream()
     s.fill(6)
     s.send(*(Message(f"{s.subject}.h", b"\r\n", [("A", "1"), ("A", "2")]) for _ in range(4)))

@@ -44,7 +44,6 @@ def test_the_module_that_spark_looks_for_holds_only_the_default_source() -> None
 
 
 def own_files() -> Iterator[Path]:
-    """Every file of the repository that somebody wrote."""
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in FOREIGN and not name.endswith(".egg-info")]
         yield from (Path(folder, name) for name in names if not name.endswith(".pyc"))

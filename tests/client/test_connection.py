@@ -58,13 +58,11 @@ def server() -> Iterator[NatsServer]:
 
 
 def account(where: ConnectionOptions | str, patience: float = 0) -> dict[str, Any]:
-    """Ask for the account's figures, over the pooled connection."""
     given = options(where) if isinstance(where, str) else where
     return retrying(lambda: connect(given).api(INFO, b"", context="look at the account"), patience)
 
 
 def clients(server: NatsServer) -> int:
-    """How many clients the server has."""
     return int(server.monitor("/connz")["num_connections"])
 
 

@@ -69,17 +69,14 @@ def says(*pieces: bytes) -> Lie:
 
 
 def hangs_up(honest: Honest) -> Iterable[bytes]:
-    """Closes the connection."""
     raise HangUp
 
 
 def is_silent(honest: Honest) -> Iterable[bytes]:
-    """Never says a word."""
     return ()
 
 
 def drips(honest: Honest) -> Iterator[bytes]:
-    """Tells the truth, a byte at a time."""
     for at in range(len(honest.frames)):
         yield honest.frames[at : at + 1]
         honest.ended.wait(0.5)
@@ -99,17 +96,14 @@ def floods(begin: bytes | Callable[[Honest], bytes], piece: bytes | Callable[[Ho
 
 
 def announced(size: int) -> Lie:
-    """A message of so many bytes, which never ends."""
     return floods(lambda honest: b"MSG %s %s %d\r\n" % (honest.to, honest.sid, size))
 
 
 def after(*pieces: bytes) -> Lie:
-    """The truth, and this behind it."""
     return lambda honest: (honest.frames, *pieces)
 
 
 def hello(**fields: Any) -> Lie:
-    """An INFO with other fields."""
 
     def lie(honest: Honest) -> Iterable[bytes]:
         body = json.loads(honest.frames[len(b"INFO ") :])
@@ -124,12 +118,10 @@ def fields(name: str, *values: Any) -> dict[str, Lie]:
 
 
 def reply(payload: bytes, head: bytes = b"") -> Lie:
-    """Another reply."""
     return lambda honest: [honest.saying(payload, head)]
 
 
 def changed(**fields: Any) -> Lie:
-    """A reply with other values."""
     return lambda honest: [honest.changed(**fields)]
 
 
@@ -144,12 +136,10 @@ def delivers(reply_to: bytes, head: bytes = b"", payload: bytes = b"1") -> Lie:
 
 
 def refuses(description: object) -> Lie:
-    """An error of the API."""
     return reply(json.dumps({"error": {"code": 400, "err_code": 10025, "description": description}}).encode())
 
 
 def direct(time: str = "2026-01-02T03:04:05Z", sequence: str = "1", pending: str = "0", previous: str = "0") -> Lie:
-    """A message that answers a Direct Get."""
     head = (
         f"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: S.a\r\nNats-Sequence: {sequence}\r\nNats-Time-Stamp: {time}\r\n"
         f"Nats-Num-Pending: {pending}\r\nNats-Last-Sequence: {previous}\r\n\r\n"
@@ -158,7 +148,6 @@ def direct(time: str = "2026-01-02T03:04:05Z", sequence: str = "1", pending: str
 
 
 def status(text: str) -> Lie:
-    """A status in place of messages."""
     return reply(b"", f"NATS/1.0 {text}\r\n\r\n".encode())
 
 

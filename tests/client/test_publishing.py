@@ -95,7 +95,6 @@ def error(inbox: Inbox) -> JetStreamError:
 
 
 def connection_again(connection: Connection, before: int) -> None:
-    """Wait until the connection was lost and is back."""
     wait_until(lambda: connection.reconnects > before, "the next connection")
 
 

@@ -109,14 +109,12 @@ class Login:
             self.reload()
 
     def reload(self) -> None:
-        """Have the server read its configuration again."""
         told = self.server.log.count("Reloaded server configuration")
         os.kill(self.server.pid, signal.SIGHUP)
         wait_until(lambda: self.server.log.count("Reloaded server configuration") > told, "a reload")
 
 
 def ask(where: ConnectionOptions, path: str, **body: Any) -> dict[str, Any]:
-    """A request to the JetStream API that rides out an outage."""
     sent = json.dumps(body).encode() if body else b""
     return retrying(lambda: connect(where, patience=RETRY).api(f"$JS.API.{path}", sent, context="ask"), RETRY)
 

@@ -86,7 +86,6 @@ get_command_once = functools.cache(get_command)
 
 
 def beside(name: str) -> dict[str, str]:
-    """What some options need beside them."""
     key, pem = {"tlsKeySecret": MARK}, {"tlsCertPem": MARK}
     return {
         "user": {"password": "x"},

@@ -155,7 +155,6 @@ def test_a_context_of_the_command_line_tool(nats_server_factory: MakeServer, tmp
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the certificates of `tls_server`."""
     return tmp_path_factory.mktemp("certificates")
 
 

@@ -68,7 +68,6 @@ class Message:
 
 
 def frame(head: bytes, payload: bytes = b"", number: object = 1) -> bytes:
-    """A frame to the inbox."""
     return wire.frame(f"{INBOX}.{number}", SID, payload, head)
 
 

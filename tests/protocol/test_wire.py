@@ -364,7 +364,6 @@ def ack(number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", si
 
 
 def stored(number: int) -> bytes:
-    """The usual answer."""
     return ack(number, b'{"stream":"ORDERS","seq":%d}' % (3 * number))
 
 

@@ -51,7 +51,6 @@ def publish(url: str, count: int, stream: str = "S", replicas: int = 1) -> None:
 
 
 def stored(url: str, stream: str = "S") -> int:
-    """How many messages the stream has."""
 
     async def work(js: JetStreamContext) -> int:
         return (await js.stream_info(stream)).state.messages
@@ -60,7 +59,6 @@ def stored(url: str, stream: str = "S") -> int:
 
 
 def server_info(url: str, **options: Any) -> dict[str, Any]:
-    """The INFO of the server."""
 
     async def work(js: JetStreamContext) -> dict[str, Any]:
         info: dict[str, Any] = js._nc._server_info

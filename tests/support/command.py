@@ -32,12 +32,10 @@ class Ran:
 
     @property
     def out(self) -> str:
-        """Standard output as text."""
         return self.raw.decode()
 
     @property
     def json(self) -> Any:
-        """Standard output as JSON."""
         return json.loads(self.raw)
 
     @property
@@ -93,7 +91,6 @@ class Seen(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What can be read."""
         return _CONTROL.sub(b"", self.raw).replace(b"\r", b"").decode()
 
 

@@ -69,13 +69,11 @@ class _Stream:
     # What it answers
 
     def info(self, **config: Any) -> dict[str, Any]:
-        """The reply of STREAM.INFO."""
         state = {"messages": len(self.messages), "bytes": 0, "first_seq": 1, "last_seq": max(self.messages, default=0)}
         whole = {"name": "S", "retention": "limits", "allow_direct": True, **config}
         return {"config": whole, "created": self.created, "state": state, "ts": rfc3339(_ANSWERED)}
 
     def message(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply of STREAM.MSG.GET."""
         last = request.get("last_by_subj")
         wanted = {"next_by_subj": last} if last else request
         matching = list(self._matching(wanted, max(self.messages, default=0)))
@@ -123,7 +121,6 @@ class _Stream:
 
 
 def end_of_batch(pending: int, last: int) -> Answer:
-    """The status that ends a batch."""
     return Answer(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n" % (pending, last))
 
 
@@ -186,7 +183,6 @@ class FakeJetStream(_Stream):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> FakeJetStream:

@@ -36,7 +36,6 @@ _COLUMNS = ("subject", "sequence", "timestamp", "headers", "data")
 
 
 def driver(url: str, **given: str) -> Planner:
-    """The planning of a batch read of S."""
     return planning.driver(url, streaming=False, **{**HASTE, **given})
 
 

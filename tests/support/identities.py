@@ -22,7 +22,6 @@ class Identity(NamedTuple):
     seed: str
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of these bytes."""
         signature: bytes = nkeys.from_seed(bytearray(self.seed.encode())).sign(data)
         return signature
 
@@ -34,7 +33,6 @@ def identity(prefix: int) -> Identity:
 
 
 def user() -> Identity:
-    """A new user."""
     return identity(nkeys.PREFIX_BYTE_USER)
 
 

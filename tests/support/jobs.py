@@ -74,14 +74,12 @@ class Job:
 
     @property
     def log(self) -> str:
-        """What this run has said."""
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode("utf-8", "replace")
 
     @property
     def running(self) -> bool:
-        """Whether the driver's process lives."""
         return self._process.poll() is None
 
     def processes(self) -> dict[int, str]:
@@ -174,7 +172,6 @@ class Job:
                     os.kill(pid, signal.SIGCONT)
 
     def failures(self) -> list[tuple[str, str]]:
-        """The queries that failed, each with the reason."""
         path = self.folder / "failures"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(name, why) for name, why in map(json.loads, lines)]

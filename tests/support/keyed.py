@@ -36,12 +36,10 @@ def make_bucket(stream: Callable[..., Stream], name: str = "", **config: Any) ->
 
 
 def name_of(bucket: Stream) -> str:
-    """The name of the bucket, from its stream."""
     return bucket.name.removeprefix("KV_")
 
 
 def puts(*pairs: tuple[str, bytes | None]) -> pa.RecordBatch:
-    """A record batch of keys and values."""
     return batch(key=[key for key, _ in pairs], value=[value for _, value in pairs])
 
 

@@ -42,7 +42,6 @@ class Linked:
         self.leaf = NatsServer(name="leaf", config=_LEAF.format(url=self._link.url), http_monitor=True)
 
     def server(self, domain: str) -> NatsServer:
-        """The server that has this domain."""
         return {"hub": self.hub, "leaf": self.leaf}[domain]
 
     def other(self, domain: str) -> NatsServer:

@@ -66,11 +66,9 @@ class Bucket:
         ask(self.url, lambda js: js.create_object_store(self.name))
 
     def remove(self) -> None:
-        """Delete the bucket."""
         self.publisher.api(f"STREAM.DELETE.{self.stream}")
 
     def put(self, *objects: tuple[str, bytes], chunk: int = DEFAULT_CHUNK_SIZE, **meta: Any) -> None:
-        """Store objects, one after the other."""
 
         async def work(js: Any) -> None:
             store: ObjectStore = await js.object_store(self.name)
@@ -81,7 +79,6 @@ class Bucket:
         ask(self.url, work)
 
     def delete(self, name: str) -> None:
-        """Delete an object."""
 
         async def work(js: Any) -> None:
             await (await js.object_store(self.name)).delete(name)
@@ -107,11 +104,9 @@ class Bucket:
         self.publisher.publish(self.frames(name, data, chunk, **fields))
 
     def link(self, name: str, bucket: str, target: str) -> None:
-        """Store a link."""
         self.store(name, link=(bucket, target), digest="")
 
     def info(self) -> dict[str, Any]:
-        """What STREAM.INFO says."""
         return self.publisher.api(f"STREAM.INFO.{self.stream}")
 
     def time(self, name: str) -> int:
@@ -152,7 +147,6 @@ class Bucket:
         return rows
 
     def contents(self, *groups: ObjectGroup, **how: Any) -> dict[str, bytes]:
-        """Name and content of each row; no name may come twice."""
         return by_name(self.read(*groups, **how))
 
 

@@ -56,18 +56,15 @@ class Account:
         self._url = ""
 
     def config(self, lines: Sequence[Permission]) -> str:
-        """Its part of the server's configuration."""
         admin = f"{{ user: admin{self._number}, password: {PASSWORD} }}"
         return f"""A{self._number} {{ jetstream: enabled, users: [ {admin}
 {user_config(f"spark{self._number}", PASSWORD, lines)} ] }}"""
 
     def settle(self, url: str) -> None:
-        """The server is up."""
         self._url = url
 
     @property
     def admin(self) -> str:
-        """The URL of the admin."""
         return self._url.replace("//", f"//admin{self._number}:{PASSWORD}@")
 
     @property
@@ -87,7 +84,6 @@ class Account:
         return {"url": given.pop("servers"), **given}
 
     def connect(self, patience: float = 2.0) -> Connection:
-        """The user's connection."""
         return connect(self.parsed, patience=patience)
 
     def make(self, stream: str, **config: Any) -> None:
@@ -103,7 +99,6 @@ class Account:
             publisher.publish(Message(subject, data) for subject in subjects)
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the API answers the admin."""
         return api(self.admin, path, body)
 
 
@@ -134,7 +129,6 @@ class Case:
             yield missing, Account(next(_numbers), self.given)
 
     def without(self, missing: Permission | None) -> list[Permission]:
-        """The lines but for one."""
         return [line for line in self.lines if line is not missing]
 
 
@@ -155,7 +149,6 @@ class Trial:
 
     @contextmanager
     def running(self) -> Iterator[Trial]:
-        """With a server."""
         with NatsServer(config=self.config) as server:
             for _, accounts in self.cases.values():
                 for _, account in accounts:

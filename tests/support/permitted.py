@@ -62,7 +62,6 @@ def follow(account: Account, what: str = "data", runs: int = 1, more: Work = not
 
 
 def latest(reader: JetStreamStreamReader, start: dict[str, Any]) -> dict[str, Any]:
-    """Where the next micro-batch ends."""
     return reader.open_planner().latest(Offset.from_json(start), limited=True).to_json()
 
 

@@ -18,7 +18,6 @@ from tests.support.reading import QUICK, connecting, direct, pulls, sequences
 
 
 def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Planner:
-    """A driver as the reader makes it."""
     named = {name: str(value) for name, value in given.items()}
     options = SourceOptions.from_spark({**QUICK, "servers": url, "stream": stream, **named}, streaming=streaming)
 

@@ -95,7 +95,6 @@ class Run:
         self.commit(sequence)
 
     def both(self, sequence: int) -> list[Callable[[], None]]:
-        """A check, and a commit."""
         return [self.check, lambda: self.commit(sequence)]
 
     def held(self, committed: int, end: int) -> bool:
@@ -113,7 +112,6 @@ def consumer(stream: Stream, name: str = "query") -> dict[str, Any]:
 
 
 def consumers(stream: Stream) -> list[str]:
-    """The names of the stream's consumers."""
     return list(stream.publisher.api(f"CONSUMER.NAMES.{stream.name}").get("consumers") or [])
 
 
@@ -128,7 +126,6 @@ def pending(stream: Stream, name: str = "query") -> int:
 
 
 def kept(stream: Stream) -> tuple[int, int, int]:
-    """First and last sequence, and the number of messages."""
     state = stream.state()
     return state["first_seq"], state["last_seq"], state["messages"]
 
@@ -198,5 +195,4 @@ def level_of(stream: Stream) -> int:
 
 
 def can_move(stream: Stream) -> bool:
-    """Whether the server can move consumers."""
     return level_of(stream) >= RESET_LEVEL

@@ -75,7 +75,6 @@ class WireProxy:
 
     @property
     def open_connections(self) -> int:
-        """How many clients are connected now."""
         return len(self._links)
 
     def wait(self, check: Callable[[], bool], timeout: float = 10.0) -> None:
@@ -147,11 +146,9 @@ class WireProxy:
         self._call(self._refuse)
 
     def accept(self) -> None:
-        """Accept new connections again, at the same port."""
         self._call(self._accept)
 
     def start(self) -> WireProxy:
-        """Begin to accept connections."""
         self._thread.start()
         self.accept()
         return self
@@ -408,5 +405,4 @@ class Acks:
         return frame
 
     def end(self) -> None:
-        """Let everything pass."""
         self._proxy.drop(None)

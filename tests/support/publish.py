@@ -47,7 +47,6 @@ class Message(NamedTuple):
         return found
 
     def frame(self, reply: str = "") -> bytes:
-        """The PUB or HPUB frame."""
         to = self.subject.encode("utf-8", "surrogateescape") + (b" " + reply.encode() if reply else b"")
         head = self.head
         if head is None:
@@ -82,7 +81,6 @@ class Publisher:
             continue
 
     def request(self, subject: str, payload: bytes = b"") -> bytes:
-        """The payload of the reply."""
         number = next(self._numbers)
         self._send(Message(subject, payload).frame(f"{self._inbox}.{number}"))
         return self._replies([number])[0]
@@ -111,7 +109,6 @@ class Publisher:
         return self.publish([last])[0]
 
     def close(self) -> None:
-        """Close the connection."""
         self._file.close()
         self._socket.close()
 
@@ -133,7 +130,6 @@ class Publisher:
         return line.removesuffix(b"\r\n")
 
     def _replies(self, numbers: list[int]) -> list[bytes]:
-        """The payloads of the replies with these numbers."""
         found: dict[int, bytes] = {}
         while len(found) < len(numbers):
             words = self._line().split(b" ")

@@ -37,12 +37,10 @@ def as_stored(row: Row) -> Stored:
 
 
 def batch(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
-    """`spark.read` of a stream."""
     return _load(spark.read, schema, servers=url, stream=stream, **options)
 
 
 def streaming(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
-    """`spark.readStream` of a stream."""
     return _load(spark.readStream, schema, servers=url, stream=stream, **options)
 
 
@@ -72,7 +70,6 @@ class Run:
 
     @property
     def sequences(self) -> list[int]:
-        """The sequences of all rows."""
         return [row["sequence"] for row in self.rows]
 
     @property
@@ -81,7 +78,6 @@ class Run:
         return [as_stored(row) for row in self.rows]
 
     def take(self, frame: DataFrame, number: int) -> None:
-        """For `foreachBatch`."""
         rows = frame.collect()
         with self.changed:
             self.batches[number] = rows
@@ -100,7 +96,6 @@ class Run:
 
 
 def start(frame: DataFrame, checkpoint: Path, run: Run, **trigger: Any) -> StreamingQuery:
-    """Start a query that hands its rows to `run`."""
     writer = plain(frame).writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(run.take)
     return (writer.trigger(**trigger) if trigger else writer).start()
 

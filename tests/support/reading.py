@@ -65,12 +65,10 @@ def fill(url: str, stream: str, count: int, subject: Callable[[int], str] = lamb
 
 
 def consumers(url: str, stream: str) -> list[str]:
-    """The names of the stream's consumers."""
     return list(api(url, f"CONSUMER.NAMES.{stream}").get("consumers") or [])
 
 
 def delete_consumers(url: str, stream: str = "S") -> None:
-    """Delete all consumers of the stream."""
     for name in consumers(url, stream):
         api(url, f"CONSUMER.DELETE.{stream}.{name}")
 
@@ -106,7 +104,6 @@ def direct(
 
 
 def sequences(read: Iterable[Messages]) -> list[int]:
-    """All stream sequences that come, in the order they come."""
     return [int(sequence) for pulled in read for sequence in pulled.sequences]
 
 
@@ -122,7 +119,6 @@ def collect(read: Iterator[Messages], found: list[int]) -> None:
 
 
 def wait_until(check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    """Wait until `check` is true."""
     poll(lambda: True if check() else None, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}"))
 
 

@@ -89,7 +89,6 @@ def write(spark: SparkSession, folder: Path, url: str, source: str, target: str)
 
 
 def main(mode: str, *names: str) -> None:
-    """Do one of the two things."""
     folder = Path(names[-1])
     spark = session(mode, folder)
     work: Callable[..., dict[str, Any]] = write if mode == "write" else read

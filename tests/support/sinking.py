@@ -47,7 +47,6 @@ class Sink:
         self.options = SinkOptions.from_spark({**QUICK, "servers": servers, **texts}, streaming=True)
 
     def connect(self, patience: float) -> Connection:
-        """The connection of this process with these options."""
         return connect(self.options.connection, patience=patience)
 
     def write(
@@ -87,7 +86,6 @@ def read(made: pa.RecordBatch, option: str | None = None, *, first: int = 1) -> 
 
 
 def read_rows(option: str | None = None, /, **columns: Any) -> Rows:
-    """The rows that `read` makes of these columns."""
     return read(batch(**columns), option)
 
 
@@ -99,7 +97,6 @@ def rows(subject: str | Callable[[int], str], first: int, count: int, size: int 
 
 
 def payload(number: int, size: int = 0) -> bytes:
-    """The payload of row `number`."""
     return f"row {number}".encode().ljust(size, b".")
 
 

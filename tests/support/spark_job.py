@@ -34,12 +34,10 @@ def session(conf: dict[str, str]) -> SparkSession:
 
 
 def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """The rows of a stream."""
     return spark.readStream.format("jetstream").options(**options).load().select("sequence", "subject", "data")
 
 
 def start(rows: DataFrame, folder: str, name: str, format: str, trigger: Mapping[str, Any]) -> StreamingQuery:
-    """Start a query, or start it again."""
     writer = rows.writeStream.format(format).queryName(name).trigger(**trigger)
     return (
         writer.option("path", f"{folder}/rows/{name}")
@@ -57,7 +55,6 @@ def ended(query: StreamingQuery, seconds: float) -> str | None:
 
 
 def note(folder: str, name: str, why: str) -> None:
-    """Write down why a query failed."""
     with Path(folder, "failures").open("a") as file:
         file.write(json.dumps([name, why]) + "\n")
 

@@ -36,7 +36,6 @@ class Stream:
         self.create()
 
     def create(self) -> None:
-        """Create the stream, again after `delete`."""
         self.messages.clear()
         self.publisher.api(f"STREAM.CREATE.{self.name}", self._config)
 
@@ -45,7 +44,6 @@ class Stream:
         self.publisher.api(f"STREAM.UPDATE.{self.name}", {**self._config, **config})
 
     def delete(self) -> None:
-        """Delete the stream."""
         self.publisher.api(f"STREAM.DELETE.{self.name}")
 
     def reconnect(self) -> None:
@@ -70,7 +68,6 @@ class Stream:
         return self.send(*(Message(f"{self.subject}.{suffix}", text.ljust(size, b".")) for suffix, text in texts))
 
     def remove(self, *sequences: int) -> None:
-        """Delete single messages."""
         for sequence in sequences:
             self.publisher.api(f"STREAM.MSG.DELETE.{self.name}", {"seq": sequence, "no_erase": True})
             self.messages.pop(sequence, None)
@@ -80,7 +77,6 @@ class Stream:
         self.publisher.api(f"STREAM.PURGE.{self.name}", which)
 
     def state(self) -> dict[str, Any]:
-        """The state that STREAM.INFO gives."""
         state: dict[str, Any] = self.publisher.api(f"STREAM.INFO.{self.name}")["state"]
         return state
 

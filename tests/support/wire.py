@@ -32,7 +32,6 @@ def scanned(chunks: Iterable[bytes], collect: Collection[int], whole: Collection
 
 
 def by_byte(data: bytes) -> list[bytes]:
-    """Every byte by itself."""
     return [data[at : at + 1] for at in range(len(data))]
 
 

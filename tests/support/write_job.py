@@ -73,7 +73,6 @@ class Death:
         self._tell = tell
 
     def at(self, moment: str) -> None:
-        """This is a moment."""
         self._left -= 1
         if self._left == 0:
             os.write(self._tell, moment.encode())
@@ -105,7 +104,6 @@ def arm(death: Death) -> None:
 
 
 def child(work: Callable[[], object]) -> int:
-    """The id of a new process that does this work."""
     process = os.fork()
     if not process:
         work()
@@ -114,7 +112,6 @@ def child(work: Callable[[], object]) -> int:
 
 
 def ended(process: int) -> int:
-    """How a process has ended, once it has."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
@@ -177,13 +174,11 @@ def die_again_and_again(options: dict[str, str], write_name: str, count: int, ju
 
 
 def state(publisher: Publisher, stream: str) -> dict[str, int]:
-    """The state that STREAM.INFO gives."""
     found: dict[str, int] = publisher.api(f"STREAM.INFO.{stream}")["state"]
     return found
 
 
 def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
-    """Do one of the two things with a stream."""
     if jumps is None:
         json.dump(die_everywhere(lambda partition: write(options, write_name, partition)), sys.stdout)
     else:
@@ -191,12 +186,10 @@ def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: lis
 
 
 def write_object(options: dict[str, str], name: str, version: int, size: int) -> None:
-    """One attempt of a task with one version of an object."""
     Sink(**options).write([batch(name=[name], content=[content(name, version, size)])])
 
 
 def run_objects(options: dict[str, str], names: str, size: int, kills: int = 0) -> None:
-    """Do one of the two things with objects."""
     if not kills:
         json.dump(die_everywhere(lambda number: write_object(options, f"{names}-{number}", 2, size)), sys.stdout)
     stream = f"OBJ_{options['objectBucket']}"

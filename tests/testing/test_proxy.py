@@ -28,7 +28,6 @@ def proxy(target: NatsServer) -> Iterator[WireProxy]:
 
 @pytest.fixture
 def dial(proxy: WireProxy) -> Iterator[Dial]:
-    """A function that makes a connection."""
     clients: list[Raw] = []
 
     def connect() -> Raw:
@@ -42,7 +41,6 @@ def dial(proxy: WireProxy) -> Iterator[Dial]:
 
 @pytest.fixture
 def client(dial: Dial) -> Raw:
-    """A connection that was greeted."""
     client = dial()
     client.hello()
     return client

@@ -36,7 +36,6 @@ def ended(pid: int) -> bool:
 
 
 def script(directory: Path, *lines: str) -> Path:
-    """An executable shell script."""
     path = directory / "fake-server"
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(0o755)
