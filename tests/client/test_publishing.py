@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.client import nats_py
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
@@ -92,10 +91,6 @@ def error(inbox: Inbox) -> JetStreamError:
     except JetStreamError as found:
         return found
     raise TimeoutError("no error came")
-
-
-def connection_again(connection: Connection, before: int) -> None:
-    wait_until(lambda: connection.reconnects > before, "the next connection")
 
 
 def check_publishing(given: ConnectionOptions) -> None:
@@ -218,7 +213,7 @@ def test_answers_from_before_the_cut_are_kept(proxy: WireProxy) -> None:
         inbox.send(frames(inbox, 1, 2))
         wait_until(lambda: not inbox._events.empty(), "the acknowledgement")
         proxy.cut()
-        connection_again(connection, 0)
+        wait_until(lambda: connection.reconnects > 0, "the next connection")
         inbox.resume(SECONDS)
         inbox.send(frames(inbox, 2, 3))
         assert sequences(inbox, 2) == {1: 1, 2: 2}

@@ -52,7 +52,10 @@ class Linked:
         """Wait until each server reaches the JetStream of the other, or, with False, knows that the link is gone."""
         servers = [server for server in (self.hub, self.leaf) if server.running]
         state = "up" if linked else "down"
-        wait_until(lambda: all(bool(_leaves(server)) is linked for server in servers), f"the link is {state}")
+        wait_until(
+            lambda: all(bool(server.monitor("/leafz")["leafnodes"]) is linked for server in servers),
+            f"the link is {state}",
+        )
         # A server hears a moment later what the other one listens to.
         for domain in ("hub", "leaf") if linked else ():
             with Publisher(self.other(domain).url, f"$JS.{domain}.API") as publisher:
@@ -85,11 +88,6 @@ class Linked:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
-
-
-def _leaves(server: NatsServer) -> int:
-    """How many links to leaf nodes, or to hubs, the server has."""
-    return int(server.monitor("/leafz")["leafnodes"])
 
 
 def _answers(publisher: Publisher) -> bool:

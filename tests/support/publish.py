@@ -10,7 +10,7 @@ import itertools
 import json
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -92,7 +92,8 @@ class Publisher:
     def publish(self, messages: Iterable[Message]) -> list[int]:
         """Publish, and wait until all are stored; their sequences."""
         sequences: list[int] = []
-        for some in _portions(messages, _WINDOW):
+        remaining = iter(messages)
+        while some := list(itertools.islice(remaining, _WINDOW)):
             numbers = [next(self._numbers) for _ in some]
             frames = zip(some, numbers, strict=True)
             self._send(b"".join(message.frame(f"{self._inbox}.{number}") for message, number in frames))
@@ -147,12 +148,6 @@ def _checked(payload: bytes) -> dict[str, Any]:
     if "error" in body:
         raise Refused(body["error"]["description"], body["error"]["err_code"])
     return body
-
-
-def _portions(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    remaining = iter(items)
-    while some := list(itertools.islice(remaining, size)):
-        yield some
 
 
 class Tap(Publisher):
