@@ -224,16 +224,6 @@ def test_an_account_without_jetstream(server: NatsServer) -> None:
         admin.account.info()
 
 
-@pytest.mark.usefixtures("no_connection_left")
-def test_a_server_without_jetstream() -> None:
-    with (
-        NatsServer(jetstream=False) as plain,
-        JetStreamAdmin(servers=plain.url) as admin,
-        pytest.raises(NoResponders, match=r"nobody answers at \$JS.API.INFO: is JetStream enabled"),
-    ):
-        admin.account.info()
-
-
 # -- refusals --
 
 

@@ -183,15 +183,6 @@ def test_add_from_a_file(admin: JetStreamAdmin, stream: str, tmp_path: Path, do:
     refused(run("add", stream, "--config", file), 2, "durabel_name", "did you mean durable_name")
 
 
-def test_one_filter_in_a_list(stream: str, do: Command) -> None:
-    do("add", stream, "c", "--filter-subjects", "c.a")
-    do("edit", stream, "c", "--max-deliver", "5", "--force")
-    do("edit", stream, "c", "--filter-subjects", "c.b", "--force")
-    do("copy", stream, "c", "d", "--max-deliver", "6")
-    config = do("info", stream, "d", "--json").json["config"]
-    assert (config["filter_subjects"], config["max_deliver"]) == (["c.b"], 6)
-
-
 def test_filters_that_match_nothing(stream: str, do: Command, run: Command) -> None:
     do("add", stream, "there", "--filter-subject", "c.a")
     outside = ["--filter-subject", "d.a"]
@@ -205,25 +196,6 @@ def test_filters_that_match_nothing(stream: str, do: Command, run: Command) -> N
     assert {do("info", stream, name, "--json").json["config"]["filter_subject"] for name in ("c", "d", "there")} == {
         "d.a"
     }
-
-
-def test_what_info_printed_is_added_again(
-    stream: str, do: Command, publisher: Publisher, admin: JetStreamAdmin, tmp_path: Path
-) -> None:
-    """The ``nats`` command sends a time of "never" (Go's zero time)."""
-    sent = {"durable_name": "c", "filter_subjects": ["c.a"], "pause_until": "0001-01-01T00:00:00Z", "backoff": []}
-    body = {"stream_name": stream, "config": sent, "action": "create"}
-    publisher.api(f"CONSUMER.CREATE.{stream}.c", body)
-    before = admin.consumers.load(stream, "c")
-    file = tmp_path / "c.json"
-    for found in (do("info", stream, "c", "--json").json, do("info", stream, "c", "--json").json["config"]):
-        file.write_text(json.dumps(found))
-        do("add", stream, "--config", file)
-        do("edit", stream, "c", "--config", file)
-        do("add", stream, "d", "--config", file)
-        assert admin.consumers.load(stream, "c").created == before.created
-        assert admin.consumers.load(stream, "d").config.filter_subjects == ("c.a",)
-        do("rm", stream, "d", "--force")
 
 
 # -- changing --

@@ -87,16 +87,6 @@ def test_no_file_outside_of_the_folder(
     assert (os.listdir(inner), os.listdir(tmp_path)) == (["escaped"], ["inner"])
 
 
-def test_damage_ends_with_1(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAdmin, tmp_path: Path) -> None:
-    nuid = admin.objects.bucket(bucket).put("a", DATA).nuid
-    admin.streams.purge(f"OBJ_{bucket}", subject=f"$O.{bucket}.C.{nuid}", keep=2)
-    for output in ("-", tmp_path / "a"):
-        ran = try_obj("get", bucket, "a", "-O", output)
-        assert ran.code == 1
-        assert f"object 'a' of bucket {bucket} is damaged" in ran.err
-    assert os.listdir(tmp_path) == []
-
-
 def test_lists(obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
     assert obj("ls", bucket).err == f"bucket {bucket} has no objects\n"
     assert obj("ls", bucket, "--json").json == []

@@ -223,20 +223,6 @@ def test_templates_and_files(do: Command, name: str, tmp_path: Path) -> None:
     assert (made["allow_direct"], made["name"]) == (False, f"{name}B")
 
 
-def test_what_info_printed_is_added_again(do: Command, name: str, tmp_path: Path) -> None:
-    do("stream", "add", name, "--max-msgs", "0", "--max-bytes", "0", "--max-age", "1h")
-    before = do("stream", "info", name, "--json").json
-    file = tmp_path / "s.json"
-    for found in (before, before["config"]):
-        file.write_text(json.dumps(found))
-        do("stream", "add", name, "--config", file)
-        do("stream", "edit", name, "--config", file)
-        do("stream", "add", f"{name}B", "--config", file, "--subjects", f"{name}b.>")
-        assert config(do, f"{name}B")["max_age"] == 3600 * 10**9
-        do("stream", "rm", f"{name}B", "--force")
-    assert do("stream", "info", name, "--json").json["created"] == before["created"]
-
-
 def test_edit(do: Command, run: Command, name: str, tmp_path: Path) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>", "--metadata", "owner=me", "--max-msgs", 5)
     edit = ("stream", "edit", name, "--max-age", "1h", "--deny-delete")

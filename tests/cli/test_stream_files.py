@@ -193,9 +193,12 @@ def test_what_info_prints_is_applied(
     for document in (described, [stream], stream):
         file.write_text(json.dumps(document))  # which is YAML, too
         assert do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
+    assert do("stream", "add", name, "--config", file).out.startswith(f"stream {name} already exists, unchanged; ")
+    assert do("stream", "edit", name, "--config", file).out == f"stream {name}: nothing to change\n"
     do("stream", "add", f"{name}NEW", "--config", file, "--subjects", f"{name}new")
     assert do("stream", "info", f"{name}NEW", "--json").json["config"]["max_bytes"] == 2**30
     file.write_text(json.dumps(consumers[0]))
+    assert do("consumer", "edit", name, "audit", "--config", file).out.endswith(": nothing to change\n")
     do("consumer", "add", name, "again", "--config", file)
     again = publisher.api(f"CONSUMER.INFO.{name}.again")["config"]
     assert again == {**consumers[0].get("config", consumers[0]), "name": "again", "durable_name": "again"}
