@@ -139,14 +139,6 @@ def test_an_id_of_the_rows_own_is_taken_as_it_is() -> None:
     ]
 
 
-def test_rows_with_ids_of_their_own_are_not_counted_among_equal_ones() -> None:
-    # The id of the second must not depend on whether the first comes before or after it.
-    [_, behind] = ids_of([[row(b"x", "mine"), row(b"x")]])
-    [ahead, _] = ids_of([[row(b"x"), row(b"x", "mine")]])
-    assert behind == ahead
-    assert behind.count(b".") == 3
-
-
 @pytest.mark.parametrize("portion", [2_000, 60_000])
 def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
     identifier = MessageIds(PREFIX)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,7 +121,8 @@ def test_a_dead_letter_has_the_row_and_what_happened() -> None:
     some = read_rows(
         data=[b"0", b"payload"],
         subject=["a", "orders.größe"],
-        headers=[None, [("A", ["1", "2"]), ("B", ["x: y"])]],
+        # What an earlier dead letter said is not said again.
+        headers=[None, [("A", ["1", "2"]), ("Dead-Letter-Reason", ["old"]), ("B", ["x: y"])]],
         ttl=[None, "5s"],
         expected_last_subject_sequence=[None, 7],
     )
@@ -138,20 +138,15 @@ def test_a_dead_letter_has_the_row_and_what_happened() -> None:
     }
 
 
-def test_what_an_earlier_dead_letter_said_is_not_said_again() -> None:
-    some = read_rows(data=[b"x"], subject=["a"], headers=[[("Dead-Letter-Reason", ["old"]), ("A", ["1"])]])
-    [headers], _, _ = letters_of([RefusedRow(some, 0, None, "new", 0)])
-    assert headers["Dead-Letter-Reason"] == ["new"]
-    assert headers["A"] == ["1"]
-
-
 @pytest.mark.parametrize("size", [0, 5_000, 7_000, 8_000, 8_192, 10_000, 1_000_000])
 @pytest.mark.parametrize("header", [0, 10, 3_000, 8_100, 70_000])
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_ids: bool) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     some = read_rows(data=[payload], subject=["a"], headers=[[("A", ["x" * header])]])
-    [headers], [data], _ = letters_of([RefusedRow(some, 0, b"an-id", "too large", 0)], 8_192, with_ids=with_ids)
+    refused = [RefusedRow(some, 0, b"an-id", "too large", 0)]
+    [headers], [data], [letter_id] = letters_of(refused, 8_192, with_ids=with_ids)
+    assert letter_id == (b"an-id.dead" if with_ids else None)
     assert payload.startswith(data)
     assert headers.get("Dead-Letter-Size") == ([str(size)] if len(data) < size else None)
     assert headers["Dead-Letter-Reason"] == ["too large"]
@@ -227,13 +222,6 @@ def test_an_id_of_any_length_will_do() -> None:
     assert headers["Dead-Letter-Error-Code"] == ["10097"]
     assert letter_id is not None
     assert letter_id.startswith(DEAD_PREFIX.encode())
-
-
-def test_without_ids_a_letter_has_none() -> None:
-    some = read_rows(data=[b"x"], subject=["a"], msg_id=["i"])
-    letters, ids = dead_letters([RefusedRow(some, 0, b"i", "no", 0)], "dead", 1 << 20, None)
-    assert ids is None
-    assert isinstance(letters.data, pa.BinaryArray)
 
 
 # -- reports --

@@ -124,24 +124,6 @@ def test_a_batch_without_rows_has_none(option: str | None) -> None:
     assert len(found.msg_id) == 0
 
 
-def test_columns_of_the_source_are_passed_over() -> None:
-    table = batch(
-        {"stream": pa.string(), "sequence": pa.int64(), "timestamp": pa.timestamp("us", "UTC")},
-        stream=["S"],
-        subject=["a"],
-        sequence=[7],
-        timestamp=[0],
-        headers=[[("A", ["1"])]],
-        data=[b"x"],
-    )
-    found = read(table)
-    assert (found.subject.to_pylist(), found.data.to_pylist(), found.lines.to_pylist()) == (
-        [b"a"],
-        [b"x"],
-        [b"A: 1\r\n"],
-    )
-
-
 LARGE = {
     "data": pa.large_string(),
     "subject": pa.large_string(),
@@ -436,14 +418,8 @@ def test_expected_sequences_are_headers_where_there_are_any() -> None:
 
 
 def test_columns_of_nulls_alone_say_nothing() -> None:
-    found = read_rows(
-        "a",
-        data=[b"x", b"y"],
-        headers=[None, None],
-        msg_id=[None, None],
-        ttl=[None, None],
-        expected_last_subject_sequence=[None, None],
-    )
+    others = {name: [None, None] for name in ("headers", "msg_id", "ttl", "expected_last_subject_sequence")}
+    found = read_rows("a", data=[b"x", b"y"], **others)
     assert found.lines.to_pylist() == [b"", b""]
     assert found.msg_id is not None
     assert found.msg_id.null_count == 2
