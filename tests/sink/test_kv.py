@@ -206,6 +206,10 @@ def test_another_client_reads_the_history(bucket: Stream) -> None:
     operations = ["PUT", None, "delete", "PUT", "PURGE", "PUT", "PUT"]
     values = [b"1", b"2", None, b"3", None, b"4", b"4"]
     rows = batch(
+        # What the source gives as well is passed over.
+        bucket=["another"] * 10,
+        revision=range(10),
+        timestamp=range(10),
         key=["a"] * 7 + ["b", "c", "c"],
         value=[*values, b"b", b"c", None],
         operation=[*operations, None, None, "DELETE"],
@@ -216,22 +220,6 @@ def test_another_client_reads_the_history(bucket: Stream) -> None:
     assert history(bucket, "a") == [("a", b"", "PURGE"), ("a", b"4", "PUT"), ("a", b"4", "PUT")]
     assert history(bucket, "c") == [("c", b"c", "PUT"), ("c", b"", "DEL")]
     assert table(bucket) == {"a": b"4", "b": b"b"}
-
-
-def test_rows_that_were_read_can_be_written_back(bucket: Stream, stream: MakeStream) -> None:
-    copy = make_bucket(stream)
-    read = batch(
-        bucket=[name_of(bucket)] * 4,
-        key=["a", "a", "b", "c"],
-        value=[b"1", None, b"2", None],
-        revision=[1, 2, 3, 4],
-        operation=["PUT", "DELETE", "PUT", "PURGE"],
-        timestamp=[0, 1, 2, 3],
-    )
-    assert sink_of(copy).write([read]).stored == 4
-    assert table(copy) == {"b": b"2"}
-    assert history(copy, "a") == [("a", b"1", "PUT"), ("a", b"", "DEL")]
-    assert history(copy, "c") == [("c", b"", "PURGE")]
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
@@ -347,11 +335,6 @@ def test_a_value_that_is_too_large_is_named_by_its_key(stream: MakeStream) -> No
 # What is known before the first row.
 
 
-def test_a_bucket_that_is_not_there(nats_server: NatsServer) -> None:
-    with pytest.raises(StreamNotFound, match=r"^there is no Key-Value bucket nowhere \(option bucket\)"):
-        Sink(nats_server.url, bucket="nowhere").write([puts(("a", b"1"))])
-
-
 def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
     sealed = make_bucket(stream)
     sealed.update(sealed=True, deny_delete=True)
@@ -373,60 +356,14 @@ def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
         assert raised.value.option == "bucket"
 
 
-def test_a_mirror_is_written_at_its_origin(stream: MakeStream) -> None:
-    origin = make_bucket(stream)
-    mirror = make_bucket(stream, subjects=[], mirror={"name": origin.name}, discard="old", allow_rollup_hdrs=False)
-    report = sink_of(mirror).write([puts(("a", b"1"), ("a", b"2"))])
-    assert report.streams == {origin.name: (1, 2)}
-    wait_until(lambda: bool(mirror.state()["messages"] == 2), "the mirror has it")
-    assert table(origin) == {"a": b"2"}
-
-
-def test_who_may_only_publish_can_write(nats_server_factory: Callable[..., NatsServer]) -> None:
-    server = nats_server_factory(config=_USERS)
-    with Publisher(server.url.replace("//", "//all:x@")) as publisher:
-        config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 5, "allow_rollup_hdrs": True}
-        publisher.api("STREAM.CREATE.KV_b", config)
-        sink = Sink(server.url, bucket="b", user="writer", password="x")
-        assert sink.write([puts(("a", b"1"), ("a", b"2"))]).stored == 2
-        with pytest.raises(RowRefused, match=r"under key 'a' .*is 7, and the key has revision 2"):
-            sink.write([batch(key=["a"], value=[b"3"], expected_revision=[7])], WriteTask("q", 2, 0))
-        said = r"under key 'b' of bucket other: the account may not publish to this subject"
-        with pytest.raises(RowRefused, match=said):
-            Sink(server.url, bucket="other", user="writer", password="x").write([puts(("b", b"1"))])
-        # A dead letter is no key.
-        mourning = Sink(server.url, bucket="b", user="writer", password="x", deadLetterSubject="s.dead")
-        said = r"cannot be stored at subject 's\.dead': the account may not publish to this subject"
-        with pytest.raises(RowRefused, match=said):
-            mourning.write([puts(("no key", b"1"))])
-        assert publisher.api("STREAM.INFO.KV_b")["state"]["messages"] == 2
-    close_all()
-
-
 def test_a_dead_letter_is_no_key(bucket: Stream, stream: MakeStream, publisher: Publisher) -> None:
     """What is wrong with one has nothing to do with the bucket."""
     dead = stream(storage="memory", max_msg_size=100)
-    sink = sink_of(bucket, deadLetterSubject=f"{dead.subject}.row", maxRetries=1)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield puts(("a", b"1"))
-        dead.delete()
-        yield puts(("no key", b"1"))
-
+    sink = sink_of(bucket, deadLetterSubject=f"{dead.subject}.row")
     with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row'") as raised:
         sink.write([puts(("no key", b"1" * 200))])
     assert raised.value.err_code == 10054
     assert f"KV_{name_of(bucket)}" not in str(raised.value)
-    with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row': no stream captures this subject"):
-        sink.write(batches())
-
-
-_USERS = """
-authorization { users: [
-  { user: all, password: x }
-  { user: writer, password: x, permissions: { publish: "$KV.b.>", subscribe: "_INBOX.>" } }
-] }
-"""
 
 
 # The last row of a key wins.
@@ -600,7 +537,7 @@ def test_different_keys_are_under_way_together(proxy: WireProxy, bucket: Stream)
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
-@pytest.mark.parametrize("stop", [1, 400, pytest.param(777, marks=pytest.mark.full)])
+@pytest.mark.parametrize("stop", [1, 400])
 def test_the_same_table_after_another_attempt(bucket: Stream, delivery: str, stop: int) -> None:
     sink = sink_of(bucket, delivery=delivery)
     rows = numbered(0, 1000, 150)
@@ -738,18 +675,12 @@ def test_buckets_behind_a_domain(nats_server: NatsServer) -> None:
                 lambda: bool(last("STREAM.INFO.KV_copy")["state"]["last_seq"] == report.streams["KV_hub"][1]),
                 "the mirror has it",
             )
-        with pytest.raises(StreamNotFound, match=r"there is no Key-Value bucket leaf \(option bucket\)"):
+        with pytest.raises(StreamNotFound, match=r"^there is no Key-Value bucket leaf \(option bucket\)"):
             Sink(linked.hub.url, bucket="leaf").write([puts(("a", b"1"))])
     close_all()
 
 
 # Through Spark.
-
-
-def write(frame: DataFrame, bucket: Stream, **options: str) -> None:
-    """A batch write."""
-    name = name_of(bucket)
-    frame.write.format("jetstream").options(servers=bucket.url, bucket=name, **options).mode("append").save()
 
 
 def test_a_batch_write(spark: SparkSession, bucket: Stream, spark_log: SparkLog) -> None:
