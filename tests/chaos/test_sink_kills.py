@@ -1,8 +1,8 @@
 """What each delivery level promises holds whoever is killed: the driver, a Python worker, the server, a lone task.
 
-Killed is with SIGKILL, at moments all over a task and a micro-batch. What the streams hold in the end is read with
-nats-py: at-least-once has every row, deduplicated has each of them once within the duplicate window, and exactly-once
-after it as well, so its streams remember message ids for a second and no restart comes sooner.
+Killed is with SIGKILL, at moments all over a task and a micro-batch. In the end, at-least-once has every row,
+deduplicated has each of them once within the duplicate window, and exactly-once after it as well, so its streams
+remember message ids for a second and no restart comes sooner.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig
-from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DeliveryError
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import warm_daemon, write_job
-from tests.support.client import ask
 from tests.support.jobs import Job, SinkJob
 from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
-from tests.support.sinking import Sink, forget, numbers
+from tests.support.sinking import Sink, forget, numbers, stored
 from tests.support.sinking import rows as sink_rows
 from tests.support.write_job import COUNT, batches, run_apart, values
 
@@ -55,19 +52,7 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 def rows(url: str, stream: str) -> Counter[str]:
     """The payloads of all rows in a stream, and how often each is there."""
-
-    async def work(js: JetStreamContext) -> Counter[str]:
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
-        consumer = await js.pull_subscribe(f"{stream}.row", stream=stream, config=config)
-        left = (await consumer.consumer_info()).num_pending or 0
-        found: Counter[str] = Counter()
-        while left:
-            messages = await consumer.fetch(min(left, 2000), timeout=20)
-            found.update(message.data.decode() for message in messages)
-            left -= len(messages)
-        return found
-
-    return ask(url, work)
+    return Counter(data.decode() for data in stored(url, stream))
 
 
 def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
@@ -196,42 +181,6 @@ def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str, w
     assert all("another attempt" in why for why in failed)
     assert len(failed) <= (0 if delivery == "deduplicated" else len(partitions))
     check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
-
-
-@pytest.mark.parametrize(
-    ("delivery", "window", "sent"), [("deduplicated", HOUR, COUNT // 2), ("exactly-once", SECOND, COUNT)]
-)
-def test_an_attempt_that_goes_on_after_another_has_ended(
-    nats_server: NatsServer, delivery: str, window: int, sent: int
-) -> None:
-    target = Target(nats_server, delivery, window)
-    paused, go_on = threading.Event(), threading.Event()
-
-    def slowly() -> Iterator[pa.RecordBatch]:
-        for index, batch in enumerate(batches(1)):
-            if index * 10 == sent:
-                paused.set()
-                assert go_on.wait(60)
-            yield batch
-        if sent == COUNT:
-            paused.set()
-            assert go_on.wait(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(target.attempt, 1, slowly(), connectTimeout="6s")
-        try:
-            assert paused.wait(60)
-            assert target.attempt(1, connectTimeout="7s").stored == COUNT
-            if delivery == "exactly-once":
-                target.forget()
-        finally:
-            go_on.set()
-        if delivery == "exactly-once":
-            with pytest.raises(DeliveryError, match="another attempt of partition 1 of batch 7 has taken over"):
-                first.result(60)
-        else:
-            assert first.result(60).stored == COUNT
-    check(delivery, rows(target.url, target.stream), values(1))
 
 
 # -- a Spark job --

@@ -17,13 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.errors import (
-    DataLossError,
     DeliveryError,
     NoResponders,
     OptionError,
     OutageError,
     RowRefused,
-    StreamNotFound,
 )
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.sink import ledger, preflight
@@ -37,7 +35,7 @@ from tests.support import calls
 from tests.support.client import Raw
 from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.queries import as_stored, batch, streaming
+from tests.support.queries import as_stored
 from tests.support.reading import QUICK, api, wait_until
 from tests.support.sinking import Sink, numbers, rows
 from tests.support.streams import Stored, Stream
@@ -247,16 +245,6 @@ class TestDomain:
         linked.mend()
         assert [row.sequence for row in query.rest()] == list(range(1, 2001))
 
-    def test_another_domain(self, linked: Linked, stream: MakeStream, domain: str) -> None:
-        s = stream(domain)
-        s.fill(1)
-        url = linked.other(domain).url
-        with pytest.raises(NoResponders, match=r"nobody answers at \$JS\.mars\.API\.STREAM\.INFO.* options domain and"):
-            read(url, s.name, domain="mars", connectTimeout="200ms")
-        # At the server that the client is connected to there is no such stream.
-        with pytest.raises(StreamNotFound, match=rf"cannot read stream {s.name} \(option stream\)"):
-            read(url, s.name)
-
 
 @contextlib.contextmanager
 def later(work: Callable[[], Any], seconds: float = 0.3) -> Iterator[None]:
@@ -330,24 +318,6 @@ class TestMirror:
         after = read(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": 31}}')
         assert after == as_of(copy.name, origin.rows()[30:])
 
-    @pytest.mark.full
-    def test_that_has_nothing_yet(self, linked: Linked, stream: MakeStream) -> None:
-        origin = stream("hub")
-        origin.fill(60)
-        origin.purge(seq=50)
-        linked.cut()
-        copy = stream("leaf", mirror=mirror(origin, "hub"))
-        query = Query(copy.url, copy.name)
-        assert query.step() == []
-        linked.mend()
-        # The server tries again after five to ten seconds, longer after each failure.
-        copy.wait_for(11, 60)
-        # The reader cannot know whether the mirror had them for a while and lost them.
-        with pytest.raises(DataLossError, match=f"messages 1 to 49 of stream {copy.name} went before being read"):
-            query.step()
-        query.resume(failOnDataLoss="false")
-        assert query.rest() == as_of(copy.name, origin.rows(*range(50, 61)))
-
     def test_that_is_promoted(self, linked: Linked, copied: Copied) -> None:
         origin, copy = copied()
         query = Query(copy.url, copy.name)
@@ -380,44 +350,15 @@ class TestMirror:
 # Direct Get, which mirrors answer for their origins
 
 
-class TestDirect:
-    @pytest.mark.parametrize(
-        "different",
-        [
-            {"filter_subject": "SUBJECT.h"},
-            *full(
-                {"opt_start_seq": 41},
-                {"subject_transforms": [{"src": "SUBJECT.>", "dest": "moved.>"}]},
-                {"max_msgs": 10},
-            ),
-        ],
-        ids=lambda different: next(iter(different)),
-    )
-    def test_of_an_origin_with_a_mirror_that_differs(
-        self, linked: Linked, stream: MakeStream, different: dict[str, Any]
-    ) -> None:
-        origin = stream("hub", allow_direct=True)
-        expected = fill(origin)
-        fields = json.loads(json.dumps(different).replace("SUBJECT", origin.subject))
-        limits = {"max_msgs": fields.pop("max_msgs")} if "max_msgs" in fields else {}
-        copy = stream("hub", mirror=mirror(origin, **fields), allow_direct=True, **limits)
-        # It answers only when it has caught up.
-        wait_until(lambda: answering(linked.hub.url, origin.name) == copy.name, "the mirror answers")
-        for _ in range(10):
-            assert read(linked.leaf.url, origin.name, domain="hub", readWith="direct", fetchBatch=15) == expected
-        # The mirror itself is what it is.
-        of_copy = {"domain": "hub", "readWith": "direct"}
-        assert read(linked.leaf.url, copy.name, **of_copy) == read(linked.hub.url, copy.name)
-
-    def test_of_a_stream_with_the_name_of_another_ones_origin(self, linked: Linked, stream: MakeStream) -> None:
-        far = stream("hub")
-        fill(far)
-        near = stream("leaf", far.name, subjects=["near.>"], allow_direct=True)
-        near.send(*(Message("near.a", b"%d" % number) for number in range(60)))
-        copy = stream("leaf", mirror=mirror(far, "hub"), mirror_direct=True)
-        wait_until(lambda: answering(linked.leaf.url, near.name) == copy.name, "the mirror answers")
-        for _ in range(10):
-            assert read(linked.hub.url, near.name, domain="leaf", readWith="direct", fetchBatch=15) == near.rows()
+def test_direct_gets_of_a_stream_with_the_name_of_another_ones_origin(linked: Linked, stream: MakeStream) -> None:
+    far = stream("hub")
+    fill(far)
+    near = stream("leaf", far.name, subjects=["near.>"], allow_direct=True)
+    near.send(*(Message("near.a", b"%d" % number) for number in range(60)))
+    copy = stream("leaf", mirror=mirror(far, "hub"), mirror_direct=True)
+    wait_until(lambda: answering(linked.leaf.url, near.name) == copy.name, "the mirror answers")
+    for _ in range(10):
+        assert read(linked.hub.url, near.name, domain="leaf", readWith="direct", fetchBatch=15) == near.rows()
 
 
 def answering(url: str, stream: str) -> str:
@@ -434,8 +375,7 @@ def answering(url: str, stream: str) -> str:
 # Sources
 
 
-@pytest.mark.full
-def test_sources_from_two_domains(spark: SparkSession, linked: Linked, stream: MakeStream) -> None:
+def test_sources_from_two_domains(linked: Linked, stream: MakeStream) -> None:
     near, far = stream("leaf"), stream("hub")
     fill(near)
     fill(far)
@@ -456,19 +396,6 @@ def test_sources_from_two_domains(spark: SparkSession, linked: Linked, stream: M
         ]
     query = Query(linked.hub.url, both.name, domain="leaf", maxMessagesPerTrigger=70)
     assert [[row.sequence for row in query.step()] for _ in range(2)] == [list(range(1, 71)), list(range(71, 121))]
-    # Written back, which the server would refuse with that header.
-    target = stream("hub", subjects=["back.>"])
-    frame = batch(spark, linked.leaf.url, both.name)
-    frame = frame.selectExpr("data", "concat('back.', subject) subject", "headers")
-    to = {"servers": linked.leaf.url, "domain": "hub", "delivery": "at-least-once"}
-    frame.write.format("jetstream").options(**to).mode("append").save()
-    back = [row._replace(subject=row.subject.removeprefix("back.")) for row in read(target.url, target.name)]
-    assert contents(back) == contents([*near.rows(), *far.rows()])
-
-
-def contents(stored: list[Stored]) -> list[tuple[str, bytes, list[Any]]]:
-    """Return subject, payload and headers, sorted."""
-    return sorted((row.subject, row.data, sorted((row.headers or {}).items())) for row in stored)
 
 
 # Writing through a domain, and to the streams of another account
@@ -588,34 +515,6 @@ class TestWriting:
         wrong = r"not domain mars \(option domain\)|nobody answers at \$JS\.mars\.API\..*options domain and"
         with pytest.raises((RowRefused, NoResponders, DeliveryError), match=wrong):
             sink(linked.hub.url, delivery, domain="mars", **short).write([rows(f"{s.subject}.a", 0, 10)])
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("quick_ledger")
-def test_from_one_domain_to_the_other(spark: SparkSession, linked: Linked, stream: MakeStream, tmp_path: Path) -> None:
-    origin, target = stream("leaf"), stream("hub")
-    fill(origin)
-    # Each from the far side of the link.
-    frame = streaming(spark, linked.hub.url, origin.name, domain="leaf", maxMessagesPerTrigger=35)
-    moved = frame.selectExpr("data", "headers", f"replace(subject, '{origin.subject}.', '{target.subject}.') subject")
-
-    def copy() -> None:
-        query = (
-            moved.writeStream.format("jetstream")
-            .options(servers=linked.leaf.url, domain="hub", stream=target.name, delivery="exactly-once")
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(60)
-
-    copy()
-    origin.fill(20)
-    copy()
-    stored = read(target.url, target.name)
-    expected = [(row.subject.replace(origin.subject, target.subject, 1), row.data) for row in origin.rows()]
-    assert [(row.subject, row.data) for row in stored] == expected
-    assert [row.headers["A"] for row in stored[40:60] if row.headers] == [[str(n), "x"] for n in range(20)]
 
 
 @pytest.mark.full
