@@ -108,4 +108,3 @@ def test_tiers(nats_server: NatsServer, do: Command) -> None:
         "R3 consumers 0 no limit",
     } <= {*lines}
     assert found["tiers"] == tiers
-

@@ -316,12 +316,7 @@ def test_creating_takes_the_place_of_an_expired_key(stream: MakeStream) -> None:
     assert table(bucket) == {"a": b"2", "b": b"1"}
 
 
-def test_lifetimes_need_a_bucket_that_allows_them(bucket: Stream) -> None:
-    with pytest.raises(RowRefused, match=rf"key 'a' .* set allow_msg_ttl on stream {bucket.name} "):
-        sink_of(bucket).write([batch(key=["a"], value=[b"1"], ttl=["5m"])])
-
-
-def test_a_value_that_is_too_large_is_named_by_its_key(stream: MakeStream) -> None:
+def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStream) -> None:
     bucket = make_bucket(stream, max_msg_size=100)
     sink = sink_of(bucket, delivery="at-least-once")
     said = rf"row 2 of partition 0 cannot be stored under key 'large' .*max_msg_size of stream {bucket.name}\)"
@@ -329,6 +324,8 @@ def test_a_value_that_is_too_large_is_named_by_its_key(stream: MakeStream) -> No
         sink.write([puts(("small", b"x" * 100), ("large", b"x" * 101))])
     with pytest.raises(RowRefused, match=r"under key 'huge' .*the server takes 1048576 \(max_payload\)"):
         sink.write([puts(("huge", b"x" * (1 << 20) + b"x"))])
+    with pytest.raises(RowRefused, match=rf"key 'a' .* set allow_msg_ttl on stream {bucket.name} "):
+        sink.write([batch(key=["a"], value=[b"1"], ttl=["5m"])])
     assert table(bucket) == {"small": b"x" * 100}
 
 

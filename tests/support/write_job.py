@@ -12,10 +12,8 @@ writes partition 0 again and again, and kills it each time when so many more row
 Store bucket, whose tasks write one object each:
 
     python write_job.py '{"options": {...}, "names": "fresh", "size": 300000}'
-    python write_job.py '{"options": {...}, "names": "again", "size": 3000000, "kills": 10}'
 
-The first writes the object ``<names>-<n>`` in the task that is killed at its n-th moment. The second lets so many tasks
-write the object ``<names>``, each killed when it has stored a few chunks more than the one before.
+writes the object ``<names>-<n>`` in the task that is killed at its n-th moment.
 """
 
 from __future__ import annotations
@@ -137,15 +135,6 @@ def die_everywhere(work: Callable[[int], object]) -> list[str]:
         moments.append(moment)
 
 
-def kill_when(work: Callable[[], object], reached: Callable[[], bool]) -> None:
-    """Kill the process that does this work as soon as something is reached."""
-    process = child(work)
-    while not reached():
-        assert os.waitpid(process, os.WNOHANG) == (0, 0), "the task was too quick for this"
-    os.kill(process, signal.SIGKILL)
-    assert ended(process) == -signal.SIGKILL
-
-
 def run_apart(**work: Any) -> str:
     """What this script prints that does this work in a process of its own."""
     done = subprocess.run(
@@ -165,10 +154,11 @@ def die_again_and_again(options: dict[str, str], write_name: str, count: int, ju
     with Publisher(options["servers"]) as publisher:
         for jump in jumps:
             aim = state(publisher, options["stream"])["messages"] + jump
-            kill_when(
-                lambda: write(options, write_name, 0, batches(0, count)),
-                lambda aim=aim: state(publisher, options["stream"])["messages"] >= aim,  # type: ignore[misc]
-            )
+            process = child(lambda: write(options, write_name, 0, batches(0, count)))
+            while state(publisher, options["stream"])["messages"] < aim:
+                assert os.waitpid(process, os.WNOHANG) == (0, 0), "the task was too quick for this"
+            os.kill(process, signal.SIGKILL)
+            assert ended(process) == -signal.SIGKILL
             if options["delivery"] == "exactly-once":
                 forget(publisher, options["stream"])
 
@@ -185,21 +175,12 @@ def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: lis
         die_again_and_again(options, write_name, count, jumps)
 
 
-def write_object(options: dict[str, str], name: str, version: int, size: int) -> None:
-    Sink(**options).write([batch(name=[name], content=[content(name, version, size)])])
+def run_objects(options: dict[str, str], names: str, size: int) -> None:
+    def one(number: int) -> None:
+        name = f"{names}-{number}"
+        Sink(**options).write([batch(name=[name], content=[content(name, 2, size)])])
 
-
-def run_objects(options: dict[str, str], names: str, size: int, kills: int = 0) -> None:
-    if not kills:
-        json.dump(die_everywhere(lambda number: write_object(options, f"{names}-{number}", 2, size)), sys.stdout)
-    stream = f"OBJ_{options['objectBucket']}"
-    with Publisher(options["servers"]) as publisher:
-        for number in range(kills):
-            aim = state(publisher, stream)["last_seq"] + 1 + 2 * number
-            kill_when(
-                lambda number=number: write_object(options, names, number + 2, size),  # type: ignore[misc]
-                lambda aim=aim: state(publisher, stream)["last_seq"] >= aim,  # type: ignore[misc]
-            )
+    json.dump(die_everywhere(one), sys.stdout)
 
 
 if __name__ == "__main__":
