@@ -50,7 +50,7 @@ from tests.support.calls import store, writer_of
 from tests.support.client import ask
 from tests.support.leaf import Linked
 from tests.support.objects import assert_only_objects, content
-from tests.support.proxy import Acks, WireProxy, is_ack
+from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
 from tests.support.sinking import Sink, batch
 from tests.support.streams import Stream
@@ -511,21 +511,15 @@ class TestWire:
 
         def confuse(frame: bytes) -> bytes:
             nonlocal left
-            line, _, body = frame.partition(b"\r\n")
-            words = line.split(b" ")
-
-            def answer(said: bytes) -> bytes:
-                return b"MSG %s %s %d\r\n%s\r\n" % (words[1], words[2], len(said), said)
-
             if left and is_ack(frame):
                 left -= 1
                 return frame if left else b""
-            if not left and not hidden.is_set() and b"stream_msg_get_response" in body:
+            if not left and not hidden.is_set() and b"stream_msg_get_response" in frame:
                 hidden.set()
-                return answer(b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
-            if hidden.is_set() and not refused.is_set() and b'"err_code":10071' in body:
+                return answer(frame, b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
+            if hidden.is_set() and not refused.is_set() and b'"err_code":10071' in frame:
                 refused.set()
-                return answer(b'{"error":{"code":503,"err_code":10047,"description":"insufficient storage"}}')
+                return answer(frame, b'{"error":{"code":503,"err_code":10047,"description":"insufficient storage"}}')
             return frame
 
         proxy.drop(confuse)

@@ -93,20 +93,6 @@ def test_other_columns_are_refused_by_name(kind: type[Columns], text: str, parts
 # -- rows --
 
 
-def test_plain_columns_become_rows() -> None:
-    table = batch(data=[b"x", b"", b"\r\n\x00\xff"], subject=["a", "b.c", "größe.日本"])
-    found = read(table, first=41)
-    assert len(found) == 3
-    assert found.number.tolist() == [41, 42, 43]
-    assert found.number.dtype == np.int64
-    assert found.data.to_pylist() == [b"x", b"", b"\r\n\x00\xff"]
-    assert found.subject.to_pylist() == [b"a", b"b.c", "größe.日本".encode()]
-    assert found.lines.to_pylist() == [b"", b"", b""]
-    assert found.msg_id is None
-    assert found.faults == {}
-    assert {found.data.type, found.subject.type, found.lines.type} == {pa.binary()}
-
-
 def test_the_option_subject_wins_over_the_column() -> None:
     for found in (
         read_rows("orders.new", data=[b"x", b"y"]),
@@ -154,6 +140,8 @@ def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataTyp
     )
     for part in (table.slice(1), pa.concat_batches([table.slice(0, 2), table.slice(2)]).slice(1)):
         found = read(part, first=11)
+        assert (found.number.tolist(), found.number.dtype) == ([11, 12, 13, 14], np.int64)
+        assert {found.data.type, found.subject.type, found.lines.type} == {pa.binary()}
         assert found.data.to_pylist() == [b"x", b"", b"", "größe".encode()]
         assert found.subject.to_pylist() == [b"a", b"b", b"c", b"*"]
         assert found.lines.to_pylist() == [
@@ -230,13 +218,15 @@ def test_a_bad_subject_is_shown_in_part() -> None:
 
 
 @pytest.mark.parametrize("subject", [b"a.\xff\xfe", b"\xc3"])
-def test_a_subject_that_is_not_utf8_is_published_as_it_is(subject: bytes) -> None:
+def test_text_that_is_not_utf8_is_published_as_it_is(subject: bytes) -> None:
     # A server takes it; a Spark string can hold it (a cast from binary).
     text = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(np.array([0, len(subject)], np.int32)), pa.py_buffer(subject)]
     )
-    found = read(batch(data=[b"x"], subject=text, msg_id=text, ttl=text))
+    headers = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), text, text)
+    found = read(batch(data=[b"x"], subject=text, headers=headers, msg_id=text, ttl=text))
     assert found.subject.to_pylist() == [subject]
+    assert found.lines.to_pylist() == [b"%b: %b\r\nNats-TTL: %b\r\n" % (subject, subject, subject)]
     assert not found.faults
 
 
@@ -351,15 +341,6 @@ def test_headers_with_similar_names_are_published() -> None:
     found = read_rows("a", data=[b""] * len(NEAR_MISSES), headers=[[(name, ["1"])] for name in NEAR_MISSES])
     assert found.lines.to_pylist() == [f"{name}: 1\r\n".encode() for name in NEAR_MISSES]
     assert not found.faults
-
-
-def test_header_names_that_are_not_utf8_do_no_harm() -> None:
-    name = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
-    )
-    headers = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), name, name)
-    found = read(batch(data=[b"x"], headers=headers), "a")
-    assert found.lines.to_pylist() == [b"\xff\xfe: \xff\xfe\r\n"]
 
 
 NAMES = st.sampled_from(["A", "B", "Nats-TTL", "Nats-Foo", "", "a:b", " ", "x\n", "Status", "größe"])
