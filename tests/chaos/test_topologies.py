@@ -37,7 +37,7 @@ from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.queries import as_stored
 from tests.support.reading import QUICK, api, wait_until
-from tests.support.sinking import Sink, numbers, rows
+from tests.support.sinking import Sink, die, numbers, rows
 from tests.support.streams import Stored, Stream
 
 PAGE = ROOT / "docs" / "topologies.md"
@@ -416,14 +416,6 @@ def sink(url: str, delivery: str, **options: Any) -> Sink:
     return sink
 
 
-def dies_after(s: Stream, written: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield rows, and end the attempt when they are stored."""
-    before = s.state()["messages"]
-    yield written
-    s.wait_for(before + written.num_rows)
-    raise KeyboardInterrupt
-
-
 @pytest.mark.usefixtures("quick_ledger")
 @pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])
 class TestWriting:
@@ -432,10 +424,9 @@ class TestWriting:
         s = stream(domain)
         writer = sink(linked.other(domain).url, delivery, domain=domain, **({"stream": s.name} if named else {}))
         task, other = WriteTask(s.name, 1, 0), linked.other(domain)
-        # What is published before that waits for a retry, which `dies_after` does not allow.
+        # What is published before that waits for a retry.
         wait_until(lambda: f"{s.subject}.>" in str(other.monitor("/leafz?subs=1")), "the link knows the stream")
-        with pytest.raises(KeyboardInterrupt):
-            writer.write(dies_after(s, rows(f"{s.subject}.a", 0, 300)), task=task)
+        die(writer, s, rows(f"{s.subject}.a", 0, 300), task=task)
         report = writer.write([rows(f"{s.subject}.a", 0, 1000)], task=task)
         assert (report.stored, report.duplicates, report.streams) == (1000, 300, {s.name: (1, 1000)})
         assert numbers(s.url, s.name) == list(range(1000))

@@ -16,6 +16,7 @@ from spark_jetstream.sink.rows import Rows
 from tests.support.sinking import read_rows
 
 INBOX = "_INBOX.abcdef.7"
+Plain = tuple[str, list[tuple[str, str]], bytes]  # subject, headers, payload
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,7 @@ def encoded(some: Rows, ids: list[bytes | None] | None = None, stream: str | Non
     return encode(some, own, inbox=INBOX, first_number=first)
 
 
-def expected(
-    some: list[tuple[str, list[tuple[str, str]], bytes]], ids: list[bytes | None] | None, stream: str | None, first: int
-) -> list[Published]:
+def expected(some: list[Plain], ids: list[bytes | None] | None, stream: str | None, first: int) -> list[Published]:
     found = []
     for index, (subject, headers, payload) in enumerate(some):
         lines = [] if stream is None else [(b"Nats-Expected-Stream", stream.encode())]
@@ -72,7 +71,7 @@ def expected(
     return found
 
 
-def made(some: list[tuple[str, list[tuple[str, str]], bytes]]) -> Rows:
+def made(some: list[Plain]) -> Rows:
     maps = [None if not headers else [(name, [value]) for name, value in headers] for _, headers, _ in some]
     return read_rows(subject=[row[0] for row in some], headers=maps, data=[row[2] for row in some])
 
@@ -129,11 +128,7 @@ STREAM = st.sampled_from([None, "ORDERS", "Straße"])
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.lists(ROW, min_size=1, max_size=12), STREAM, st.integers(1, 2**40), st.booleans())
 def test_a_server_reads_what_the_rows_hold(
-    data: st.DataObject,
-    some: list[tuple[str, list[tuple[str, str]], bytes]],
-    stream: str | None,
-    first: int,
-    with_ids: bool,
+    data: st.DataObject, some: list[Plain], stream: str | None, first: int, with_ids: bool
 ) -> None:
     ids = data.draw(st.lists(IDS, min_size=len(some), max_size=len(some))) if with_ids else None
     frames = encoded(made(some), ids, stream, first)

@@ -27,7 +27,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
-from tests.support.sinking import Sink, batch, forget, numbers, payload, rows, stored
+from tests.support.sinking import Died, Sink, batch, die, forget, numbers, payload, rows, stored
 from tests.support.streams import Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -42,10 +42,6 @@ def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None
     """Do what ensureStream asks for, as the data source does."""
     asked = Ensure(options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, ("S",))
     ensure_streams(asked, connect, str, remembered=options.streaming)
-
-
-class Died(Exception):
-    """What ends an attempt in the middle, as the end of its process would."""
 
 
 @pytest.fixture(scope="module")
@@ -117,19 +113,6 @@ def message(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
 def put(admin: Publisher, content: bytes, key: str = "q.0") -> None:
     """Write an entry as somebody else would."""
     admin.publish([Message(f"$KV.{BUCKET}.{key}", content)])
-
-
-def die(sink: Sink, stream: Stream, *batches: pa.RecordBatch, **given: Any) -> None:
-    """An attempt that ends in the middle, when all of these batches are stored."""
-
-    def some() -> Iterator[pa.RecordBatch]:
-        before = stream.state()["messages"]
-        yield from batches
-        stream.wait_for(before + sum(batch.num_rows for batch in batches))
-        raise Died
-
-    with pytest.raises(Died):
-        sink.write(some(), **given)
 
 
 class TestEntry:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
@@ -112,6 +113,23 @@ def stored(url: str, stream: str) -> list[bytes]:
         return []
     pulled = pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
     return [data for messages in pulled for data in payloads(messages.frames).to_pylist()]
+
+
+class Died(Exception):
+    """What ends an attempt in the middle, as the end of its process would."""
+
+
+def die(sink: Sink, stream: Stream, *batches: pa.RecordBatch, **given: Any) -> None:
+    """An attempt that ends in the middle, when all of these batches are stored."""
+
+    def some() -> Iterator[pa.RecordBatch]:
+        before = stream.state()["messages"]
+        yield from batches
+        stream.wait_for(before + sum(batch.num_rows for batch in batches))
+        raise Died
+
+    with pytest.raises(Died):
+        sink.write(some(), **given)
 
 
 def forget(publisher: Publisher, stream: str, prefix: str | None = None) -> None:
