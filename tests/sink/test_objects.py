@@ -28,7 +28,7 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from pyspark.sql import SparkSession
 
-from spark_jetstream.buckets.object_content import chunk_size, chunks
+from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.object_store import note_body, read_note
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.buckets.objects import digest_text, meta_subject
@@ -193,12 +193,6 @@ class TestRows:
         (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
         assert said in str(row.problem)
 
-    @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (10, 1), (11, 2), (20, 2), (29, 3)])
-    def test_cuts_contents(self, size: int, count: int) -> None:
-        whole = content("a", 1, size)
-        parts = list(chunks(memoryview(whole), 10))
-        assert (len(parts), b"".join(parts)) == (count, whole)
-
     @pytest.mark.parametrize(
         ("max_payload", "max_msg_size", "expected"),
         [(1 << 20, -1, CHUNK), (1 << 20, CHUNK, CHUNK - 50), (1000, -1, 950), (1000, 300, 250), (50, -1, 0)],
@@ -266,11 +260,6 @@ class TestReaders:
             return [(each.name, each.size, each.chunks, each.deleted) for each in found]
 
         assert bucket.nats(watch) == [("a", 1, 1, False), ("b", 3 * CHUNK, 3, False), ("a", 1, 1, False)]
-
-    def test_the_last_row_of_a_name_wins(self, bucket: Bucket) -> None:
-        report = bucket.write(("a", "1"), ("b", "2"), ("a", content("a", 1, 3 * CHUNK)), ("a", "4"))
-        assert (report.stored, bucket.contents()["a"], bucket.contents()["b"]) == (4, b"4", b"2")
-        bucket.check()
 
     def test_takes_the_place_of_what_was_there(self, bucket: Bucket) -> None:
         async def prepare(store: Any) -> None:
