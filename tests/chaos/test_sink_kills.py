@@ -26,7 +26,6 @@ import pyarrow as pa
 import pytest
 
 from spark_jetstream.errors import DeliveryError
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import warm_daemon, write_job
@@ -86,8 +85,7 @@ class Target:
             "delivery": delivery,
             "maxInFlight": "20",
         }
-        sink = Sink(**self.options)
-        check_start(sink.connect, sink.options)
+        Sink(**self.options).started()
 
     def forget(self) -> None:
         """Let the duplicate window pass."""
@@ -334,8 +332,7 @@ def test_leaders_that_are_killed(nats_cluster: NatsCluster) -> None:
     """
     url = nats_cluster.url
     create(url, "LEADERS", storage="file", num_replicas=3)
-    sink = Sink(url, stream="LEADERS", subject="LEADERS.row", delivery="exactly-once", retryTimeout="60s")
-    check_start(sink.connect, sink.options)
+    sink = Sink(url, stream="LEADERS", subject="LEADERS.row", delivery="exactly-once", retryTimeout="60s").started()
     ended = threading.Event()
 
     def write() -> int:

@@ -26,7 +26,6 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.sink import ledger, preflight
 from spark_jetstream.sink.ledger import BUCKET, STREAM
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease, poll
@@ -411,9 +410,7 @@ def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sink(url: str, delivery: str, **options: Any) -> Sink:
     """Return a sink whose query has just started."""
-    sink = Sink(url, delivery=delivery, ackTimeout="500ms", **options)
-    check_start(sink.connect, sink.options)
-    return sink
+    return Sink(url, delivery=delivery, ackTimeout="500ms", **options).started()
 
 
 @pytest.mark.usefixtures("quick_ledger")

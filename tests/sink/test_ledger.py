@@ -92,9 +92,7 @@ def sink(server: NatsServer, s: Stream) -> Sink:
 
 def exactly(url: str, **options: object) -> Sink:
     """A sink that stores each row once, and the ledger for it."""
-    sink = Sink(url, **{"delivery": "exactly-once", "requestTimeout": "2s", **options})
-    check_start(sink.connect, sink.options)
-    return sink
+    return Sink(url, **{"delivery": "exactly-once", "requestTimeout": "2s", **options}).started()
 
 
 def entry(admin: Publisher, key: str = "q.0") -> dict[str, Any]:

@@ -17,7 +17,6 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink.ledger import bucket_config
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
@@ -178,8 +177,7 @@ class TestCut:
     def test_of_the_server_itself(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         server = nats_server_factory()
         create(server.url, "S", storage="file")
-        sink = Sink(server.url, delivery="exactly-once")
-        check_start(sink.connect, sink.options)
+        sink = Sink(server.url, delivery="exactly-once").started()
         go = threading.Event()
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from spark_jetstream.protocol.columns import payloads
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
-from spark_jetstream.sink.preflight import check_bucket
+from spark_jetstream.sink.preflight import check_bucket, check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
 from spark_jetstream.sink.task import WriteTask, write_task
@@ -49,6 +49,11 @@ class Sink:
 
     def connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience)
+
+    def started(self) -> Sink:
+        """The sink, behind the look before the first row; exactly-once has its ledger then."""
+        check_start(self.connect, self.options)
+        return self
 
     def write(
         self, batches: Iterable[pa.RecordBatch], task: WriteTask = TASK, *, names: Iterable[str] | None = None
