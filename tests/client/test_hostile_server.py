@@ -12,16 +12,19 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from nats.aio.client import ServerVersion
 
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client import inbox as inbox_module
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.pool import close_all
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
     ApiError,
     AuthenticationFailed,
@@ -32,13 +35,26 @@ from spark_jetstream.errors import (
     ProtocolError,
     RequestTimeout,
 )
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol.columns import record_batch
 from spark_jetstream.protocol.server_info import MOST_URLS, InfoCheck
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.wire import Frames, Status
+from spark_jetstream.source.planner import Planner
+from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import read_range
-from tests.support.fake_jetstream import FakeJetStream, HangUp, Honest, Lie, ack
-from tests.support.hostile import COUNT, HASTE, TRIES, driver, read
+from tests.support import planning
+from tests.support.fake_jetstream import CREATED, FakeJetStream, HangUp, Honest, Lie, ack
+from tests.support.reading import SETTINGS, connecting
+from tests.support.sinking import Sink
+from tests.support.sinking import rows as sink_rows
 from tests.support.wire import frame, scanned
 
+HASTE = {"connectTimeout": "1s", "requestTimeout": "1s", "retryTimeout": "300ms"}
+COUNT = 100
+"""How many messages the stream S has."""
+_SOME = {"subjects": "S.a", "startingTimestamp": "2023-11-14T00:00:00Z"}
+_COLUMNS = ("subject", "sequence", "timestamp", "headers", "data")
 SECONDS = 20.0
 """The time-outs of a try have one second each; the rest is for a busy machine."""
 MEGABYTES = 500
@@ -58,6 +74,63 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
         running.store(COUNT)
         yield running
         close_all()
+
+
+# What a client does with a server that may lie: each of these is one try, from the connection to the result
+
+
+def driver(url: str, **given: str) -> Planner:
+    return planning.driver(url, streaming=False, **{**HASTE, **given})
+
+
+def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None) -> int:
+    """Read a range, by default the whole stream, to columns; how many messages came."""
+    part = part or SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
+    runs = reader(connecting(url, **HASTE), part, replace(SETTINGS, retry_timeout=0.3), "test")
+    return sum(record_batch(messages, stream="S", columns=_COLUMNS).num_rows for messages in runs)
+
+
+def _admin(url: str) -> int:
+    with JetStreamAdmin(servers=url, **HASTE) as admin:
+        return int(admin.streams.load("S").state.messages)
+
+
+def _publish(url: str) -> int:
+    sink = Sink(url, subject="S.a", delivery="at-least-once", ackTimeout="500ms", maxRetries="1", **HASTE)
+    return sink.write([sink_rows("S.a", 0, 10)]).stored
+
+
+def _connect(url: str) -> int:
+    # As short as can be: none of these attempts is to succeed.
+    return connect(ConnectionOptions.from_spark({"servers": url, "connectTimeout": "200ms"})).max_payload
+
+
+TRIES: dict[str, Callable[[str], int]] = {
+    "connect": _connect,
+    "plan": lambda url: len(driver(url).batch_ranges()),
+    "plan filtered": lambda url: len(driver(url, **_SOME).batch_ranges()),
+    "plan direct": lambda url: len(driver(url, readWith="direct", **_SOME).batch_ranges()),
+    "read": lambda url: read(url, read_range),
+    "direct": lambda url: read(url, read_direct),
+    "publish": _publish,
+    "admin": _admin,
+}
+"""Each returns how many ranges, messages or rows an honest server has for it; ``connect`` what `max_payload` is."""
+
+
+def report(name: str, url: str) -> None:
+    """Print how a try ended, as JSON: for a process of its own."""
+    error, result = "", None
+    began = time.monotonic()
+    try:
+        result = TRIES[name](url)
+    except JetStreamError as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    # Not `getrusage`: its maximum counts the process that forked this one as well.
+    status = Path("/proc/self/status").read_text("ascii")
+    most = int(status.partition("VmHWM:")[2].split()[0]) // 1024
+    seconds = time.monotonic() - began
+    sys.stdout.write(json.dumps({"error": error, "result": result, "seconds": seconds, "megabytes": most}))
 
 
 # Lies
@@ -481,9 +554,13 @@ QUICK = "endless line later"
 def test_a_flood_takes_little_memory(server: FakeJetStream, flood: str) -> None:
     name, stage, lie = FLOODS[flood]
     server.lies[stage] = lie
-    command = [sys.executable, "-m", "tests.support.hostile", name, server.url]
+    command = [sys.executable, "-m", "tests.client.test_hostile_server", name, server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout)
     assert result["seconds"] < SECONDS, result
     assert result["megabytes"] < MEGABYTES, result
+
+
+if __name__ == "__main__":
+    report(*sys.argv[1:])
