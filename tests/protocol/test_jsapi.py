@@ -16,7 +16,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import PullEnd, PullOutcome, pull_status
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
 from spark_jetstream.testing import NatsServer
-from tests.support.publish import Message, Publisher, Refused
+from tests.support.publish import Message, Publisher
 from tests.support.wire import frame, scanned
 
 ENDED, GOES_ON = PullOutcome.ENDED, PullOutcome.GOES_ON
@@ -218,28 +218,6 @@ def test_bodies() -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.1, 100_000_000), (1e-6, 1000), (1.1, 1_100_000_000)])
 def test_durations(seconds: float, expected: int) -> None:
     assert jsapi.nanoseconds(seconds) == expected
-
-
-def test_the_server_takes_every_body() -> None:
-    with NatsServer() as server, Publisher(server.url) as publisher:
-        publisher.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"]})
-        for number, (filters, settings) in enumerate(
-            [
-                ([], {}),
-                (["S.a"], {"start_sequence": 9}),
-                (["S.a", "S.b"], {"start_time": "2026-02-03T04:05:06.123456789Z"}),
-                (["S.*"], {"last": True, "headers_only": True}),
-                ([], {"replicas": None, "inactive_threshold": None}),
-            ]
-        ):
-            subject = jsapi.consumer_create("$JS.API", "S", f"c{number}", filters)
-            body = jsapi.create_request("S", jsapi.reader_config(f"c{number}", filters, **settings))  # type: ignore[arg-type]
-            assert jsapi.reply(publisher.request(subject, body), "create")["name"] == f"c{number}"
-        # A second one of the same name that differs is refused, not changed.
-        with pytest.raises(Refused, match="already exists"):
-            publisher.api(
-                "CONSUMER.CREATE.S.c0", json.loads(jsapi.create_request("S", jsapi.reader_config("c0", ["S.a"])))
-            )
 
 
 # Replies
