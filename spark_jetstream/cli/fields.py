@@ -9,7 +9,6 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -50,21 +49,21 @@ def with_fields(
     ``unset`` there is an option ``--unset FIELD``; a field that it names is None. The command raises `OptionError` for
     an option that cannot be parsed.
     """
-    options = {name: _Field(name, info) for name, info in model.model_fields.items() if name not in without}
+    options = {name: info for name, info in model.model_fields.items() if name not in without}
 
     def wrap(function: Command) -> Command:
         own = inspect.signature(function, eval_str=True)
-        added = [field.parameter(tuple(options)) for field in options.values()]
+        added = [_field_parameter(name, info, tuple(options)) for name, info in options.items()]
         if unset:
             added.append(_unset_parameter(tuple(options)))
 
         @functools.wraps(function)
         def call(run: Any, **given: Any) -> None:
             fields: dict[str, Any] = {}
-            for name, field in options.items():
+            for name, info in options.items():
                 value = given.pop(f"{_BEFORE}{name}")
                 if value not in (None, []):
-                    fields[name] = field.read(value)
+                    fields[name] = _value(info.annotation, value, flag(name))
             for name in _unset(given.pop(_UNSET, None) or (), options):
                 if name in fields:
                     raise OptionError(f"{flag(name)} and --unset {name} cannot be given together")
@@ -84,38 +83,26 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@dataclass(frozen=True)
-class _Field:
-    """One field of a model, as an option."""
-
-    name: str
-    info: FieldInfo
-
-    def parameter(self, names: tuple[str, ...]) -> inspect.Parameter:
-        """Return the option as a parameter of a function; ``names`` are the fields that are options."""
-        flags, type_ = [flag(self.name)], _bare(self.info.annotation)
-        if type_ is bool:
-            bare = self.name.removeprefix("no_")
-            other = flag(bare) if bare != self.name else f"--no-{self.name.replace('_', '-')}"
-            flags = [f"{flags[0]}/{other}"]
-        kinds = [kind for kind in self.info.metadata if isinstance(kind, Choice)]
-        how = typer.Option(
-            *flags,
-            help=_help(self.info, names),
-            metavar=None if type_ is bool else _metavar(self.info.annotation, self.info.metadata),
-            rich_help_panel=PANEL,
-            autocompletion=one_of(kinds[0].words) if kinds else None,
-        )
-        annotation: Any = Annotated[str | None, how]
-        if type_ is bool:
-            annotation = Annotated[bool | None, how]
-        elif get_origin(type_) in (tuple, dict):
-            annotation = Annotated[list[str] | None, how]
-        return _parameter(self.name, annotation)
-
-    def read(self, value: Any) -> Any:
-        """Return the value of an option for `Model.parse`."""
-        return _value(self.info.annotation, value, flag(self.name))
+def _field_parameter(name: str, info: FieldInfo, names: tuple[str, ...]) -> inspect.Parameter:
+    """Return the option of a field as a parameter of a function; ``names`` are the fields that are options."""
+    flags, type_ = flag(name), _bare(info.annotation)
+    if type_ is bool:
+        bare = name.removeprefix("no_")
+        flags += f"/{flag(bare)}" if bare != name else f"/--no-{name.replace('_', '-')}"
+    kinds = [kind for kind in info.metadata if isinstance(kind, Choice)]
+    how = typer.Option(
+        flags,
+        help=_help(info, names),
+        metavar=None if type_ is bool else _metavar(info.annotation, info.metadata),
+        rich_help_panel=PANEL,
+        autocompletion=one_of(kinds[0].words) if kinds else None,
+    )
+    annotation: Any = Annotated[str | None, how]
+    if type_ is bool:
+        annotation = Annotated[bool | None, how]
+    elif get_origin(type_) in (tuple, dict):
+        annotation = Annotated[list[str] | None, how]
+    return _parameter(name, annotation)
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
@@ -133,13 +120,13 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
     return _parameter("unset", Annotated[list[str] | None, how])
 
 
-def _unset(given: Collection[str], options: Mapping[str, _Field]) -> list[str]:
+def _unset(given: Collection[str], options: Mapping[str, FieldInfo]) -> list[str]:
     """Return the fields that ``--unset`` names, written with ``_`` or ``-``."""
     unset = []
     for name in (name.strip().replace("-", "_") for names in given for name in names.split(",")):
         if name not in options:
             raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, tuple(options))}")
-        if options[name].info.is_required():
+        if options[name].is_required():
             raise OptionError(f"--unset: {name} has no default")
         unset.append(name)
     return unset
