@@ -482,6 +482,3 @@ class Connection:
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
         self._accepted()
-
-
-__all__ = ["Connection", "Inbox"]

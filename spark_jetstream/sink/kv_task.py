@@ -75,7 +75,12 @@ class _KeyStrategy:
         for at in turns:
             turn, turn_ids = (rows, ids) if whole else (rows.take(at), None if ids is None else ids.take(pa.array(at)))
             subjects = turn.subject.to_pylist()
-            self._wait_for(subjects)
+            self._settle_answered()
+            # No row with one of these subjects may be in flight.
+            while not self._subjects_in_flight.isdisjoint(subjects):
+                self._writer.publisher.pace(False)
+                self._writer.flush()
+                self._settle_answered()
             self._publish(turn, turn_ids, subjects, self._writer.publisher.totals)
             self._writer.dispose()
 
@@ -88,14 +93,6 @@ class _KeyStrategy:
     def _publish(self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals) -> None:
         self._sent.append((self._writer.publish(rows, ids, None, counted), subjects))
         self._subjects_in_flight.update(subjects)
-
-    def _wait_for(self, subjects: list[bytes]) -> None:
-        """Return when no row with one of these subjects is in flight."""
-        self._settle_answered()
-        while not self._subjects_in_flight.isdisjoint(subjects):
-            self._writer.publisher.pace(False)
-            self._writer.flush()
-            self._settle_answered()
 
     def _settle_answered(self) -> None:
         """Note the revisions of the rows that have their answers, and send rows once more that were stored too early.

@@ -385,6 +385,3 @@ class Publisher:
     def _stored_so_far(self) -> str:
         count = self.totals.stored
         return f"{count} row{'s' if count != 1 else ''} of it {'are' if count != 1 else 'is'} stored already"
-
-
-__all__ = ["MAX_BYTES_IN_FLIGHT", "Publisher"]

@@ -285,6 +285,3 @@ class _TableReader:
     def _range(self, first: int, end: int) -> SequenceRange:
         part = self.part
         return SequenceRange(part.stream, first, end, None, part.created, part.subjects, part.direct)
-
-
-__all__ = ["TablePart", "check_direct", "read_table"]
