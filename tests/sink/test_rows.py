@@ -254,6 +254,7 @@ HEADER_CASES: dict[str, tuple[Map, bytes, str | None]] = {
     "one": ([("A", ["1"])], b"A: 1\r\n", None),
     "repeated": ([("A", ["1", "2", "1"])], b"A: 1\r\nA: 2\r\nA: 1\r\n", None),
     "a key twice": ([("A", ["1"]), ("B", ["2"]), ("A", ["3"])], b"A: 1\r\nB: 2\r\nA: 3\r\n", None),
+    "names that differ in case": ([("case", ["1"]), ("CASE", ["2"])], b"case: 1\r\nCASE: 2\r\n", None),
     "no values": ([("A", []), ("B", ["1"])], b"B: 1\r\n", None),
     "empty value": ([("A", [""])], b"A: \r\n", None),
     "colons": ([("A", ["a: b", ":", "Nats-TTL: 5s"])], b"A: a: b\r\nA: :\r\nA: Nats-TTL: 5s\r\n", None),
