@@ -198,9 +198,7 @@ class TestCut:
         assert report.stored == 6000
         assert_stored(server.url, "S", 6000, once=True)
 
-    @pytest.mark.parametrize(
-        "delivery", ["at-least-once", "deduplicated", pytest.param("exactly-once", marks=pytest.mark.full)]
-    )
+    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_for_too_long(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(f"{target.subject}.a", 0, 1000)
