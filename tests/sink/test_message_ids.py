@@ -162,11 +162,6 @@ def test_many_equal_rows_are_counted_on() -> None:
     assert found == [found[0], *(found[0] + b".%d" % number for number in range(1, 6_000))]
 
 
-def test_no_rows_have_no_ids() -> None:
-    rows = read(batch(data=[]), "a")
-    assert MessageIds(PREFIX).ids(rows, tails(rows)).to_pylist() == []
-
-
 @pytest.mark.parametrize("key", [bytes(8), b"\x01" + bytes(7), b"\xff" * 8])
 def test_different_rows_whose_hashes_share_what_is_kept_have_different_ids(
     key: bytes, monkeypatch: pytest.MonkeyPatch
