@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 IDS = ["deduplicated", "exactly-once"]
 LEVELS = ["at-least-once", *IDS]
 LEDGER = bucket_config(1)
-SECOND = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,12 @@ def mute(frame: bytes) -> bytes:
 def error(err_code: int, code: int = 503, description: str = "said no") -> bytes:
     said = {"code": code, "err_code": err_code, "description": description}
     return json.dumps({"error": said, "stream": "S", "seq": 0}).encode()
+
+
+def answer_instead(proxy: WireProxy, reply: tuple[bytes, bytes], which: Container[int]) -> None:
+    """Put a body and a header block in the place of these answers, counted from 0."""
+    number = itertools.count()
+    proxy.drop(lambda frame: answer(frame, *reply) if is_answer(frame) and next(number) in which else frame)
 
 
 def counted(message: object) -> int:
@@ -405,17 +411,9 @@ class TestRefusals:
         ids=["queue full", "store said no", "status 429", "status 503"],
     )
     def test_that_may_pass(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
-        left = [20]
-
-        def refuse(frame: bytes) -> bytes:
-            if is_answer(frame) and left[0]:
-                left[0] -= 1
-                return answer(frame, *reply)
-            return frame
-
-        proxy.drop(refuse)
+        answer_instead(proxy, reply, range(20))
         report = Sink(proxy.url, stream=target.name).write([rows(f"{target.subject}.a", 0, 100)])
-        assert (report.stored, report.duplicates, left) == (100, 20, [0])
+        assert (report.stored, report.duplicates) == (100, 20)
         assert numbers(target.url, target.name) == list(range(100))
 
     def test_that_do_not_pass_in_time(self, proxy: WireProxy, target: Stream) -> None:
@@ -449,13 +447,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("reply", [(error(19999), b""), (b"", b"NATS/1.0 418 Teapot\r\n\r\n")])
     def test_that_nobody_knows_fail(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
-        count = [0]
-
-        def refuse(frame: bytes) -> bytes:
-            count[0] += is_answer(frame)
-            return answer(frame, *reply) if is_answer(frame) and count[0] == 50 else frame
-
-        proxy.drop(refuse)
+        answer_instead(proxy, reply, [49])
         with pytest.raises(RowRefused, match="row 50 of partition 0") as raised:
             Sink(proxy.url).write([rows(f"{target.subject}.a", 0, 100)])
         assert 49 <= counted(raised.value) <= 99
