@@ -23,7 +23,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from nats.js.api import ObjectMeta
 from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from pyspark.sql import SparkSession
@@ -278,17 +277,6 @@ class TestReaders:
         bucket.write(*objects.items())
         assert bucket.contents() == objects
         assert "link" not in bucket.meta("link").get("options", {})
-        bucket.check()
-
-    def test_what_others_put_and_delete_later(self, bucket: Bucket) -> None:
-        bucket.write(("a", content("a", 1, 5 * CHUNK)), ("b", content("b", 1, 5 * CHUNK)))
-
-        async def change(store: Any) -> None:
-            await store.put("a", b"new", ObjectMeta(description="by hand"))
-            await store.delete("b")
-
-        bucket.nats(change)
-        assert bucket.contents() == {"a": b"new"}
         bucket.check()
 
 
