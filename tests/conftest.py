@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
+from spark_jetstream.sink import ledger, preflight
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
@@ -124,6 +125,14 @@ def no_connection_left() -> Iterator[None]:
     """No connection outlives the test: where each has servers of its own, none is of use to the next."""
     yield
     close_all()
+
+
+@pytest.fixture
+def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease in the ledger is short, and nothing that an earlier test has checked counts."""
+    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+    for known in (preflight._checked, preflight._windows, preflight._warned):
+        known.clear()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,6 @@ from spark_jetstream.errors import (
     RowRefused,
 )
 from spark_jetstream.protocol.units import rfc3339
-from spark_jetstream.sink import ledger, preflight
 from spark_jetstream.sink.ledger import BUCKET, STREAM
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
@@ -398,14 +397,6 @@ def test_sources_from_two_domains(linked: Linked, stream: MakeStream) -> None:
 
 
 # Writing through a domain, and to the streams of another account
-
-
-@pytest.fixture
-def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the lease, and forget what an earlier test has checked."""
-    monkeypatch.setattr(ledger, "_LEASE", 0.3)
-    for known in (preflight._checked, preflight._windows, preflight._warned):
-        known.clear()
 
 
 def sink(url: str, delivery: str, **options: Any) -> Sink:

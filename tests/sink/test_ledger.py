@@ -30,10 +30,9 @@ from tests.support.reading import consumers, create, options, wait_until
 from tests.support.sinking import Died, Sink, batch, die, forget, numbers, payload, rows, stored
 from tests.support.streams import Stream
 
-pytestmark = pytest.mark.usefixtures("no_connection_left")
+pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
 SECOND = 1_000_000_000
-LEASE = 0.3
 WINDOW = SECOND // 4
 Make = Callable[..., Stream]
 
@@ -49,14 +48,6 @@ def server() -> Iterator[NatsServer]:
     """A server of this module's own: its ledger comes and goes."""
     with NatsServer(http_monitor=True) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short lease; and nothing that an earlier test has checked counts."""
-    monkeypatch.setattr(ledger, "_LEASE", LEASE)
-    for known in (preflight._checked, preflight._windows, preflight._warned):
-        known.clear()
 
 
 @pytest.fixture
@@ -126,7 +117,7 @@ class TestEntry:
         report = exactly(server.url).write(batches(), task=WriteTask("q", 12, 0))
         done = entry(admin)
         created = admin.api("STREAM.INFO.S")["created"]
-        plain = {"version": 1, "batch": 12, "attempt": done["attempt"], "lease": LEASE, "done": False, "report": None}
+        plain = {"version": 1, "batch": 12, "attempt": done["attempt"], "lease": 0.3, "done": False, "report": None}
         assert seen == [
             {**plain, "streams": {}},
             {**plain, "streams": {"S": {"created": created, "next": 8}}},
@@ -302,7 +293,7 @@ class TestTakingOver:
             assert entry(admin)["attempt"] != before
             yield rows("s.a", 0, 10)
 
-        assert sink.write(batches()).seconds >= LEASE
+        assert sink.write(batches()).seconds >= ledger._LEASE
 
     def test_finds_what_the_other_had_under_way(
         self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink
