@@ -77,12 +77,6 @@ def test_revisions_and_lifetimes_become_headers() -> None:
     assert expecting(found.lines[2].as_py(), 9).endswith(b"never\r\nNats-Expected-Last-Subject-Sequence: 9\r\n")
 
 
-def test_text_is_a_value_as_well() -> None:
-    made = pa.record_batch({"key": pa.array(["a"]), "value": pa.array(["größe"])})
-    found = rows_of(made, BucketColumns((("key", ""), ("value", ""))), HOME, 1)
-    assert found.data.to_pylist() == ["größe".encode()]
-
-
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "null key": ({"key": None}, "column key is null"),
     "empty key": ({"key": ""}, "in its key '' a token between the dots is empty"),
