@@ -26,7 +26,7 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Message, Publisher
-from tests.support.reading import api, options
+from tests.support.reading import api, create
 
 INBOX = "_INBOX_spark"
 PASSWORD = "pw"
@@ -72,26 +72,12 @@ class Account:
         """The connection options of the user."""
         return {**_QUICK, "servers": self._url, "user": f"spark{self._number}", "password": PASSWORD, **self._given}
 
-    @property
-    def parsed(self) -> ConnectionOptions:
-        """The same, read."""
-        return options(**self.where)
-
-    @property
-    def where(self) -> dict[str, str]:
-        """The same for helpers that take the server's URL first."""
-        given = self.login
-        return {"url": given.pop("servers"), **given}
-
     def connect(self, patience: float = 2.0) -> Connection:
-        return connect(self.parsed, patience=patience)
+        return connect(ConnectionOptions.from_spark(self.login), patience=patience)
 
     def make(self, stream: str, **config: Any) -> None:
         """A stream with the subjects `<stream in lower case>.>`, in memory."""
-        subjects = [f"{stream.lower()}.>"]
-        api(
-            self.admin, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": subjects, "storage": "memory", **config}
-        )
+        create(self.admin, stream, **{"subjects": [f"{stream.lower()}.>"], **config})
 
     def fill(self, *subjects: str, data: bytes = b"data") -> None:
         """One message at each of these subjects."""

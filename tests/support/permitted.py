@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
 from spark_jetstream.datasource import JetStreamDataSource
@@ -28,7 +28,7 @@ need = partial(needed, inbox_prefix=INBOX)
 
 
 def column(name: str) -> StructType:
-    return StructType([StructField(name, BinaryType())])
+    return StructType().add(name, BinaryType())
 
 
 def read(account: Account, what: str = "data", **given: Any) -> int:
@@ -178,8 +178,7 @@ def read_objects(account: Account, **given: Any) -> None:
 
 
 def sink(account: Account, **given: Any) -> Sink:
-    where = account.where
-    return Sink(where.pop("url"), **{**where, **given})
+    return Sink(**{**account.login, **given})
 
 
 def start(account: Account, **given: Any) -> None:
@@ -344,8 +343,7 @@ def check_objects(account: Account) -> None:
 def ensured(account: Account, conflict: str = "error", **config: Any) -> None:
     described = {"subjects": ["s.>"], "storage": "memory", **config}
     options = {"stream": "S", "ensureStream": json.dumps(described), "ensureStreamOnConflict": conflict}
-    schema = StructType([StructField("subject", StringType()), StructField("data", BinaryType())])
-    JetStreamDataSource({**account.login, **options}).writer(schema, False)
+    JetStreamDataSource({**account.login, **options}).writer(column("data").add("subject", StringType()), False)
 
 
 def ensure(account: Account) -> None:
