@@ -14,10 +14,12 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
 from spark_jetstream.sink import ledger, preflight
 from spark_jetstream.testing import NatsServer
+from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
@@ -159,3 +161,17 @@ def stream(nats_server: NatsServer, publisher: Publisher) -> Iterator[Callable[.
         names = publisher.api("STREAM.NAMES").get("streams") or []
         if each.name in names:
             each.delete()
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
+    """A wire to the shared server that a test can break."""
+    with WireProxy(nats_server.url) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
+    """Administers the shared server."""
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        yield admin

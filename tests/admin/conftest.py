@@ -96,13 +96,6 @@ def update_consumer(api: Api) -> Api:
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
-    """Administers the shared server."""
-    with JetStreamAdmin(servers=nats_server.url) as admin:
-        yield admin
-
-
-@pytest.fixture
 def make_store(nats_server: NatsServer, admin: JetStreamAdmin) -> Iterator[Callable[[], Made]]:
     """A function that makes Object Store buckets on the shared server; gone after the test."""
     made: list[Made] = []

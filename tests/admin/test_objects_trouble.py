@@ -16,7 +16,6 @@ from spark_jetstream.admin.watch import settings
 from spark_jetstream.buckets.object_store import ObjectUploads, note_body, note_subject
 from spark_jetstream.buckets.objects import chunk_subject
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
-from spark_jetstream.testing import NatsServer
 from tests.admin.object_buckets import CHUNK, Made
 from tests.support.objects import content
 from tests.support.proxy import Acks, WireProxy
@@ -32,12 +31,6 @@ SMALL = 1000  # bytes of a chunk, where there are to be many
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server says every half of this that a chunk that has gone does not come: 5 seconds, for slow connections."""
     monkeypatch.setattr(object_reader, "settings", lambda api, batch: replace(settings(api, batch), expires=0.4))
-
-
-@pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
-    with WireProxy(nats_server.url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.cli.fields import flag
 from spark_jetstream.testing import NatsServer
 from tests.support.command import Ran, run_command, succeed
@@ -29,13 +28,6 @@ def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("NATS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
-    """Administers the shared server."""
-    with JetStreamAdmin(servers=nats_server.url) as admin:
-        yield admin
 
 
 @pytest.fixture
