@@ -25,6 +25,7 @@ from tests.support.client import stored, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.reading import create, options, wait_until
+from tests.support.wire import answers
 
 SECONDS = 15.0
 
@@ -55,18 +56,17 @@ def frames(inbox: Inbox, first: int, end: int, subject: str = "S.a", text: str =
 
 def replies(inbox: Inbox, count: int) -> dict[int, tuple[bytes, bytes]]:
     """The next `count` answers: header and payload by number, in the order of their arrival."""
-    answers: dict[int, tuple[bytes, bytes]] = {}
+    found: dict[int, tuple[bytes, bytes]] = {}
     deadline = time.monotonic() + SECONDS
-    while len(answers) < count:
+    while len(found) < count:
         event = inbox.get(deadline - time.monotonic())
-        assert isinstance(event, Frames), f"{len(answers)} of {count} answers"
-        for i in range(len(event)):
-            subject = bytes(event.lines[event.subject_start[i] : event.subject_end[i]]).decode()
-            start, middle = int(event.line_end[i]), int(event.line_end[i] + event.head[i])
-            answer = event.data[start:middle], event.data[middle : int(event.line_end[i] + event.size[i])]
-            assert subject.startswith(f"{inbox.subject}.")
-            assert answers.setdefault(int(subject.removeprefix(f"{inbox.subject}.")), answer) is answer
-    return answers
+        assert isinstance(event, Frames), f"{len(found)} of {count} answers"
+        for subject, head, payload, _ in answers(event):
+            place, _, number = subject.decode().rpartition(".")
+            assert place == inbox.subject
+            assert int(number) not in found
+            found[int(number)] = head, payload
+    return found
 
 
 def sequences(inbox: Inbox, count: int) -> dict[int, int]:

@@ -15,11 +15,9 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import wire
 from spark_jetstream.protocol.columns import Acks, headers, payloads, subjects
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
-from tests.support.wire import by_byte, cut, frame, scanned
+from tests.support.wire import Answer, answers, by_byte, cut, frame, scanned
 
 DATA, OTHER, ACKS = 7, 3, 5
-#: Subject, header, payload, and whether there is a reply subject.
-Answer = tuple[bytes, bytes, bytes, bool]
 
 
 @dataclass(frozen=True)
@@ -85,19 +83,6 @@ def rows(frames: Frames) -> list[tuple[object, ...]]:
         [header for _, header, _, _ in answers(frames)],
     )
     return list(zip(*columns, strict=True))
-
-
-def answers(frames: Frames) -> list[Answer]:
-    end = frames.line_end + frames.head
-    return [
-        (
-            bytes(frames.lines[frames.subject_start[i] : frames.subject_end[i]]),
-            frames.data[frames.line_end[i] : end[i]],
-            frames.data[end[i] : frames.line_end[i] + frames.size[i]],
-            bool(frames.reply_dots[i] >= 0),
-        )
-        for i in range(len(frames))
-    ]
 
 
 HEADER = b"NATS/1.0\r\nA: 1\r\nStatus: 404\r\n\r\n"

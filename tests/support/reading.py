@@ -28,6 +28,7 @@ from tests.support.publish import Message, Publisher
 QUICK = {"connectTimeout": "3s", "requestTimeout": "3s", "retryTimeout": "30s"}
 SETTINGS = PullSettings(batch=500, max_bytes=1 << 20, expires=1.0, retry_timeout=30.0, fail_on_data_loss=True)
 COUNT = 3000
+Where = ConnectionOptions | str
 ALL = list(range(1, COUNT + 1))
 POUR = 500  # messages of 4 KB: more than what is compressed together, so that nothing is found twice
 
@@ -37,7 +38,7 @@ def options(url: str, **given: str) -> ConnectionOptions:
     return ConnectionOptions.from_spark({**QUICK, "servers": url, **given})
 
 
-def connecting(where: ConnectionOptions | str, **given: str) -> Connect:
+def connecting(where: Where, **given: str) -> Connect:
     """A function that returns the process's connection; `given` goes with a URL."""
     parsed = options(where, **given) if isinstance(where, str) else where
     return lambda patience: connect(parsed, patience=patience)
@@ -90,15 +91,13 @@ def replicated(cluster: NatsCluster, stream: str) -> SequenceRange:
 
 
 def pulls(
-    where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS, label: str = "test"
+    where: Where, part: SequenceRange, settings: PullSettings = SETTINGS, label: str = "test"
 ) -> Iterator[Delivered]:
     """`read_range` over the process's pooled connection."""
     return read_range(connecting(where), part, settings, label)
 
 
-def direct(
-    where: ConnectionOptions | str, part: SequenceRange, settings: PullSettings = SETTINGS
-) -> Iterator[Messages]:
+def direct(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[Messages]:
     """`read_direct` over the process's pooled connection."""
     return read_direct(connecting(where, requestTimeout="1s"), part, settings, "test")
 

@@ -11,7 +11,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_jetstream.protocol.headers import HEADERS_TYPE
-from spark_jetstream.protocol.wire import Event, IntArray, Scanner
+from spark_jetstream.protocol.wire import Event, Frames, IntArray, Scanner
+
+#: Subject, header, payload, and whether there is a reply subject.
+Answer = tuple[bytes, bytes, bytes, bool]
 
 
 def frame(subject: str | bytes, sid: object, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
@@ -40,6 +43,20 @@ def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
     """The same bytes in some pieces."""
     places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
     return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
+
+
+def answers(frames: Frames) -> list[Answer]:
+    """Each frame by itself."""
+    end = frames.line_end + frames.head
+    return [
+        (
+            bytes(frames.lines[frames.subject_start[i] : frames.subject_end[i]]),
+            frames.data[frames.line_end[i] : end[i]],
+            frames.data[end[i] : frames.line_end[i] + frames.size[i]],
+            bool(frames.reply_dots[i] >= 0),
+        )
+        for i in range(len(frames))
+    ]
 
 
 @dataclass(frozen=True)
