@@ -5,29 +5,35 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable, Iterator
 
 from benchmarks import references
 from benchmarks.load import fill
-from spark_jetstream.bench import Read, by_consumer, by_direct_gets, read
+from spark_jetstream.bench import read
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.pull import PullSettings
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
 
 MESSAGES = 500_000
 RANGES = 200  # of ten messages
 
 
-def _readers(url: str) -> dict[str, Read]:
+def _readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[Messages]]]:
     options = SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True)
     settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
 
     def connected(_: float) -> Connection:
         return connect(options.connection)
 
-    return {"consumer": by_consumer(connected, settings), "direct": by_direct_gets(connected, settings)}
+    return {
+        "consumer": lambda part: read_range(connected, part, settings, "bench"),
+        "direct": lambda part: read_direct(connected, part, settings, "bench"),
+    }
 
 
 def _stream(url: str) -> SequenceRange:
@@ -49,9 +55,9 @@ def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     print("".join(f"{column:>14}" for column in columns))
     ratios: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
-        rates = [read(name, reader, whole).messages_per_second for name, reader in readers.items()]
+        rates = [read(name, reader(whole), whole).messages_per_second for name, reader in readers.items()]
         raw: float = references.count_bytes(url, "BENCH", MESSAGES)
-        some = [read(name, reader, filtered).messages_per_second for name, reader in readers.items()]
+        some = [read(name, reader(filtered), filtered).messages_per_second for name, reader in readers.items()]
         label = str(number) if number else "warm-up"
         print(f"{label:>14}{rates[0]:14,.0f}{rates[1]:14,.0f}{raw:14,.0f}{rates[1] / rates[0]:14.2f}", end="")
         print(f"{some[0]:14,.0f}{some[1]:14,.0f}{some[1] / some[0]:14.2f}", flush=True)

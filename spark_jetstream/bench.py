@@ -21,8 +21,6 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMN_NAMES
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
-from spark_jetstream.streams.direct import read_direct
-from spark_jetstream.streams.pull import PullSettings, read_range
 
 
 @dataclass(frozen=True)
@@ -50,46 +48,21 @@ class Rate:
         return {"what": self.what, "messages": self.messages, "bytes": self.size, "seconds": self.seconds, **rates}
 
 
-@dataclass(frozen=True)
-class Latencies:
-    """Durations of single requests in seconds, sorted; at least one."""
-
-    seconds: tuple[float, ...]
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Latencies:
-        """Return the latencies of unsorted durations. Raises ValueError if there are none."""
-        if not seconds:
-            raise ValueError("nothing was measured")
-        return cls(tuple(sorted(seconds)))
-
-    def percentile(self, percent: float) -> float:
-        """Return a percentile (nearest rank) in seconds."""
-        rank = -(-len(self.seconds) * percent // 100)
-        return self.seconds[min(max(int(rank), 1), len(self.seconds)) - 1]
-
-
 Tell = Callable[[int, int], None]
 """Takes what is done and the total."""
 
-Read = Callable[[SequenceRange], Iterator[Messages]]
+
+def percentile(numbers: Sequence[float], percent: float) -> float:
+    """Return a percentile (nearest rank) of at least one number, in any order."""
+    rank = -(-len(numbers) * percent // 100)
+    return sorted(numbers)[min(max(int(rank), 1), len(numbers)) - 1]
 
 
-def by_consumer(connect: Connect, settings: PullSettings) -> Read:
-    """Return a reader of ranges that uses a pull consumer."""
-    return lambda part: read_range(connect, part, settings, "bench")
-
-
-def by_direct_gets(connect: Connect, settings: PullSettings) -> Read:
-    """Return a reader of ranges that uses direct gets."""
-    return lambda part: read_direct(connect, part, settings, "bench")
-
-
-def read(what: str, reader: Read, part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
+def read(what: str, runs: Iterator[Messages], part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
     """Read a range, all columns decoded. Raises `JetStreamError` when another number than ``part.count`` came."""
     rows = size = 0
     began = time.perf_counter()
-    for run in reader(part):
+    for run in runs:
         batch = record_batch(run, stream=part.stream, columns=COLUMN_NAMES)
         rows += batch.num_rows
         size += pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
@@ -142,8 +115,8 @@ def _batches(subjects: list[str], count: int, data: bytes, tell: Tell) -> Iterat
 
 def latencies(
     connection: Connection, subject: str, count: int, data: bytes, tell: Tell = lambda done, total: None
-) -> Latencies:
-    """Publish ``count`` messages, each after the acknowledgement of the one before. Raises `JetStreamError`."""
+) -> list[float]:
+    """Return the seconds that publishes take, each after the acknowledgement of the one before, or `JetStreamError`."""
     context = f"publish to {subject}"
     seconds = []
     for number in range(count):
@@ -152,4 +125,4 @@ def latencies(
         seconds.append(time.perf_counter() - began)
         jsapi.reply(answer, context)
         tell(number + 1, count)
-    return Latencies.of(seconds)
+    return seconds

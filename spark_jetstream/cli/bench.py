@@ -19,7 +19,8 @@ from spark_jetstream.cli.arguments import complete_stream
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 
 if TYPE_CHECKING:
-    from spark_jetstream.bench import Latencies, Rate
+    from spark_jetstream.bench import Rate
+    from spark_jetstream.protocol.columns import Messages
 
 group = alone()
 
@@ -57,7 +58,7 @@ def measure(
     from spark_jetstream.options import SinkOptions
 
     admin = run.admin
-    latencies: Latencies | None = None
+    latencies: list[float] = []
     if stream is not None:
         settings: dict[str, Any] = {"stream": stream, "messages": messages}
         run.out.text(f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark", "bold")
@@ -126,12 +127,12 @@ def _ending_in_order() -> Iterator[None]:
 def _read(
     run: Run, admin: JetStreamAdmin, info: StreamInfo, messages: int, batch: int | None, direct: bool
 ) -> list[Rate]:
-    from spark_jetstream.bench import by_consumer, by_direct_gets, read
+    from spark_jetstream.bench import read
     from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SourceOptions
     from spark_jetstream.protocol.stream import SequenceRange
-    from spark_jetstream.streams.direct import OLDEST_SERVER
-    from spark_jetstream.streams.pull import PullSettings
+    from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
+    from spark_jetstream.streams.pull import PullSettings, read_range
 
     name, state = info.config.name, info.state
     given = {"stream": name} | ({"fetchBatch": str(batch)} if batch is not None else {})
@@ -145,31 +146,31 @@ def _read(
         return []
     whole = state.num_deleted == 0 and info.config.mirror is None
     part = SequenceRange(name, first, end, end - first if whole else None, info.created)
-    readers = {}
+    readers: dict[str, Callable[..., Iterator[Messages]]] = {}
     if info.config.retention == "limits":
-        readers["source, readWith=consumer"] = by_consumer
+        readers["source, readWith=consumer"] = read_range
     else:
         # There a consumer is part of what decides which messages stay.
         run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
     if direct and info.config.allow_direct and connect(admin.options).server_version >= OLDEST_SERVER:
-        readers["source, readWith=direct"] = by_direct_gets
+        readers["source, readWith=direct"] = read_direct
     elif direct:
         run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
     rates = []
     for what, reader in readers.items():
         with run.out.progress(what, in_bytes=False) as tell:
-            rates.append(read(what, reader(lambda _: connect(admin.options), settings), part, tell))
+            rates.append(read(what, reader(lambda _: connect(admin.options), part, settings, "bench"), part, tell))
     return rates
 
 
-def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Latencies | None) -> None:
-    taken: dict[str, float] = {}
-    if latencies is not None:
-        taken = {name: latencies.percentile(percent) for name, percent in _PERCENTILES.items()}
+def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: list[float]) -> None:
+    from spark_jetstream.bench import percentile
+
+    taken = {name: percentile(latencies, percent) for name, percent in _PERCENTILES.items() if latencies}
     if run.out.as_json:
         data: dict[str, Any] = {"settings": settings, "rates": [rate.data() for rate in rates]}
-        if latencies is not None:
-            data["latency_seconds"] = {"count": len(latencies.seconds), **taken}
+        if latencies:
+            data["latency_seconds"] = {"count": len(latencies), **taken}
         run.out.record({}, data=data)
         return
     columns: dict[str, Callable[[Rate], object]] = {
@@ -180,6 +181,6 @@ def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: Late
         "seconds": lambda rate: rate.seconds,
     }
     run.out.table(rates, columns, data=vars, empty="nothing was measured")
-    if latencies is not None:
+    if latencies:
         times = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
-        run.out.text(f"one at a time, {len(latencies.seconds):,} acknowledged publishes, ms: {times}")
+        run.out.text(f"one at a time, {len(latencies):,} acknowledged publishes, ms: {times}")
