@@ -83,8 +83,6 @@ class Buckets(ABC, Generic[C, B]):
         with self._stream(bucket) as stream:
             return self._streams.delete(stream, missing_ok=missing_ok)
 
-    # Inside
-
     @contextmanager
     def _stream(self, bucket: str) -> Iterator[str]:
         """Yield the name of a bucket's stream; a `StreamNotFound` raised inside names the bucket."""

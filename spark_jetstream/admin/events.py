@@ -11,7 +11,6 @@ import os
 import time
 import uuid
 import weakref
-from types import TracebackType
 from typing import Any
 
 from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
@@ -136,9 +135,7 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __iter__(self) -> Watch:

@@ -292,8 +292,6 @@ class Bucket:
                 count += old
         return count
 
-    # Inside
-
     @functools.cached_property
     def _place(self) -> _Place:
         prefix = self._api.connection.prefix
@@ -494,8 +492,6 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
     def bucket(self, name: str) -> Bucket:
         """Return a bucket, to read and write its keys. No request is sent yet."""
         return Bucket(self._api, name)
-
-    # Inside
 
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         return stream_changes(bucket, self.load(bucket).stream.config, changes)

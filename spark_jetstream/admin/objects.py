@@ -385,8 +385,6 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
         with self._stream(bucket) as stream:
             self._streams.seal(stream)
 
-    # Inside
-
     def _wanted(self, bucket: str, config: Config | None, fields: Mapping[str, Any]) -> dict[str, Any]:
         return stream_fields(OBJECT_STORE.name(bucket), config, fields)
 
