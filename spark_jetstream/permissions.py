@@ -55,6 +55,10 @@ class Names:
         known = {"stream": self.stream, "consumer": "*", "filter": ">", "subject": ">"}
         return jsapi.subject(self.prefix, api_subject, **{**known, **names})
 
+    def subject(self, template: str) -> str:
+        """Return a subject of the API as `api` does, or one with ``$`` with its placeholder filled in."""
+        return template.format(stream=self.stream) if template.startswith("$") else self.api(template)
+
     def data(self, subject: str) -> str:
         """Return where to publish to a subject of a Key-Value bucket: below the prefix of a domain or account."""
         return subject if self.prefix == jsapi.DEFAULT_PREFIX else f"{self.prefix}.{subject}"
@@ -114,6 +118,7 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.CONSUMER_DELETE, "consumers.delete"),
         (jsapi.CONSUMER_STEP_DOWN, "consumers.step_down", "cluster"),
         (jsapi.CONSUMER_NEXT, "consumers.next"),
+        ("$JS.ACK.{stream}.>", "consumers.next acknowledges"),
     ),
     "admin-messages": (
         (jsapi.STREAM_INFO, "messages.read"),
@@ -122,13 +127,29 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.DIRECT_GET_LAST, "messages.last with direct"),
         (jsapi.MESSAGE_DELETE, "messages.delete, erase"),
     ),
+    "admin-backup": ((jsapi.STREAM_SNAPSHOT, "begin"), ("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came")),
+    "admin-restore": (
+        (jsapi.STREAM_NAMES, "whether another stream has the subjects"),
+        (jsapi.STREAM_RESTORE, "begin"),
+        ("$JS.SNAPSHOT.RESTORE.{stream}.*", "each chunk"),
+        (jsapi.STREAM_INFO, "what is left of it", "a restore that fails"),
+        (jsapi.STREAM_DELETE, "remove that", "a restore that fails"),
+    ),
+    "bucket": (
+        (jsapi.STREAM_NAMES, "names"),
+        (jsapi.STREAM_LIST, "infos"),
+        (jsapi.STREAM_INFO, "load, status, and how the bucket is set up"),
+        (jsapi.STREAM_CREATE, "create, load_or_create"),
+        (jsapi.STREAM_UPDATE, "update"),
+        (jsapi.STREAM_DELETE, "delete"),
+    ),
 }
-"""Purposes that are a list of API subjects: each with what needs it, and in which case."""
+"""Purposes, or parts of some, as rows: a subject of the API, or one with ``$``; what needs it; in which case."""
 
 
 def _listed(purpose: str) -> Callable[[Names], Lines]:
     """Return the function for a purpose of `_LISTED`."""
-    return lambda names: (Permission(names.api(row[0]), *row[1:]) for row in _LISTED[purpose])
+    return lambda names: (Permission(names.subject(row[0]), *row[1:]) for row in _LISTED[purpose])
 
 
 # Reading
@@ -292,35 +313,6 @@ def object_write(names: Names) -> Lines:
     yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket, and its max_msg_size", without=_UNSEEN)
 
 
-def consumers(names: Names) -> Lines:
-    yield from _listed("admin-consumers")(names)
-    yield Permission(f"$JS.ACK.{names.stream}.>", "consumers.next acknowledges")
-
-
-def backup(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_SNAPSHOT), "begin")
-    yield Permission(f"$JS.SNAPSHOT.ACK.{names.stream}.>", "each chunk came")
-
-
-def restore(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_NAMES), "whether another stream has the subjects")
-    yield Permission(names.api(jsapi.STREAM_RESTORE), "begin")
-    yield Permission(f"$JS.SNAPSHOT.RESTORE.{names.stream}.*", "each chunk")
-    broken = "a restore that fails"
-    yield Permission(names.api(jsapi.STREAM_INFO), "what is left of it", broken)
-    yield Permission(names.api(jsapi.STREAM_DELETE), "remove that", broken)
-
-
-def _bucket(names: Names) -> Lines:
-    """Yield the permissions for the configuration of a bucket's stream."""
-    yield Permission(names.api(jsapi.STREAM_NAMES), "names")
-    yield Permission(names.api(jsapi.STREAM_LIST), "infos")
-    yield Permission(names.api(jsapi.STREAM_INFO), "load, status, and how the bucket is set up")
-    yield Permission(names.api(jsapi.STREAM_CREATE), "create, load_or_create")
-    yield Permission(names.api(jsapi.STREAM_UPDATE), "update")
-    yield Permission(names.api(jsapi.STREAM_DELETE), "delete")
-
-
 def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
     """Yield the permissions for reading with consumers. `filters` are (filter, why); "" is none or several filters."""
     for subject, why in filters:
@@ -333,7 +325,7 @@ def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
 def kv(names: Names) -> Lines:
     bucket = names.of(f"KV_{names.bucket}", None)
     keys = f"$KV.{names.bucket}.>"
-    yield from _bucket(bucket)
+    yield from _listed("bucket")(bucket)
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "get; history and watch of replicas")
     yield Permission(bucket.api(jsapi.DIRECT_GET), "get with a revision and direct")
     yield Permission(bucket.api(jsapi.DIRECT_GET_LAST, subject=keys), "get with direct")
@@ -345,7 +337,7 @@ def kv(names: Names) -> Lines:
 def object_store(names: Names) -> Lines:
     bucket = names.of(objects.stream_name(names.bucket), None)
     metas, chunks = objects.meta_filter(names.bucket), objects.chunk_subject(names.bucket, "*")
-    yield from _bucket(bucket)
+    yield from _listed("bucket")(bucket)
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "info, what is replaced; watch of replicas")
     yield from _reading(bucket, [(metas, "list, watch"), (chunks, "get, get_file")])
     yield Permission(metas.removesuffix(">") + "*", "put, delete, update_meta, link")
@@ -391,10 +383,13 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "admin-account": ("look at the account", _listed("admin-account")),
     "admin-look": ("look at streams and consumers, and at the lag of consumers", _listed("admin-look")),
     "admin-streams": ("create, change, purge and delete streams, besides looking at them", _listed("admin-streams")),
-    "admin-consumers": ("create, change, use and delete consumers, besides looking at them", consumers),
+    "admin-consumers": (
+        "create, change, use and delete consumers, besides looking at them",
+        _listed("admin-consumers"),
+    ),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
-    "admin-backup": ("back up a stream", backup),
-    "admin-restore": ("restore a stream", restore),
+    "admin-backup": ("back up a stream", _listed("admin-backup")),
+    "admin-restore": ("restore a stream", _listed("admin-restore")),
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),
     "admin-objects": ("make, read, write and remove an Object Store bucket", object_store),
     "admin-events": ("hear events", events),
