@@ -41,7 +41,6 @@ from spark_jetstream.demo.queries import (
 )
 from spark_jetstream.demo.report import (
     Load,
-    WayBack,
     delays_by_pandas,
     differences,
     late_by_pandas,
@@ -77,16 +76,16 @@ def run(messages: int | None = None, *, as_json: bool = False) -> int:
             result = run_query(spark, server.url, folder, advance)
         with _progress(console, "Spark writes    ", len(flights)) as advance:
             batches = write_late(spark, server.url, folder, advance)
-        back = WayBack(batches, read_back(spark, server.url))
+        stored = read_back(spark, server.url)
         version = spark.version
     problems = differences(result.delays, expected)
-    late_problems = late_differences(back.stored.late, expected_late)
+    late_problems = late_differences(stored.late, expected_late)
     if as_json:
-        output = summary(load, result, back, problems + late_problems, version)
+        output = summary(load, result, batches, stored, problems + late_problems, version)
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     else:
         report(console, load, result, airline_names())
-        report_back(console, back)
+        report_back(console, batches, stored)
     _verdict(console, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
     _verdict(console, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
     return 1 if problems or late_problems else 0
