@@ -277,11 +277,6 @@ class Saved:
     data: IO[bytes]
     size: int
 
-    @property
-    def data_path(self) -> Path:
-        """The path of the data, for people."""
-        return self.source / DATA
-
 
 @contextmanager
 def opened(source: Path) -> Iterator[Saved]:
@@ -318,7 +313,7 @@ def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) ->
 
     `progress` gets the bytes read and their total.
     """
-    where = saved.data_path
+    where = saved.source / DATA
     framing = Framing(str(where))
     digest = hashlib.sha256()
     with _reading(where):

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
-from spark_jetstream.admin.backup_files import MANIFEST, EntryKind, Saved, checked, opened
+from spark_jetstream.admin.backup_files import DATA, MANIFEST, EntryKind, Saved, checked, opened
 from spark_jetstream.admin.models.base import complaint
 from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo
@@ -117,12 +117,12 @@ def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> Strea
 
 def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
     """Refuse another name or storage for a backup of a server before 2.15, which is a copy of the server's files."""
-    was = saved.config
+    was, data = saved.config, saved.source / DATA
     for asked, had in ((config.name, was.name), (config.storage, was.storage)):
         # A server would restore it into memory without its messages, and without an error.
         if kind is EntryKind.TAR and asked != had:
             raise BackupError(
-                f"{saved.data_path} was made by a server before 2.15 and can only be restored as {had}, not as {asked}"
+                f"{data} was made by a server before 2.15 and can only be restored as {had}, not as {asked}"
             )
 
 
