@@ -35,7 +35,7 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
     config = {"name": retention, "subjects": [f"{retention}.>"], "storage": "file", "retention": retention}
     connection.api(
         jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, retention),
-        jsapi.stream_create_request(config),
+        jsapi.request_body(**config),
         context="create a stream",
     )
     progress = Progress(Requests(lambda _: to_server(), 10.0), "query", (), fail_on_data_loss=True)

@@ -98,7 +98,7 @@ def backup(
             }
             request = SnapshotConfig.parse(asked, context).body()
             subject = jsapi.subject(connection.prefix, jsapi.STREAM_SNAPSHOT, stream)
-            body = connection.api(subject, jsapi.stream_create_request(request), context=context)
+            body = connection.api(subject, jsapi.request_body(**request), context=context)
             reply = SnapshotReply.from_server(body, context)
             chunks = _Chunks(connection, inbox, stream, silence)
             framing = Framing(f"what the server sent of stream {stream}")

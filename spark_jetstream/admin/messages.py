@@ -55,11 +55,11 @@ class Messages:
 
     def get(self, stream: str, sequence: int, *, direct: bool = False) -> StoredMessage:
         """Return the message with a sequence. Raises `MessageNotFound`."""
-        return self._get(stream, jsapi.message_request(positive(sequence)), f"get message {sequence} of", direct)
+        return self._get(stream, jsapi.request_body(seq=positive(sequence)), f"get message {sequence} of", direct)
 
     def last(self, stream: str, subject: str = ">", *, direct: bool = False) -> StoredMessage:
         """Return the last message on a subject (wildcards allowed). Raises `MessageNotFound`."""
-        request, context = jsapi.last_message_request(subject_filter(subject)), f"get the last {subject} of"
+        request, context = jsapi.request_body(last_by_subj=subject_filter(subject)), f"get the last {subject} of"
         if direct and not {"*", ">"} & set(subject.split(".")):
             # This form has the subject in its own, so that permissions can name it.
             return self._get_directly(stream, b"", f"{context} stream {stream}", jsapi.DIRECT_GET_LAST, subject)
@@ -67,7 +67,7 @@ class Messages:
 
     def next(self, stream: str, subject: str = ">", sequence: int = 1, *, direct: bool = False) -> StoredMessage:
         """Return the first message on a subject (wildcards allowed) from a sequence on. Raises `MessageNotFound`."""
-        request = jsapi.next_message_request(subject_filter(subject), positive(sequence))
+        request = jsapi.request_body(seq=positive(sequence), next_by_subj=subject_filter(subject))
         return self._get(stream, request, f"get the first {subject} from sequence {sequence} on of", direct)
 
     def since(self, stream: str, time: Any, subject: str = ">", *, direct: bool = False) -> StoredMessage:
@@ -79,7 +79,8 @@ class Messages:
         start = moment("time", time)
         context = f"get the first {subject} since {start} of"
         self._api.need(1, f"{context} stream {stream}")
-        return self._get(stream, jsapi.first_message_request(start, subject_filter(subject)), context, direct)
+        request = jsapi.request_body(start_time=start, next_by_subj=subject_filter(subject))
+        return self._get(stream, request, context, direct)
 
     def last_of_each(
         self, stream: str, *subject: str, sequence: int | None = None, time: Any = None

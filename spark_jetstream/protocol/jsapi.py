@@ -96,42 +96,15 @@ def subject(prefix: str, template: str, stream: str = "", consumer: str = "", **
     return f"{prefix}.{template.format(stream=stream, consumer=consumer, **names)}"
 
 
-def stream_names_request(subject: str) -> bytes:
-    """Body that asks for the streams that capture a subject."""
-    return json.dumps({"subject": subject}).encode()
-
-
-def stream_create_request(config: Mapping[str, Any]) -> bytes:
-    """Body that creates a stream, or updates one."""
-    return json.dumps(config).encode()
-
-
-def message_request(sequence: int) -> bytes:
-    """Body that asks for the message with a stream sequence."""
-    return json.dumps({"seq": sequence}).encode()
-
-
-def last_message_request(subject: str) -> bytes:
-    """Body that asks for the last message on a subject."""
-    return json.dumps({"last_by_subj": subject}).encode()
-
-
-def next_message_request(subject: str, sequence: int) -> bytes:
-    """Body that asks for the first message on a subject that has this sequence or a later one."""
-    return json.dumps({"seq": sequence, "next_by_subj": subject}).encode()
-
-
-def first_message_request(time: str, subject: str) -> bytes:
-    """Body that asks for the first message on a subject stored at a time (RFC 3339) or later."""
-    return json.dumps({"start_time": time, "next_by_subj": subject}).encode()
+def request_body(**fields: Any) -> bytes:
+    """Body of a request with these fields, for requests that are no more than a few of them."""
+    return json.dumps(fields).encode()
 
 
 def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes: int) -> bytes:
     """Body that asks for the messages on a subject (None for all) from a sequence on, as a batch (server 2.11)."""
-    body: dict[str, Any] = {"seq": sequence, "batch": batch, "max_bytes": max_bytes}
-    if subject is not None:
-        body["next_by_subj"] = subject
-    return json.dumps(body).encode()
+    matching = {} if subject is None else {"next_by_subj": subject}
+    return request_body(seq=sequence, batch=batch, max_bytes=max_bytes, **matching)
 
 
 def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
@@ -145,16 +118,6 @@ def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str])
     return subject(prefix, CONSUMER_CREATE_NAMED, stream, name)
 
 
-def consumer_list_request(offset: int) -> bytes:
-    """Body that asks for the page of a list that begins at this place, from 0."""
-    return json.dumps({"offset": offset}).encode()
-
-
-def reset_request(sequence: int) -> bytes:
-    """Body that makes this stream sequence, or the first one behind it, the next that a consumer delivers."""
-    return json.dumps({"seq": sequence}).encode()
-
-
 def purge_request(end: int, filter_subject: str | None) -> bytes:
     """Body that removes the messages below a sequence, of all subjects or of those that match a filter.
 
@@ -162,10 +125,7 @@ def purge_request(end: int, filter_subject: str | None) -> bytes:
     """
     if end < 2:
         raise ValueError(f"a purge below sequence {end} removes nothing")
-    body: dict[str, Any] = {"seq": end}
-    if filter_subject is not None:
-        body["filter"] = filter_subject
-    return json.dumps(body).encode()
+    return request_body(seq=end, **({} if filter_subject is None else {"filter": filter_subject}))
 
 
 def purge_subject_request(subject: str) -> bytes:
@@ -175,7 +135,7 @@ def purge_subject_request(subject: str) -> bytes:
     """
     if not subject:
         raise ValueError("without a subject everything would go")
-    return json.dumps({"filter": subject}).encode()
+    return request_body(filter=subject)
 
 
 def nanoseconds(seconds: float) -> int:
@@ -236,17 +196,12 @@ def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
 
 def create_request(stream: str, config: Mapping[str, Any]) -> bytes:
     """Body that creates a consumer, and fails where one of that name with another configuration exists."""
-    return json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
+    return request_body(stream_name=stream, config=config, action="create")
 
 
 def update_request(stream: str, config: Mapping[str, Any]) -> bytes:
     """Body that gives an existing consumer a configuration; what is left out of it becomes the default."""
-    return json.dumps({"stream_name": stream, "config": config, "action": "update"}).encode()
-
-
-def touch_request() -> bytes:
-    """Body of a pull that no message fits into: it delivers nothing, and counts as activity of its consumer."""
-    return json.dumps({"batch": 1, "max_bytes": 1, "no_wait": True}).encode()
+    return request_body(stream_name=stream, config=config, action="update")
 
 
 def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float, no_wait: bool = False) -> bytes:
@@ -254,15 +209,8 @@ def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float
 
     With `no_wait` it ends, once it has brought something, where the stream does.
     """
-    body: dict[str, Any] = {
-        "batch": batch,
-        "max_bytes": max_bytes,
-        "expires": nanoseconds(expires),
-        "idle_heartbeat": nanoseconds(heartbeat),
-    }
-    if no_wait:
-        body["no_wait"] = True
-    return json.dumps(body).encode()
+    times = {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
+    return request_body(batch=batch, max_bytes=max_bytes, **times, **({"no_wait": True} if no_wait else {}))
 
 
 def reworded(error: Answer, text: str) -> Answer:

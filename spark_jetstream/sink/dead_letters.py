@@ -43,8 +43,7 @@ def dead_letters(
         ]
         cut = b"Dead-Letter-Size: %d" % len(payload)
         # Without those for the server, and those of an earlier dead letter.
-        lines = row.lines.split(b"\r\n")
-        kept = [line for line in lines if line and not line.startswith((b"Nats-", b"Dead-Letter-"))]
+        kept = [line for line in row.lines.split(b"\r\n") if line and not line.startswith((b"Nats-", b"Dead-Letter-"))]
         fixed = [*own, cut]
         if identifier is not None:
             ids.append(_id(row, identifier))

@@ -170,7 +170,7 @@ class _Check:
 
     def ledger(self, replicas: int) -> None:
         context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
-        request = jsapi.stream_create_request(bucket_config(replicas))
+        request = jsapi.request_body(**bucket_config(replicas))
 
         def create(connection: Connection) -> None:
             connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)

@@ -201,7 +201,7 @@ class DurableConsumers:
     def reset(self, stream: str, name: str, sequence: int) -> ConsumerState:
         """Move the consumer. The server does not reply for a missing one (`RequestTimeout`)."""
         context = f"move consumer {name} of stream {stream} to sequence {sequence} (option durable)"
-        body = jsapi.reset_request(sequence)
+        body = jsapi.request_body(seq=sequence)
         return consumer_state(self._api(jsapi.CONSUMER_RESET, stream, name, body=body, to=context), context)
 
     def delete(self, stream: str, name: str) -> None:
@@ -215,7 +215,8 @@ class DurableConsumers:
         context = f"keep consumer {name} of stream {stream} (option durable)"
         connection = self._connection()
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
-        connection.request(subject, jsapi.touch_request(), context=context)
+        # No message fits into it: it delivers nothing, and counts as activity.
+        connection.request(subject, jsapi.request_body(batch=1, max_bytes=1, no_wait=True), context=context)
 
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""
@@ -276,7 +277,7 @@ class DurableConsumers:
         consumers: list[dict[str, Any]] = []
         total = 1
         while len(consumers) < total:
-            request = jsapi.consumer_list_request(len(consumers))
+            request = jsapi.request_body(offset=len(consumers))
             body = self._api(jsapi.CONSUMER_LIST, stream, body=request, to=context)
             page = jsapi.field(body, "consumers", list, context)
             consumers += page

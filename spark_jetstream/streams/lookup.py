@@ -48,7 +48,7 @@ def last_message(connection: Connection, stream: str, subject: str, *, prefix: s
     All functions of this module raise what `Connection.api` raises.
     """
     context = f"get the last message of stream {stream} on {subject}"
-    return _message(connection, stream, jsapi.last_message_request(subject), context, prefix)
+    return _message(connection, stream, jsapi.request_body(last_by_subj=subject), context, prefix)
 
 
 def next_message(
@@ -56,20 +56,20 @@ def next_message(
 ) -> RawMessage | None:
     """Return the first message on a subject (or filter) from a sequence on, or None, as `last_message` does."""
     context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
-    return _message(connection, stream, jsapi.next_message_request(subject, sequence), context, prefix)
+    return _message(connection, stream, jsapi.request_body(seq=sequence, next_by_subj=subject), context, prefix)
 
 
 def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> RawMessage | None:
     """Return the first message on a subject (or filter) stored at a time (ns) or later, or None."""
     time_text = rfc3339(nanoseconds)
     context = f"get the first message of stream {stream} on {subject} since {time_text}"
-    return _message(connection, stream, jsapi.first_message_request(time_text, subject), context)
+    return _message(connection, stream, jsapi.request_body(start_time=time_text, next_by_subj=subject), context)
 
 
 def message(connection: Connection, stream: str, sequence: int) -> RawMessage | None:
     """Return one message of a stream, or None when it is gone."""
     context = f"get message {sequence} of stream {stream}"
-    return _message(connection, stream, jsapi.message_request(sequence), context)
+    return _message(connection, stream, jsapi.request_body(seq=sequence), context)
 
 
 def _message(
@@ -93,7 +93,7 @@ def streams_of(
 ) -> list[str]:
     """Return the streams that capture a subject (STREAM.NAMES); errors end with ``hint``."""
     context = f"find the stream that captures {subject}{hint}"
-    request = jsapi.stream_names_request(subject)
+    request = jsapi.request_body(subject=subject)
     body = ask(connection, jsapi.STREAM_NAMES, body=request, context=context, prefix=prefix)
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
 
