@@ -18,10 +18,7 @@ from spark_jetstream.protocol.columns import Delivered, Messages
 
 
 def chunk_size(max_payload: int, max_msg_size: int, head: int, wanted: int = DEFAULT_CHUNK_SIZE) -> int:
-    """Bytes of a chunk that a server, and a stream with its own limit (negative: none), take beside ``head`` bytes.
-
-    Not more than ``wanted``. 0 or less when there is no room for any.
-    """
+    """Bytes of a chunk beside ``head`` bytes, at most ``wanted``; below 1 without room. A negative limit is none."""
     limit = max_payload if max_msg_size < 0 else min(max_payload, max_msg_size)
     return min(wanted, limit - head)
 

@@ -266,10 +266,7 @@ class ObjectUploads:
         self._uploads.__exit__(*exc_info)
 
     def store(self, wanted: NewObject) -> StoredUpload:
-        """Store an object in place of the one that has its name, with as many uploads as it takes.
-
-        An error that making the content raises is passed on, and the old object stays.
-        """
+        """Store an object in place of the old one, which stays if making the content raises an error."""
         tries = Tries(self._settings)
         gone: set[str] = set()
         spared: set[str] = set()
@@ -298,10 +295,7 @@ class ObjectUploads:
                 raise
 
     def store_meta(self, meta: ObjectMeta, expected: int) -> int:
-        """Store a meta message in place of the one with a sequence (0 for none) and return its sequence.
-
-        The error `ObjectNotStored` also says whether the object has another meta message by now (`overtaken`).
-        """
+        """Store a meta message in place of the one with this sequence (0: none). See `ObjectNotStored.overtaken`."""
         tries = Tries(self._settings)
         subject = meta_subject(self._bucket, meta.name)
         while True:

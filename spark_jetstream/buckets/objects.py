@@ -122,10 +122,7 @@ class ObjectMeta:
 
     @classmethod
     def from_json(cls, data: bytes, bucket: str) -> ObjectMeta:
-        """The meta of the message `data` in `bucket`; `ProtocolError` that names the bucket for whatever is wrong.
-
-        The digest is not looked at: who reads the content does that.
-        """
+        """The meta of a message. `ProtocolError` names the bucket. Who reads the content checks the digest."""
         body = _body(data, bucket)
         name = _Fields(body, bucket, "").get("name", _text, "")
         if not name:

@@ -121,10 +121,7 @@ class Connection:
             raise
 
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        """Send a request to the JetStream API and return the JSON object of its reply.
-
-        Raises `ApiError`, and what `request` does.
-        """
+        """Send a request to the JetStream API; return the object of its reply. Raises also `ApiError`."""
         return jsapi.reply(self.request(subject, body, context=context), context)
 
     def ask(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:

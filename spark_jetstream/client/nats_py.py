@@ -102,10 +102,7 @@ def replace_parser(
 
 
 def replace_transport(client: Client, options: ConnectionOptions, check: InfoCheck) -> BulkTransport | None:
-    """Make the client use a transport of this module and return the `BulkTransport`, None for a WebSocket.
-
-    Returns None as well if this nats-py keeps its transport elsewhere.
-    """
+    """Make the client use a `BulkTransport` and return it; None for a WebSocket, or if nats-py keeps it elsewhere."""
     if not hasattr(client, _TRANSPORT):
         return None
     web = options.servers[0].startswith("ws")
@@ -115,10 +112,7 @@ def replace_transport(client: Client, options: ConnectionOptions, check: InfoChe
 
 
 def transport_of(client: Client) -> Any:
-    """Return the transport of the client.
-
-    Raises `JetStreamError` if this nats-py has another, or keeps it elsewhere.
-    """
+    """Return the transport. Raises `JetStreamError` if this nats-py has another kind, or keeps it elsewhere."""
     transport = getattr(client, _TRANSPORT, None)
     if not (hasattr(transport, "write") and hasattr(transport, "drain")):
         raise JetStreamError(
@@ -222,10 +216,7 @@ class BulkParser:
         self._library.reset()
 
     async def parse(self, data: bytes = b"") -> None:
-        """Read what the server sent.
-
-        After `nats.errors.ProtocolError` nats-py opens a new connection, and readers start over.
-        """
+        """Read what the server sent. After a `ProtocolError` nats-py connects anew, and readers start over."""
         try:
             events: list[Event] = self._scanner.feed(data)
             for event in events:
@@ -261,11 +252,7 @@ class Greeting:
         self._greeted = False
 
     def check(self, line: bytes) -> bytes:
-        """The next line, as nats-py may read it.
-
-        Raises:
-            NotNats: The line is another one.
-        """
+        """The next line, as nats-py may read it. Raises `NotNats` for another one."""
         if not line:
             raise NotNats("the server closed the connection")
         if self._greeted and line.startswith(b"PONG"):
@@ -454,10 +441,7 @@ class CheckedWebSocket(WebSocketTransport):
 
 
 def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
-    """Return the frame of a message that nats-py has read, for a nats-py whose parser cannot be replaced.
-
-    With `whole` it is never a status.
-    """
+    """Return the frame of a message that nats-py has read, where its parser stays; with `whole` never a status."""
     lines = [b"NATS/1.0"]
     headers = dict(message.headers or {})
     # A stored message that answers a Direct Get has no reply either, but a time.

@@ -211,10 +211,7 @@ class SideOptions(Options):
         return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
 
     def _refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
-        """Refuse the options that have no meaning with the kind of bucket that is given, each with the reason.
-
-        Returns the option that names the bucket; "" without a bucket.
-        """
+        """Refuse options that mean nothing with the given kind of bucket; return the option that names it, or ""."""
         given = self.given()
         for kind, refused in (("bucket", key_value), ("objectBucket", objects)):
             if kind in given:

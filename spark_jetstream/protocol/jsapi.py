@@ -219,10 +219,7 @@ def reworded(error: Answer, text: str) -> Answer:
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:
-    """Return the JSON object of an API reply. Raises `ApiError` that the server answered with, and `ProtocolError`.
-
-    `context` is what was asked, as an infinitive without "to".
-    """
+    """Return the JSON object of the reply to the request `context`. Raises `ApiError`, and `ProtocolError`."""
     try:
         body = json.loads(payload)
     except (ValueError, RecursionError):

@@ -184,10 +184,7 @@ def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, de
 
 
 def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
-    """The time at a dotted path of a reply, in ns since the epoch; 0 for the year 1, and for a time that is missing.
-
-    Raises `ProtocolError` unless the text is a time between 1970 and 2262.
-    """
+    """The time at a path of a reply, in ns; 0 for the year 1 and for none. `ProtocolError` outside of 1970 to 2262."""
     text = str(_field(body, path, str, context, ""))
     if not text or text.startswith("0001-01-01T"):
         return 0

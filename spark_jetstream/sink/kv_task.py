@@ -95,10 +95,7 @@ class _KeyStrategy:
         self._subjects_in_flight.update(subjects)
 
     def _settle_answered(self) -> None:
-        """Note the revisions of the rows that have their answers, and send rows once more that were stored too early.
-
-        The caller calls `TaskWriter.dispose` or `TaskWriter.flush` afterwards.
-        """
+        """Note revisions of answered rows, and send early ones once more. The caller disposes or flushes."""
         answered = [(portion, subjects) for portion, subjects in self._sent if not portion.left]
         self._sent = [(portion, subjects) for portion, subjects in self._sent if portion.left]
         if answered:

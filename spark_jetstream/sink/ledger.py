@@ -110,10 +110,7 @@ class Ledger:
         self._patterns: dict[str, re.Pattern[str]] = {}
 
     def open(self, *, own_ids: bool) -> TaskReport | None:
-        """Take the task over. Return its report if it is done, otherwise None.
-
-        With `own_ids` rows may have message ids of the user's, so the ledger remembers all that is stored.
-        """
+        """Take the task over; return its report if it is done. `own_ids`: rows may have ids of the user's."""
         self._own_ids = own_ids
         for _ in range(_TRIES):
             entry, self._revision = self._read()
@@ -239,10 +236,7 @@ class Ledger:
         wanted: Callable[[bytes], bool],
         places: dict[bytes, tuple[str, int]],
     ) -> tuple[StreamState, int]:
-        """Add to `places` what is stored from the noted sequence on, or from `first` if that is later.
-
-        Return the stream's state, and where reading began.
-        """
+        """Add what is stored from the noted sequence on, or `first`; return the state and where reading began."""
         state = self._state(name)
         noted = self._entry.streams[name]
         first = max(first, int(noted["next"]))

@@ -125,8 +125,7 @@ class _Check:
     def visible(self, read: Callable[[], T]) -> T | None:
         """Return what `read` returns, None if the server does not let the account see it.
 
-        Raises if acknowledgements can never arrive either: the account may not subscribe to the inbox, or the JetStream
-        domain does not exist.
+        Raises if acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist.
         """
         try:
             return read()

@@ -19,10 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def settle_stored(portions: list[InFlight], ledger: Ledger) -> bool:
-    """Count the rows without an answer that `ledger` finds in the streams as duplicates. Return whether it found any.
-
-    Rows without a message id are left as they are. Raises what `Ledger.recall` raises.
-    """
+    """Count rows that `ledger` finds in the streams by their ids as duplicates; return whether there are any."""
     waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
     for portion in portions:
         for index, message_id in portion.waiting_ids():

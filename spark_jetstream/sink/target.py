@@ -28,10 +28,7 @@ class Target:
         return self
 
     def misplaced(self, stored: StoredAcks, *, any_stream: bool) -> str | None:
-        """Return why an acknowledgement does not count: another stream or domain than the options name sent it.
-
-        With `any_stream` any stream of the domain may store the row, as for dead letters.
-        """
+        """Return why an acknowledgement does not count: it is of another stream (unless `any_stream`) or domain."""
         if self.domain is not None and stored.domain != self.domain:
             # A subject does not name a domain: the nearest stream that captures it stores the row.
             where = f"of domain {stored.domain}" if stored.domain else "without a domain"

@@ -221,10 +221,7 @@ class Planner:
         return reread, later
 
     def _last_matching(self, name: str, state: StreamState) -> StreamPosition:
-        """Return the position behind the last message that matches: other messages make no empty batches.
-
-        Where nothing matches it is sequence 1, which every position has reached.
-        """
+        """Return the position behind the last message that matches (others make no batch); sequence 1 if none does."""
         # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
         if not self.options.subjects or ">" in self.options.subjects:
             return latest_position(state)
@@ -325,10 +322,7 @@ class Planner:
     def ranges(
         self, start: Offset, end: Offset, states: Mapping[str, StreamState] | None = None
     ) -> list[SequenceRange]:
-        """Return the tasks of a micro-batch between two offsets: the same messages whenever it is planned.
-
-        `states` are those that the offsets were just made from; they are requested otherwise.
-        """
+        """Return the tasks between two offsets: always the same messages. `states` are those the offsets come from."""
         pieces: list[SequenceRange] = []
         wholes = ranges_between(start, end, self.options.subjects)
         most = max(1, MAX_PIECES // max(1, len(wholes)))

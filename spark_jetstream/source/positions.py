@@ -80,10 +80,7 @@ def ending_position(
 
 
 def needs_direct(state: StreamState, options: SourceOptions) -> bool:
-    """Whether the stream is read with Direct Get: because the option says so, or because it is a work queue.
-
-    A work queue gives each message to one consumer and allows no second one: only Direct Get reads it again.
-    """
+    """Whether the stream is read with Direct Get: by option, or as a work queue, which allows no second consumer."""
     return options.read_with == "direct" or state.retention == "workqueue"
 
 

@@ -98,10 +98,7 @@ class _Source:
         return self._columns
 
     def open_planner(self) -> Planner:
-        """Return the planner of this query, on the driver.
-
-        The first call connects to the server, does what the option ensureStream asks for, and looks a bucket up.
-        """
+        """Return the planner. The first call connects, ensures the streams, and looks a bucket up."""
         if self._planner is None:
             _ = self.columns
             if self._prepare is not None:

@@ -64,10 +64,8 @@ class PullSettings:
 def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
     """Yield the messages of `part`, in stream order; the names of the consumers begin with `label`.
 
-    Raises:
-        DataLossError: Messages that were planned are gone, or the stream is another one.
-        OutageError: An outage lasted longer than `settings.retry_timeout`.
-        JetStreamError: Another error that no retry can mend.
+    Raises `DataLossError` if messages that were planned are gone, `OutageError` after `settings.retry_timeout`, and
+    `JetStreamError` for another error that no retry can mend.
     """
     reader = RangeReader(connect, part, settings, label)
     with accepted_loss(settings):
@@ -96,10 +94,7 @@ def check_count(part: SequenceRange, count: int) -> None:
 
 
 def look(connection: Connection, part: SequenceRange, first: int) -> StreamState:
-    """Return the stream's state now. Raises `DataLossError` if the stream of `part` was deleted, or created again.
-
-    `first` is where reading goes on.
-    """
+    """Return the stream's state now. Raises `DataLossError` unless the stream is the one that was planned."""
     try:
         state = stream_info(connection, part.stream, f"look at stream {part.stream}")
     except StreamNotFound as error:
