@@ -110,7 +110,8 @@ class Connection:
         """Publish a request and return the payload of its reply.
 
         `context` is what is asked, as an infinitive without "to"; errors repeat it. `timeout` is option requestTimeout
-        if None. A request that changes nothing on the server may be sent again after `every` seconds.
+        if None. A request that changes nothing on the server may be sent again after `every` seconds. Raises
+        `RequestTimeout`, `NoResponders` if no subscriber has the subject, `PermissionDenied`, and `ConnectionFailed`.
         """
         seconds = self.options.request_timeout if timeout is None else timeout
         try:
@@ -121,7 +122,7 @@ class Connection:
             raise
 
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        """Send a request to the JetStream API; return the object of its reply. Raises also `ApiError`."""
+        """Send a request to the JetStream API; return its reply. Raises `ApiError`, and what `request` raises."""
         return jsapi.reply(self.request(subject, body, context=context), context)
 
     def ask(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def connect(
     """The process's connection for these options, opened if need be.
 
     Waits up to `patience` seconds (option connectTimeout if None) for one that was lost, and for a new one at least
-    as long as one attempt may take (connectTimeout). `find_file` says where on this node a file named by an option
-    is. Raises `ConnectionFailed`, `AuthenticationFailed`, `OptionError`.
+    connectTimeout. `find_file` says where on this node a file named by an option is. Raises `ConnectionFailed`,
+    `AuthenticationFailed`, `OptionError`.
     """
     seconds = options.connect_timeout if patience is None else patience
     with _lock:
@@ -104,11 +104,7 @@ atexit.register(close_all)
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """What `work` returns, once it succeeds.
-
-    Errors that may pass (a connection cut, no reply, an election) are tried again for so many seconds, and raised
-    when they have passed; others at once.
-    """
+    """Return what `work` returns, once it succeeds; errors that may pass are raised only after so many seconds."""
     deadline = Deadline(seconds)
     backoff = Backoff()
     while True:

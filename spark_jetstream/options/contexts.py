@@ -16,7 +16,7 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,15 +146,22 @@ def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -
     def secret(field: str) -> str:
         return _resolved(name, field, _text(name, fields, field))
 
+    def file_or_content(field: str, file: str, content: str) -> dict[str, str]:
+        text = _text(name, fields, field)
+        if not text.startswith("file://") and ("://" in text or text.startswith("data:")):
+            return {content: secret(field)}
+        return {file: _expand(text.removeprefix("file://"))}
+
     options: dict[str, str] = {}
     if login is not None:
-        kind, options = "the user in url", _login_options(login)
+        kind = "the user in url"
+        options = {option: str(revealed(value)) for option, value in login._asdict().items() if value is not None}
     elif user := _text(name, fields, "user"):
         kind, options = "user", {"user": user, "password": secret("password")}
-    elif creds := _text(name, fields, "creds"):
-        kind, options = "creds", _file_or_content(creds, "credentialsFile", "credentialsSecret", secret, "creds")
-    elif nkey := _text(name, fields, "nkey"):
-        kind, options = "nkey", _file_or_content(nkey, "nkeySeedFile", "nkeySeedSecret", secret, "nkey")
+    elif _text(name, fields, "creds"):
+        kind, options = "creds", file_or_content("creds", "credentialsFile", "credentialsSecret")
+    elif _text(name, fields, "nkey"):
+        kind, options = "nkey", file_or_content("nkey", "nkeySeedFile", "nkeySeedSecret")
     elif jwt := secret("user_jwt"):
         seed = secret("user_seed")
         if not seed:
@@ -167,21 +174,6 @@ def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -
         # The tool sends the token in addition, which no options can say.
         raise _error(f'"{name}" sets token beside {kind}, which is not supported')
     return {option: value for option, value in options.items() if value}
-
-
-def _login_options(login: Login) -> dict[str, str]:
-    if login.token is not None:
-        return {"token": login.token.get_secret_value()}
-    password = login.password.get_secret_value() if login.password else ""
-    return {"user": login.user or "", "password": password}
-
-
-def _file_or_content(text: str, file: str, content: str, secret: Callable[[str], str], field: str) -> dict[str, str]:
-    if text.startswith("file://"):
-        return {file: _expand(text.removeprefix("file://"))}
-    if "://" in text or text.startswith("data:"):
-        return {content: secret(field)}
-    return {file: _expand(text)}
 
 
 def credentials_text(jwt: str, seed: str) -> str:

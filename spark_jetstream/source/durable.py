@@ -74,7 +74,6 @@ class ConsumerState:
     def differences(self, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
         """What keeps the consumer from holding a query's position, each as "field: wanted X, is Y".
 
-        Only fields that matter for a consumer that is never pulled from are compared, and filters in any order.
         `in_memory`: the stream is kept in memory, and its consumers may be too.
         """
         config = self.config
@@ -132,6 +131,7 @@ def several_filters(stream: str, filters: tuple[str, ...]) -> OptionError:
     )
 
 
+@dataclass(frozen=True)
 class DurableConsumers:
     """The durable consumers of one run of a query. All methods raise what `Connection.api` raises, and retry nothing.
 
@@ -139,10 +139,9 @@ class DurableConsumers:
     all, `run` is the token of the run.
     """
 
-    def __init__(self, requests: Requests, filters: tuple[str, ...], run: str) -> None:
-        self._requests = requests
-        self._filters = filters
-        self._run = run
+    requests: Requests
+    filters: tuple[str, ...]
+    run: str
 
     def stream(self, stream: str) -> StreamState:
         """Return the state of the stream."""
@@ -173,18 +172,18 @@ class DurableConsumers:
             "deliver_policy": "all",
             "ack_policy": "explicit",
             "replay_policy": "instant",
-            "metadata": {RUN: self._run, SINCE: since},
+            "metadata": {RUN: self.run, SINCE: since},
         }
         if start is not None and start > 1:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
         try:
-            request = jsapi.create_request(stream, config | jsapi.filter_fields(self._filters))
-            return self._write(stream, name, self._filters, request, context)
+            request = jsapi.create_request(stream, config | jsapi.filter_fields(self.filters))
+            return self._write(stream, name, self.filters, request, context)
         except ApiError as error:
             if error.err_code in jsapi.FILTER_TAKEN:
                 raise self._filter_taken(stream) from None
             other = self.info(stream, name) if error.err_code == jsapi.CONSUMER_EXISTS else None
-            if other is not None and other.run != self._run:
+            if other is not None and other.run != self.run:
                 raise taken(name, stream, other) from None
             raise
 
@@ -193,7 +192,7 @@ class DurableConsumers:
         context = f"take over consumer {name} of stream {stream} (option durable)"
         # The server itself adds the keys that are left out.
         kept = {key: value for key, value in _metadata(consumer.config).items() if not key.startswith("_nats.")}
-        config = {**consumer.config, "metadata": {**kept, RUN: self._run, SINCE: since}}
+        config = {**consumer.config, "metadata": {**kept, RUN: self.run, SINCE: since}}
         # A filter that the configuration has in a list must not be part of the request's subject.
         in_subject = consumer.filters if config.get("filter_subject") else ()
         return self._write(stream, name, in_subject, jsapi.update_request(stream, config), context)
@@ -220,14 +219,13 @@ class DurableConsumers:
 
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""
-        for subject in self._filters or (None,):
+        for subject in self.filters or (None,):
             self._purge(stream, end, subject)
 
     def sweep(self, stream: str) -> None:
-        """Remove from an interest stream what no consumer needs any more, if the server did not.
+        """Remove from an interest stream what no consumer needs any more, if the server did not (see `SWEPT`).
 
-        A server before 2.14 removes it when a consumer is deleted, but never from a stream of `SWEPT` sequences or
-        more. A failure loses nothing: it is logged as a warning.
+        A failure loses nothing: it is logged as a warning.
         """
         state = self.stream(stream)
         if state.last_seq - state.first_kept < SWEPT:
@@ -241,7 +239,7 @@ class DurableConsumers:
             log.warning("stream %s keeps messages that no consumer needs any more: %s", stream, error)
 
     def _connection(self) -> Connection:
-        return self._requests.connect(self._requests.retry_timeout)
+        return self.requests.connect(self.requests.retry_timeout)
 
     def _api(self, template: str, *names: str, body: bytes = b"", to: str) -> dict[str, Any]:
         connection = self._connection()
@@ -261,13 +259,13 @@ class DurableConsumers:
         with contextlib.suppress(JetStreamError):  # the names help, and are not needed
             for consumer in self._all(stream):
                 theirs = _filters(jsapi.field(consumer, "config", dict, "list"))
-                pairs = itertools.product(self._filters or (">",), theirs or (">",))
+                pairs = itertools.product(self.filters or (">",), theirs or (">",))
                 if any(subjects_overlap(mine, other) for mine, other in pairs):
                     holders.append(f"{consumer.get('name')} ({_listed(theirs)})")
         return OptionError(
             f"stream {stream} is a work queue, which gives each message to one consumer only, and "
             f"{', '.join(holders) or 'another consumer'} already has what this query reads "
-            f"({_listed(self._filters)}): the option subjects must not overlap with the filters of other consumers",
+            f"({_listed(self.filters)}): the option subjects must not overlap with the filters of other consumers",
             option="subjects",
         )
 

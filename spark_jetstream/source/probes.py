@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
@@ -46,11 +46,6 @@ _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
 
 
-class _Answer(NamedTuple):
-    pending: int
-    message: tuple[int, int] | None
-
-
 class StreamProbe:
     """One stream, seen through the subject filters of a query.
 
@@ -70,25 +65,25 @@ class StreamProbe:
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`."""
-        return self._ask({"start_sequence": first}).pending
+        return self._ask({"start_sequence": first}, look=False)[0]
 
     def peek(self, first: int) -> tuple[int, int] | None:
         """See `Probe.peek`."""
-        return self._ask({"start_sequence": first}, look=True).message
+        return self._ask({"start_sequence": first})[1]
 
     def last(self) -> tuple[int, int] | None:
         """See `StreamQuestions.last`."""
-        return self._ask({"last": True}, look=True).message
+        return self._ask({"last": True})[1]
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """See `StreamQuestions.first_after`."""
-        return self._ask({"start_time": rfc3339(nanoseconds)}, look=True).message
+        return self._ask({"start_time": rfc3339(nanoseconds)})[1]
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """See `StreamQuestions.first_of_all_after`."""
         if self._sees_all:
             try:
-                return self._ask({"start_time": rfc3339(nanoseconds)}, look=True, filters=()).message
+                return self._ask({"start_time": rfc3339(nanoseconds)}, filters=())[1]
             except PermissionDenied as error:
                 if not self._filters:
                     raise
@@ -96,28 +91,28 @@ class StreamProbe:
                 self._sees_all = False
         return self.first_after(nanoseconds)
 
-    def _ask(self, start: Mapping[str, Any], *, look: bool = False, filters: tuple[str, ...] | None = None) -> _Answer:
+    def _ask(
+        self, start: Mapping[str, Any], *, look: bool = True, filters: tuple[str, ...] | None = None
+    ) -> tuple[int, tuple[int, int] | None]:
         """Create a consumer, take its count (and with `look` its first message), and delete it."""
-        wanted = self._filters if filters is None else filters
-        return self._requests.call(lambda connection: self._ask_once(connection, start, look, wanted))
 
-    def _ask_once(
-        self, connection: Connection, start: Mapping[str, Any], look: bool, filters: tuple[str, ...]
-    ) -> _Answer:
-        name = plan_consumer()
-        pending = create_reader(
-            connection,
-            self._stream,
-            name,
-            filters,
-            {"headers_only": True, **start},
-            left_to_stream=self._left_to_stream,
-            patience=Deadline(self._requests.retry_timeout),
-        )
-        try:
-            return _Answer(pending, self._first_message(connection, name) if look and pending else None)
-        finally:
-            delete_reader(connection, self._stream, name)
+        def ask_once(connection: Connection) -> tuple[int, tuple[int, int] | None]:
+            name = plan_consumer()
+            pending = create_reader(
+                connection,
+                self._stream,
+                name,
+                self._filters if filters is None else filters,
+                {"headers_only": True, **start},
+                left_to_stream=self._left_to_stream,
+                patience=Deadline(self._requests.retry_timeout),
+            )
+            try:
+                return pending, self._first_message(connection, name) if look and pending else None
+            finally:
+                delete_reader(connection, self._stream, name)
+
+        return self._requests.call(ask_once)
 
     def _first_message(self, connection: Connection, name: str) -> tuple[int, int] | None:
         with connection.inbox() as inbox:

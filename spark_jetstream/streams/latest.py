@@ -78,8 +78,7 @@ class LatestPerSubject(RangeReader):
     """Reads the last message of each subject in a range that begins at 1 and ends where the stream does.
 
     Messages that were overwritten before they came are missing. A consumer that replaces a lost one delivers its list
-    from the beginning. The reader skips messages before `next`: the latest message of a subject now was its latest
-    before, so it came.
+    from the beginning; messages before `next` are skipped, because they came.
     """
 
     def start(self) -> dict[str, Any]:
