@@ -26,9 +26,8 @@ from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_o
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
-from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Messages, integers, microseconds, repeated
-from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state
+from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.objects import ObjectGroup, live_objects, refuse_large
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -297,10 +296,9 @@ class _ObjectReader:
         return state
 
     def _state(self, stream: str) -> StreamState:
-        context = f"read stream {stream} (option objectBucket)"
-        body = self.requests.ask(jsapi.STREAM_INFO, stream, context=context)
-        self.replicas[stream] = int(jsapi.field(body, "config.num_replicas", int, context))
-        return stream_state(body, context)
+        state = self.requests.stream(stream, f"read stream {stream} (option objectBucket)")
+        self.replicas[stream] = state.num_replicas
+        return state
 
     # Columns
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -300,25 +301,20 @@ else:
             return self.open_planner().latest(self._cursor, limited=True).to_json()
 
 
-try:
-    from pyspark.sql.datasource import (
-        EqualNullSafe,
-        EqualTo,
-        GreaterThan,
-        GreaterThanOrEqual,
-        In,
-        IsNotNull,
-        LessThan,
-        LessThanOrEqual,
-        StringStartsWith,
-    )
+PUSHDOWN = hasattr(datasource, "EqualTo")  # of predicates, since Spark 4.1
 
-    PUSHDOWN = True  # of predicates
-except ImportError:  # Spark 4.0
-    PUSHDOWN = False
-
-
-_SIGNS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+#: Class of a predicate of one column -> how it is pushed.
+_PUSHED: Mapping[str, Callable[[Pushdown, str, Any], Pushdown | None]] = {
+    "IsNotNull": lambda pushdown, column, _: pushdown.and_not_null(column),
+    "EqualTo": lambda pushdown, column, value: pushdown.and_among(column, [value]),
+    "EqualNullSafe": lambda pushdown, column, value: pushdown.and_among(column, [value]),
+    "In": lambda pushdown, column, values: pushdown.and_among(column, values),
+    "StringStartsWith": lambda pushdown, column, prefix: pushdown.and_prefix(column, prefix),
+    "LessThan": lambda pushdown, column, value: pushdown.and_compared(column, "<", value),
+    "LessThanOrEqual": lambda pushdown, column, value: pushdown.and_compared(column, "<=", value),
+    "GreaterThan": lambda pushdown, column, value: pushdown.and_compared(column, ">", value),
+    "GreaterThanOrEqual": lambda pushdown, column, value: pushdown.and_compared(column, ">=", value),
+}
 
 
 class FilteredBatchReader(JetStreamBatchReader):
@@ -332,27 +328,11 @@ class FilteredBatchReader(JetStreamBatchReader):
         """Take what the server can do, and return the rest."""
         left = []
         for predicate in filters:
-            pushed = _pushed(self.pushdown, predicate)
+            attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
+            push = _PUSHED.get(type(predicate).__name__) if len(attribute) == 1 else None
+            pushed = push and push(self.pushdown, attribute[0], getattr(predicate, "value", None))
             if pushed is None:
                 left.append(predicate)
             else:
                 self.pushdown = pushed
         return left
-
-
-def _pushed(so_far: Pushdown, predicate: Filter) -> Pushdown | None:
-    attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
-    if len(attribute) != 1:
-        return None
-    column = attribute[0]
-    if isinstance(predicate, IsNotNull):
-        return so_far.and_not_null(column)
-    if isinstance(predicate, (EqualTo, EqualNullSafe)):
-        return so_far.and_among(column, [predicate.value])
-    if isinstance(predicate, In):
-        return so_far.and_among(column, predicate.value)
-    if isinstance(predicate, StringStartsWith):
-        return so_far.and_prefix(column, predicate.value)
-    if isinstance(predicate, (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)):
-        return so_far.and_compared(column, _SIGNS[type(predicate).__name__], predicate.value)
-    return None
