@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.options.values import NOT_SHOWN, Kind, UnfitError, text_of
+from spark_jetstream.options.values import Kind, UnfitError, text_of
 from spark_jetstream.protocol.subjects import key_fault, publishing_fault, subject_fault, subjects_overlap
 from spark_jetstream.protocol.units import INT64_MAX, shown
 
@@ -137,6 +137,7 @@ class NamePattern(Kind):
     """A pattern of names, as Spark's file sources have it (``pathGlobFilter``) -> str."""
 
     strips: ClassVar[bool] = False
+    displayed: ClassVar[bool] = False  # most texts are patterns
 
     def _expects(self) -> str:
         return "a pattern of names with *, ?, [a-z] and {a,b}"
@@ -147,10 +148,6 @@ class NamePattern(Kind):
         except ValueError as error:
             raise UnfitError(problem=f"must be {self.expects}, but {error}") from None
         return str(value)
-
-    def display(self, value: Any) -> Any:
-        """Return a placeholder: most texts are patterns."""
-        return NOT_SHOWN
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:

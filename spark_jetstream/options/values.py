@@ -149,6 +149,8 @@ class Kind(ABC):
     wire: ClassVar[type[Any]] = str
     strips: ClassVar[bool] = True
     """Whether blanks around the text of an option mean nothing."""
+    displayed: ClassVar[bool] = True
+    """Whether logs and ``repr`` may show the value of an option."""
 
     @property
     def expects(self) -> str:
@@ -168,7 +170,7 @@ class Kind(ABC):
 
     def display(self, value: Any) -> Any:
         """Return the value of an option as logs and ``repr`` may show it."""
-        return value
+        return value if self.displayed else NOT_SHOWN
 
     def read(self, value: object) -> Any:
         """Return the Python value.
@@ -463,6 +465,7 @@ class Text(Kind):
     words: str = ""
     required: bool = False
     strips: ClassVar[bool] = False
+    displayed: ClassVar[bool] = False  # a password given in the place of a path passes for a text
 
     def _expects(self) -> str:
         return self.words or (f"a text of at most {self.most:,} bytes" if self.most else "a text")
@@ -475,10 +478,6 @@ class Text(Kind):
             raise UnfitError
         return text
 
-    def display(self, value: Any) -> Any:
-        """Return a placeholder: a password given in the place of a path passes for a text."""
-        return NOT_SHOWN
-
     def _schema(self) -> dict[str, Any]:
         most = {"maxLength": self.most} if self.most else {}
         return {"type": "string", **most, **({"pattern": f"^({self.pattern})$"} if self.pattern else {})}
@@ -489,6 +488,7 @@ class Secret(Kind):
     """Any text that is not empty -> `SecretStr`. No error repeats it."""
 
     strips: ClassVar[bool] = False
+    displayed: ClassVar[bool] = False
 
     expects = "a text that is kept secret"
 
@@ -497,10 +497,6 @@ class Secret(Kind):
         if not secret.get_secret_value().strip():
             raise UnfitError(problem="must not be empty")
         return secret
-
-    def display(self, value: Any) -> Any:
-        """Return a placeholder."""
-        return NOT_SHOWN
 
 
 @dataclass(frozen=True)

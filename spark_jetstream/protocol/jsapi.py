@@ -23,8 +23,6 @@ Answer = TypeVar("Answer", bound=ApiError)
 
 DEFAULT_PREFIX = "$JS.API"
 
-STREAM_IS_WORK_QUEUE = frozenset({10084, 10098, 10099, 10100, 10101})
-"""What the server answers to a reader's consumer on a work-queue stream (error codes)."""
 FILTER_TAKEN = frozenset({10099, 10100})
 """What the server answers when another consumer of a work queue has the filter, or part of it (error codes)."""
 CONSUMER_EXISTS = 10148
