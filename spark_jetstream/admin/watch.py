@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from spark_jetstream.admin.api import Api, positive, subject_filter
 from spark_jetstream.admin.consumers import stored_messages
@@ -19,7 +20,6 @@ from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
-from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import (
     ConsumerLost,
     DataLossError,
@@ -121,20 +121,20 @@ def _latest(api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo) 
         yield from sorted(rest.values(), key=lambda message: message.seq)
 
 
+class _PresentSession(PullSession):
+    # For a message that was removed before its delivery the server waits. The count of another consumer lacks it.
+    quiet_heartbeats = 1
+    longest_heartbeat = _SOON
+
+
 class _PresentReader(RangeReader):
     """Reads what a stream has. A consumer on a replica that lags may not know all of it."""
+
+    session: ClassVar[type[PullSession]] = _PresentSession
 
     def __init__(self, api: Api, part: SequenceRange, how: PullSettings, replicas: int) -> None:
         super().__init__(api.connect, part, how, LABEL)
         self._replicas = replicas
-
-    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> PullSession:
-        """As `RangeReader` has it."""
-        session = super().session(connection, inbox, name, pending)
-        # For a message that was removed before its delivery the server waits. The count of another consumer lacks it.
-        session.quiet_heartbeats = 1
-        session.heartbeat = _SOON
-        return session
 
     def nothing_more(self) -> None:
         """End the range, or ask again with another consumer if the leader has more of it."""

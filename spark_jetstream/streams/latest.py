@@ -29,13 +29,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError, StreamNotFound
 from spark_jetstream.protocol import jsapi
@@ -51,6 +49,46 @@ from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader
 _END = 2**63 - 1  # behind every sequence
 _HEARTBEAT = 0.5
 LEAST_BATCH = 5000  # small requests never reach the end of a stream that others write to
+
+
+class _ListSession(PullSession):
+    """Pulls the messages of a list: as many as it had at first, whatever the server counts later."""
+
+    quiet_heartbeats = 1  # a message of the list was removed, and maybe more: a new list lacks them all
+    longest_heartbeat = _HEARTBEAT
+
+    def left(self, came: int, acks: Acks) -> int:
+        return max(0, self.pending - came)
+
+    def possible(self) -> int:
+        return self.pending
+
+
+class _SessionToTheEnd(PullSession):
+    """Sends one request after the other, each until the end of the stream."""
+
+    longest = 2 * _HEARTBEAT
+
+    def left(self, came: int, acks: Acks) -> int:
+        # The number of the server may lack messages that it is about to store.
+        return 1
+
+    def ask(self) -> None:
+        if not self.outstanding:
+            self.request(max(self.owner.settings.batch, LEAST_BATCH), no_wait=True)
+
+    def on_status(self, status: Status) -> None:
+        end = jsapi.pull_status(status, self.owner.part.stream)
+        if end.outcome is not jsapi.PullOutcome.GOES_ON:
+            self.outstanding = 0
+        if status.code == jsapi.NOT_FOUND and self.since_request:
+            self.owner.nothing_more()
+            self.over = True
+        elif end.too_large and not self.since_request:
+            self.ended_without_message(end, status)
+        elif not self.since_request:
+            # Nothing came. A new consumer says exactly how much there is.
+            self.over = True
 
 
 class BoundedReader(RangeReader):
@@ -81,13 +119,11 @@ class LatestPerSubject(RangeReader):
     from the beginning; messages before `next` are skipped, because they came.
     """
 
+    session: ClassVar[type[PullSession]] = _ListSession
+
     def start(self) -> dict[str, Any]:
         """As `RangeReader` has it."""
         return {"last_per_subject": True}
-
-    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> PullSession:
-        """As `RangeReader` has it."""
-        return _ListSession(self, connection, inbox, name, pending)
 
     def take(self, frames: Frames, acks: Acks) -> Delivered | None:
         """As `RangeReader` has it, without messages that an earlier consumer delivered."""
@@ -105,58 +141,16 @@ class LatestPerSubject(RangeReader):
         self.next = self.part.end
 
 
-class _ListSession(PullSession):
-    """Pulls the messages of a list: as many as it had at first, whatever the server counts later."""
-
-    quiet_heartbeats = 1  # a message of the list was removed, and maybe more: a new list lacks them all
-    longest_heartbeat = _HEARTBEAT
-
-    def left(self, came: int, acks: Acks) -> int:
-        return max(0, self.pending - came)
-
-    def possible(self) -> int:
-        return self.pending
-
-
 class CatchUpReader(BoundedReader):
     """Reads all messages from the beginning of `part` on, until a consumer has caught up once with the writers."""
+
+    session: ClassVar[type[PullSession]] = _SessionToTheEnd
 
     def __init__(
         self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamState
     ) -> None:
         super().__init__(connect, replace(part, end=_END), settings, label, state)
         self.confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
-
-    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> PullSession:
-        """As `RangeReader` has it."""
-        return _SessionToTheEnd(self, connection, inbox, name, pending)
-
-
-class _SessionToTheEnd(PullSession):
-    """Sends one request after the other, each until the end of the stream."""
-
-    longest = 2 * _HEARTBEAT
-
-    def left(self, came: int, acks: Acks) -> int:
-        # The number of the server may lack messages that it is about to store.
-        return 1
-
-    def ask(self) -> None:
-        if not self.outstanding:
-            self.request(max(self.owner.settings.batch, LEAST_BATCH), no_wait=True)
-
-    def on_status(self, status: Status) -> None:
-        end = jsapi.pull_status(status, self.owner.part.stream)
-        if end.outcome is not jsapi.PullOutcome.GOES_ON:
-            self.outstanding = 0
-        if status.code == jsapi.NOT_FOUND and self.since_request:
-            self.owner.nothing_more()
-            self.over = True
-        elif end.too_large and not self.since_request:
-            self.ended_without_message(end, status)
-        elif not self.since_request:
-            # Nothing came. A new consumer says exactly how much there is.
-            self.over = True
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
@@ -111,124 +111,6 @@ def _deleted(part: SequenceRange, first: int) -> DataLossError:
     return DataLossError(
         f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
     )
-
-
-class RangeReader:
-    """Reads one range. Subclasses override where it begins and when it ends.
-
-    `next` is the first sequence that was not handed out yet, `count` is the number of messages that were.
-    """
-
-    def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
-        self.connect = connect
-        self.part = part
-        self.settings = settings
-        self.label = label
-        self.next = part.first
-        self.count = 0
-        self.found_nothing = 0
-        self.confirming = Backoff(0.1)
-        self.left_to_stream: dict[str, Any] = {}
-
-    def read(self) -> Iterator[Delivered]:
-        """Yield the messages in stream order. Raises what `read_range` raises, without a look at `part.count`."""
-        outage = Outage(self.settings.retry_timeout, Backoff(at_once=True))
-        while self.next < self.part.end:
-            before = self.next
-            try:
-                for pulled in self._consume(outage.begin()):
-                    outage.over()
-                    yield pulled
-                outage.over()
-                if self.next < self.part.end:
-                    self.confirming.pause()
-            except JetStreamError as error:
-                if not error.retriable:
-                    raise
-                doing = f"reading stream {self.part.stream} at sequence {self.next}"
-                outage.failed(error, doing, progressed=self.next > before)
-                log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
-                outage.pause()
-
-    def _consume(self, patience: Deadline) -> Iterator[Delivered]:
-        """Read with one new consumer until the range ends or nothing seems to be left of it."""
-        connection = self.connect(patience.left)
-        name = reader_consumer(self.label)
-        with connection.inbox() as inbox:
-            try:
-                pending = self._create(connection, name, patience)
-                if pending == 0:
-                    self.nothing_more()
-                    return
-                yield from self.session(connection, inbox, name, pending).drain()
-            finally:
-                delete_reader(connection, self.part.stream, name)
-
-    def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
-        """Create the consumer and return how many messages it has to deliver, those behind the range included."""
-        part = self.part
-        settings = {**self.start(), "headers_only": self.settings.headers_only}
-        try:
-            pending = create_reader(
-                connection,
-                part.stream,
-                name,
-                part.subjects,
-                settings,
-                left_to_stream=self.left_to_stream,
-                patience=patience,
-            )
-            # Only now: what the consumer reads must be the stream that was planned.
-            self._check_stream(connection)
-        except StreamNotFound as error:
-            raise _deleted(part, self.next) from error
-        return pending
-
-    def _check_stream(self, connection: Connection) -> None:
-        look(connection, self.part, self.next)
-
-    def start(self) -> dict[str, Any]:
-        """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""
-        return {"start_sequence": self.next}
-
-    def session(self, connection: Connection, inbox: Inbox, name: str, pending: int) -> PullSession:
-        """Return the session with a new consumer, which has `pending` messages to deliver."""
-        return PullSession(self, connection, inbox, name, pending)
-
-    def take(self, frames: Frames, acks: Acks) -> Delivered | None:
-        """Return the messages of `frames` that belong to the range, None if none does, and move `next` behind them."""
-        sequences = acks.sequences()
-        if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
-            raise ConsumerLost("the consumer delivered messages out of order")
-        inside = len(frames)
-        if int(sequences[-1]) >= self.part.end:
-            inside = int(sequences.searchsorted(self.part.end))
-        self.next = self.part.end if inside < len(frames) else int(sequences[-1]) + 1
-        self.found_nothing = 0
-        self.confirming.reset()
-        if not inside:
-            return None
-        self.count += inside
-        if inside == len(frames):
-            return Delivered(frames, acks, sequences)
-        inner = frames[:inside]
-        return Delivered(inner, Acks(inner), sequences[:inside])
-
-    def nothing_more(self) -> None:
-        """Note that the server says that nothing from `next` on matches, and believe it if nothing is missing."""
-        expected = self.part.count
-        if expected is not None and self.count >= expected:
-            self.next = self.part.end
-            return
-        self.found_nothing += 1
-        # A replica that lags says the same: the reader asks again, with a new consumer.
-        if self.found_nothing >= _CONFIRMATIONS:
-            self.next = self.part.end
-
-    def caught_up(self) -> None:
-        """Note that the last message said that nothing more is pending."""
-        if self.next < self.part.end:
-            self.nothing_more()
 
 
 class PullSession:
@@ -351,6 +233,122 @@ class PullSession:
         self.heartbeats = self.fruitless = 0
         self.outstanding = max(0, self.outstanding - len(frames))
         self.since_request += len(frames)
+
+
+class RangeReader:
+    """Reads one range. Subclasses override where it begins and when it ends.
+
+    `next` is the first sequence that was not handed out yet, `count` is the number of messages that were.
+    """
+
+    session: ClassVar[type[PullSession]] = PullSession
+
+    def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
+        self.connect = connect
+        self.part = part
+        self.settings = settings
+        self.label = label
+        self.next = part.first
+        self.count = 0
+        self.found_nothing = 0
+        self.confirming = Backoff(0.1)
+        self.left_to_stream: dict[str, Any] = {}
+
+    def read(self) -> Iterator[Delivered]:
+        """Yield the messages in stream order. Raises what `read_range` raises, without a look at `part.count`."""
+        outage = Outage(self.settings.retry_timeout, Backoff(at_once=True))
+        while self.next < self.part.end:
+            before = self.next
+            try:
+                for pulled in self._consume(outage.begin()):
+                    outage.over()
+                    yield pulled
+                outage.over()
+                if self.next < self.part.end:
+                    self.confirming.pause()
+            except JetStreamError as error:
+                if not error.retriable:
+                    raise
+                doing = f"reading stream {self.part.stream} at sequence {self.next}"
+                outage.failed(error, doing, progressed=self.next > before)
+                log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
+                outage.pause()
+
+    def _consume(self, patience: Deadline) -> Iterator[Delivered]:
+        """Read with one new consumer until the range ends or nothing seems to be left of it."""
+        connection = self.connect(patience.left)
+        name = reader_consumer(self.label)
+        with connection.inbox() as inbox:
+            try:
+                pending = self._create(connection, name, patience)
+                if pending == 0:
+                    self.nothing_more()
+                    return
+                yield from self.session(self, connection, inbox, name, pending).drain()
+            finally:
+                delete_reader(connection, self.part.stream, name)
+
+    def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
+        """Create the consumer and return how many messages it has to deliver, those behind the range included."""
+        part = self.part
+        settings = {**self.start(), "headers_only": self.settings.headers_only}
+        try:
+            pending = create_reader(
+                connection,
+                part.stream,
+                name,
+                part.subjects,
+                settings,
+                left_to_stream=self.left_to_stream,
+                patience=patience,
+            )
+            # Only now: what the consumer reads must be the stream that was planned.
+            self._check_stream(connection)
+        except StreamNotFound as error:
+            raise _deleted(part, self.next) from error
+        return pending
+
+    def _check_stream(self, connection: Connection) -> None:
+        look(connection, self.part, self.next)
+
+    def start(self) -> dict[str, Any]:
+        """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""
+        return {"start_sequence": self.next}
+
+    def take(self, frames: Frames, acks: Acks) -> Delivered | None:
+        """Return the messages of `frames` that belong to the range, None if none does, and move `next` behind them."""
+        sequences = acks.sequences()
+        if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
+            raise ConsumerLost("the consumer delivered messages out of order")
+        inside = len(frames)
+        if int(sequences[-1]) >= self.part.end:
+            inside = int(sequences.searchsorted(self.part.end))
+        self.next = self.part.end if inside < len(frames) else int(sequences[-1]) + 1
+        self.found_nothing = 0
+        self.confirming.reset()
+        if not inside:
+            return None
+        self.count += inside
+        if inside == len(frames):
+            return Delivered(frames, acks, sequences)
+        inner = frames[:inside]
+        return Delivered(inner, Acks(inner), sequences[:inside])
+
+    def nothing_more(self) -> None:
+        """Note that the server says that nothing from `next` on matches, and believe it if nothing is missing."""
+        expected = self.part.count
+        if expected is not None and self.count >= expected:
+            self.next = self.part.end
+            return
+        self.found_nothing += 1
+        # A replica that lags says the same: the reader asks again, with a new consumer.
+        if self.found_nothing >= _CONFIRMATIONS:
+            self.next = self.part.end
+
+    def caught_up(self) -> None:
+        """Note that the last message said that nothing more is pending."""
+        if self.next < self.part.end:
+            self.nothing_more()
 
 
 def create_reader(
