@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import (
     DEFAULT_CHUNK_SIZE,
@@ -42,7 +43,7 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.buckets.uploads import WRONG_SEQUENCE, Disposition, NotStored, Uploads, UploadSettings
+from spark_jetstream.buckets.uploads import Disposition, NotStored, Uploads, UploadSettings
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests, stream_info
@@ -78,7 +79,7 @@ class ObjectNotStored(Exception):
     @property
     def overtaken(self) -> bool:
         """Whether the object has another meta message than the one that the writer wanted to replace."""
-        return self.err_code in WRONG_SEQUENCE
+        return self.err_code in WRONG_REVISION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +277,7 @@ class ObjectUploads:
                 return self._store_once(wanted, upload, tries)
             except NotStored as failure:
                 self._recover(failure)
-                if failure.err_code in WRONG_SEQUENCE:
+                if failure.err_code in WRONG_REVISION:
                     # The writer that was faster removes its chunks, or the object has a new name and needs them.
                     spared.add(upload.replaced)
                 once = upload.begun and not wanted.repeatable
@@ -305,7 +306,7 @@ class ObjectUploads:
                 return sequence
             except NotStored as failure:
                 self._recover(failure)
-                if failure.err_code in WRONG_SEQUENCE or not tries.left(failure.hope):
+                if failure.err_code in WRONG_REVISION or not tries.left(failure.hope):
                     raise self._final(failure) from None
                 tries.pause()
 
@@ -378,7 +379,7 @@ class ObjectUploads:
                 (upload.note,) = self._uploads.store(subject, [note_body(upload.noted)], lines)
                 break
             except NotStored as failure:
-                if failure.err_code not in WRONG_SEQUENCE:
+                if failure.err_code not in WRONG_REVISION:
                     raise
             earlier = self.stream.last(subject)
             noted = read_note(earlier.data, subject) if earlier else ()
@@ -412,7 +413,7 @@ class ObjectUploads:
                 (sequence,) = self._uploads.store(subject, [body], _in_place_of(expected))
                 return sequence
             except NotStored as failure:
-                overtaken = failure.err_code in WRONG_SEQUENCE
+                overtaken = failure.err_code in WRONG_REVISION
                 in_doubt = in_doubt or not failure.settled
                 if not in_doubt and not overtaken:
                     raise

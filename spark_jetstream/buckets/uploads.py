@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full, reason
 from spark_jetstream.protocol.wire import Frames
 
 MAX_BYTES_IN_FLIGHT = 8 * 1024 * 1024
-WRONG_SEQUENCE = frozenset({10071, 10164})
 
 
 class Disposition(enum.Enum):
@@ -243,7 +243,7 @@ def _refused(refusal: Refusal) -> NotStored:
     meaning = outcome(refusal)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
     hope = Disposition.NONE
-    if refusal.err_code in WRONG_SEQUENCE:
+    if refusal.err_code in WRONG_REVISION:
         hope = Disposition.RETRY
     elif meaning is Outcome.RETRY:
         hope = Disposition.OUTAGE if no_leader or queue_is_full(refusal) else Disposition.RETRY
