@@ -10,17 +10,47 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from tests.support.reading import QUICK, connecting, direct, pulls, sequences
 
+#: The sequences of messages that match: few or many, near or far.
+matches = st.one_of(
+    st.sets(st.integers(1, 60), max_size=60),
+    st.sets(st.integers(1, 2**20), max_size=60),
+    st.sets(st.integers(1, INT64_MAX), max_size=60),
+    st.builds(
+        lambda start, size: set(range(start, start + size)), st.integers(1, INT64_MAX - 500), st.integers(1, 500)
+    ),
+)
+
+#: The state of a stream with limits retention, whose first ten messages are gone.
+STATE = StreamState(
+    name="ORDERS",
+    created="2026-02-03T04:05:06.1Z",
+    first_seq=11,
+    last_seq=100,
+    messages=90,
+    bytes=9_000,
+    num_deleted=0,
+    last_timestamp=100_000,
+    retention="limits",
+    max_msgs_per_subject=-1,
+    allow_direct=False,
+    max_bytes=1 << 30,
+)
+
 
 def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Planner:
-    named = {name: str(value) for name, value in given.items()}
-    options = SourceOptions.from_spark({**QUICK, "servers": url, "stream": stream, **named}, streaming=streaming)
-
+    """A driver as the reader makes it, of a stream, or of the bucket that is given."""
+    what = {} if "bucket" in given else {"stream": stream}
+    named = {name: str(value) for name, value in {**what, **given}.items()}
+    options = SourceOptions.from_spark({**QUICK, "servers": url, **named}, streaming=streaming)
     to_server = connecting(options.connection)
     return Planner(options, to_server) if clock is None else Planner(options, to_server, clock)
 
