@@ -48,6 +48,11 @@ def contents(bucket: Bucket, **given: object) -> dict[str, bytes]:
     return by_name([row.asDict() for row in calls.rows(options(bucket, **given), OBJECT_ROWS)])
 
 
+def run(query: Query, **given: object) -> dict[str, bytes]:
+    """The same of what a query reads when it is started again."""
+    return by_name([row.asDict() for row in query.run(**given).rows])
+
+
 def test_a_batch(spark: SparkSession, bucket: Bucket) -> None:
     bucket.put(("headed", b"x"), headers={"A": ["1", "2"]})
     frame = spark.read.format("jetstream").options(servers=bucket.url, objectBucket=bucket.name).load()
@@ -97,36 +102,30 @@ def test_damage_and_a_bucket_that_is_not_there(bucket: Bucket) -> None:
 
 def test_a_stream(bucket: Bucket) -> None:
     query = Query(bucket.url, objectBucket=bucket.name)
-
-    def run(**given: object) -> dict[str, bytes]:
-        return by_name([row.asDict() for row in query.run(**given).rows])
-
-    assert run() == CONTENTS
+    assert run(query) == CONTENTS
     bucket.put(("c.csv", b"new"), ("more", b"2"), ("gone", b"3"))
     bucket.delete("gone")
     bucket.delete("empty")
-    assert run(readWith="direct") == {"c.csv": b"new", "more": b"2"}
+    assert run(query, readWith="direct") == {"c.csv": b"new", "more": b"2"}
+    bucket.put(("more", b"3"))
+    assert run(query, contentOff="true") == dict.fromkeys(["more"])
     bucket.put(*((f"n{at}", b"%d" % at) for at in range(10)), ("other", b""))
-    assert run(minPartitions=2, pathGlobFilter="n*") == {f"n{at}": b"%d" % at for at in range(10)}
+    assert run(query, minPartitions=2, pathGlobFilter="n*") == {f"n{at}": b"%d" % at for at in range(10)}
 
 
 def test_a_stream_whose_beginning_was_replaced(bucket: Bucket) -> None:
     """What gave way to a newer version is no loss, wherever the query stands."""
     starting = f'{{"{bucket.name}": 1}}'
     query = Query(bucket.url, objectBucket=bucket.name, startingOffsets=starting, maxMessagesPerTrigger=2)
-
-    def run() -> dict[str, bytes]:
-        return by_name([row.asDict() for row in query.run().rows])
-
-    assert run() == CONTENTS
+    assert run(query) == CONTENTS
     bucket.put(("last", b"1"), ("x", b"1"))
     # Everything that the query has read goes, and what it has not read yet as well.
     bucket.put(*((name, b"again") for name in (*CONTENTS, "last", "x")))
     assert bucket.info()["state"]["first_seq"] > 8
     again = dict.fromkeys([*CONTENTS, "last", "x"], b"again")
-    assert run() == again
+    assert run(query) == again
     # A new query finds a gap in front.
-    assert by_name([row.asDict() for row in Query(bucket.url, objectBucket=bucket.name).run().rows]) == again
+    assert run(Query(bucket.url, objectBucket=bucket.name)) == again
 
 
 @pytest.mark.full
