@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tests.support import calls
 from tests.support.queries import batch, stored
 from tests.support.reading import wait_until
-from tests.support.streams import Stored, Stream
+from tests.support.streams import Stored, Stream, iso
 
 MakeStream = Callable[..., Stream]
 
@@ -41,13 +41,6 @@ def in_order(rows: list[Stored]) -> list[Stored]:
 
 def between(first: int, end: int) -> list[int]:
     return list(range(first, end))
-
-
-def iso(nanoseconds: int) -> str:
-    """A time as an option takes it, to the nanosecond, in another zone than UTC."""
-    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, timezone(timedelta(hours=2)))
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}+02:00"
 
 
 def test_positions_by_sequence(stream: MakeStream) -> None:
@@ -86,9 +79,7 @@ def test_positions_by_time(stream: MakeStream) -> None:
     times = {sequence: s.stored_time(sequence) for sequence in s.messages}
     assert len(set(times.values())) == 10
 
-    def read(**options: object) -> list[int]:
-        return sequences(s, **options)
-
+    read = partial(sequences, s)
     # To the nanosecond: at or after, and before.
     assert read(startingTimestamp=iso(times[4])) == between(4, 11)
     assert read(startingTimestamp=iso(times[4] + 1)) == between(5, 11)
@@ -230,20 +221,6 @@ def test_a_frame_gives_the_same_rows_each_time(spark: SparkSession, stream: Make
     assert stored(frame) == expected
     assert frame.filter("sequence % 2 = 0").count() == 1
     assert stored(batch(spark, s.url, s.name)) == s.rows()
-
-
-def test_how_messages_are_fetched_makes_no_difference(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(60, size=4000)
-    several: tuple[dict[str, object], ...] = (
-        {"fetchBatch": 1},
-        {"fetchBatch": 7},
-        {"fetchMaxBytes": "64k"},
-        {"fetchTimeout": "1s"},
-        {"fetchBatch": 100_000, "fetchMaxBytes": "512m", "fetchTimeout": "10m"},
-    )
-    for options in several:
-        assert calls.stored(s, **options) == s.rows()
 
 
 def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> None:

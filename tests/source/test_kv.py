@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.support.keyed import make_bucket, name_of
 from tests.support.publish import Message
 from tests.support.queries import plain
 from tests.support.reading import wait_until
-from tests.support.streams import Stream
+from tests.support.streams import Stream, iso
 
 Make = Callable[..., Stream]
 Entry = tuple[str, bytes | None, str]
@@ -218,10 +217,7 @@ def test_where_a_feed_begins(prices: Stream) -> None:
     name = name_of(prices)
     run = feed(prices, startingOffsets=json.dumps({name: 5})).run()
     assert [row["revision"] for row in run.rows] == [5, 6, 7]
-    moment = prices.stored_time(6)
-    text = datetime.fromtimestamp(moment // SECOND, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-    given = f"{text}.{moment % SECOND:09d}Z"
-    run = feed(prices, startingTimestamp=given).run()
+    run = feed(prices, startingTimestamp=iso(prices.stored_time(6))).run()
     assert [row["revision"] for row in run.rows] == [6, 7]
 
 

@@ -98,10 +98,6 @@ def test_operations_of_a_run(said: list[tuple[Headers | None, str]]) -> None:
     assert live == [row for row in found if row["operation"] == "PUT"]
 
 
-def test_a_run_without_live_keys_has_no_rows() -> None:
-    assert rows(("$KV.B.a", b"", {"KV-Operation": ["DEL"]}), live_only=True) == []
-
-
 def test_only_the_columns_asked_for() -> None:
     messages = (("$KV.B.a", b"1", None), ("$KV.B.b", b"", {"KV-Operation": ["DEL"]}))
     assert rows(*messages, columns=["key"]) == [{"key": "a"}, {"key": "b"}]

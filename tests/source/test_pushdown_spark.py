@@ -11,7 +11,6 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jetstream.errors import OptionError
 from spark_jetstream.testing import NatsServer
 from tests.support import calls
 from tests.support.publish import Message
@@ -147,9 +146,3 @@ def test_without_sparks_setting_the_error_names_it(spark: SparkSession, stream: 
     s = stream()
     with pytest.raises(AnalysisException, match=ENABLED):
         batch(spark, s.url, s.name, filterPushdown="true").where("sequence > 1").collect()
-
-
-def test_it_is_for_batches(stream: MakeStream) -> None:
-    s = stream()
-    with pytest.raises(OptionError, match="filterPushdown"):
-        calls.planned("s", {"servers": s.url, "stream": s.name, "filterPushdown": "true"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jetstream.client.pool import close_all
 from spark_jetstream.testing import NatsServer
 from tests.support import calls
 from tests.support.calls import ROWS, Query
@@ -22,6 +21,8 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
 from tests.support.streams import Stored, Stream
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 MakeStream = Callable[..., Stream]
 
@@ -63,12 +64,6 @@ HEADERS: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_connections_left() -> Iterator[None]:
-    yield
-    close_all()
-
-
 def test_payloads_of_one_megabyte(stream: MakeStream, nats_server: NatsServer) -> None:
     s = stream()
     largest = s.publisher.info["max_payload"]
@@ -80,7 +75,8 @@ def test_payloads_of_one_megabyte(stream: MakeStream, nats_server: NatsServer) -
     s.fill(3)
     assert calls.stored(s) == s.rows()
     # More than the 64 KiB of one pull request: the connector has to ask for more by itself.
-    assert calls.stored(s, fetchMaxBytes="64k") == s.rows()
+    assert calls.stored(s, fetchMaxBytes="64k", fetchBatch=1, fetchTimeout="1s") == s.rows()
+    assert calls.stored(s, fetchMaxBytes="512m", fetchBatch=100_000, fetchTimeout="10m") == s.rows()
 
 
 def test_subjects_outside_of_ascii_and_such_that_are_not_text(stream: MakeStream) -> None:

@@ -14,7 +14,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support import calls, planning
 from tests.support.calls import Query
@@ -40,11 +39,6 @@ def between(first: int, end: int) -> list[int]:
 def of(run: Run, name: str) -> list[int]:
     """The sequences of one stream in a run."""
     return [row["sequence"] for row in run.rows if row["stream"] == name]
-
-
-def planned(checkpoint: Path) -> int:
-    """How many micro-batches the checkpoint knows of."""
-    return sum(each.name.isdigit() for each in (checkpoint / "offsets").iterdir())
 
 
 @pytest.fixture
@@ -82,7 +76,7 @@ def test_available_now_reads_everything_in_limited_batches(
     }
     # Nothing new: no batch, not even an empty one.
     assert available_now(streaming(spark, s.url, s.name), tmp_path).batches == {}
-    assert planned(tmp_path) == 4
+    assert sum(path.name.isdigit() for path in (tmp_path / "offsets").iterdir()) == 4
 
 
 def test_limits_count_messages_that_match(stream: MakeStream) -> None:
@@ -157,7 +151,9 @@ def test_available_now_stops_at_what_was_there_when_it_began(stream: MakeStream,
     s.fill(25)
     if subjects is not None:
         s.fill(5, "b")
-    query = Query(s.url, s.name, maxMessagesPerTrigger=10, **({} if subjects is None else {"subjects": subjects}))
+    # What is there is less than the minimum in the end, and is not waited for.
+    limits = {"minMessagesPerTrigger": 10, "maxMessagesPerTrigger": 10}
+    query = Query(s.url, s.name, **limits, **({} if subjects is None else {"subjects": subjects}))
     run = query.run(lambda number: s.fill(10))
     assert run.counts == [10, 10, 5]
     assert run.sequences == between(1, 26)
@@ -221,13 +217,6 @@ def test_a_query_waits_no_longer_than_its_delay(
     assert run.counts == [*FIRST, 6]
 
 
-def test_available_now_does_not_wait(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(6)
-    run = Query(s.url, s.name, minMessagesPerTrigger=1000).run()
-    assert run.counts == [6]
-
-
 def test_messages_that_come_while_the_query_runs(
     spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
 ) -> None:
@@ -247,15 +236,6 @@ def test_messages_that_come_while_the_query_runs(
     assert 0 not in run.counts
 
 
-def test_starting_with_what_comes_next(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(10)
-    query = Query(s.url, s.name, startingOffsets="latest")
-    assert query.run().counts == FIRST
-    s.fill(5)
-    assert query.run().sequences == between(11, 16)
-
-
 # Restarts
 
 
@@ -271,6 +251,7 @@ def test_a_restarted_query_goes_on_exactly(stream: MakeStream) -> None:
     assert run.counts == [10, 2]
 
 
+@pytest.mark.full
 def test_a_failed_batch_is_read_again_as_it_was(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     s = stream()
     s.fill_in_turn(34, ["a", "b"])
@@ -401,27 +382,19 @@ def test_messages_purged_while_the_query_runs(stream: MakeStream) -> None:
 # Filters
 
 
-@pytest.fixture(scope="module")
-def haystack() -> Iterator[Stream]:
-    """200,000 messages of which one in 10,000 is at `hay.needle`, in a memory stream."""
-    with NatsServer() as server:
-        s = Stream(server.url, "HAY", storage="memory")
-        straw = Message("hay.straw", b"x" * 20).frame()
-        for _ in range(20):
-            s.publisher.pour(straw, 9_999, Message("hay.needle", b"needle"))
-        yield s
-        s.publisher.close()
-
-
-def test_a_filter_that_matches_one_message_in_10_000(haystack: Stream) -> None:
+def test_a_filter_that_matches_one_message_in_10_000(stream: MakeStream) -> None:
+    s = stream(storage="memory")
+    straw = Message(f"{s.subject}.straw", b"x" * 20).frame()
+    for _ in range(20):
+        s.publisher.pour(straw, 9_999, Message(f"{s.subject}.needle", b"needle"))
     needles = list(range(10_000, 200_001, 10_000))
-    with WireProxy(haystack.url) as proxy:
-        run = Query(proxy.url, haystack.name, subjects="hay.needle", maxMessagesPerTrigger=8).run()
+    with WireProxy(s.url) as proxy:
+        run = Query(proxy.url, s.name, subjects=f"{s.subject}.needle", maxMessagesPerTrigger=8).run()
         assert run.counts == [8, 8, 4]
         assert run.sequences == needles
         # All messages are more than 12 MB on the wire; the needles are less than 4 KB.
         assert proxy.bytes_to_client < 200_000
-        run = Query(proxy.url, haystack.name, subjects="*.needle").run()
+        run = Query(proxy.url, s.name, subjects="*.needle").run()
         assert run.counts == [20]
         assert run.sequences == needles
         assert proxy.bytes_to_client < 400_000

@@ -105,6 +105,12 @@ class Stream:
             assert time.monotonic() < deadline, f"{self.name} holds {held} messages, not {messages}"
 
 
+def iso(nanoseconds: int) -> str:
+    """A time as an option takes it, to the nanosecond, in another zone than UTC."""
+    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds + 7200)) + f".{fraction:09d}+02:00"
+
+
 def nanoseconds(text: str) -> int:
     """A time as the server prints it, in nanoseconds since the epoch, by integer arithmetic."""
     parts = re.fullmatch(r"(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)(?:\.(\d+))?Z", text)
