@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support import session_script
+from tests.support import write_script
 from tests.support.calls import ROWS, data_source, store, stored, writer_of
 from tests.support.jobs import run_script
 from tests.support.publish import Message, Publisher
@@ -349,7 +349,7 @@ def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, t
 def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
     source, target = stream(), stream()
     source.send(*(Message(f"{source.subject}.h", data, [("A", "1"), ("A", "2")]) for data in PAYLOADS))
-    found = run_script(session_script.__file__, "write", source.url, source.name, target.name, folder=tmp_path)
+    found = run_script(write_script.__file__, source.url, source.name, target.name, folder=tmp_path)
     assert found["session"] == "pyspark.sql.connect.session"
     assert found["rows"] == len(PAYLOADS)
     assert 'mode "overwrite" is not possible' in found["overwrite"]

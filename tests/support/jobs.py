@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
-from tests.support import spark_job
+from tests.support import read_job, sink_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,12 +31,12 @@ _Job = TypeVar("_Job", bound="Job")
 
 
 class Job:
-    """One run of `spark_job` that reads, with its output in `folder/log`. `__exit__` kills its processes.
+    """One run of `read_job`, with its output in `folder/log`. `__exit__` kills its processes.
 
     Its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``.
     """
 
-    work = "read"
+    script = read_job.__file__
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Job:
         }
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, spark_job.__file__, self.work, json.dumps(work)],
+                [sys.executable, self.script, json.dumps(work)],
                 cwd=folder,
                 env=_environment(PYTHONPATH=str(ROOT), **(environment or {})),
                 stdin=subprocess.DEVNULL,
@@ -193,9 +193,9 @@ class Job:
 
 
 class SinkJob(Job):
-    """One run of `spark_job` that writes; its logs are ``<query>/offsets`` and ``<query>/commits``."""
+    """One run of `sink_job`; its logs are ``<query>/offsets`` and ``<query>/commits``."""
 
-    work = "write"
+    script = sink_job.__file__
 
 
 def _environment(**more: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Use the data source in a Spark session of its own; what came, and what was said, goes into a file as JSON.
+"""Read a stream in a Spark session of its own, and write what came, and what was said, into a file as JSON.
 
-    python session_script.py (connect|classic) URL STREAM FOLDER
-    python session_script.py write URL SOURCE TARGET FOLDER
+python session_script.py (connect|classic) URL STREAM FOLDER
 
-Run with another working directory than the project's, so that only what is installed is found.
+First without registering the data source, then after `spark_jetstream.register(spark)`. Run with another working
+directory than the project's, so that only what is installed is found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_jetstream
@@ -30,24 +30,12 @@ def attempt(work: Callable[[], Any]) -> Any:
         return str(error)
 
 
-def session(mode: str, folder: Path) -> SparkSession:
-    """A session by Spark Connect, or a classic one."""
+def main(mode: str, url: str, stream: str, folder: Path) -> dict[str, Any]:
+    """What each way to read gave."""
     builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-    return (builder.master("local[2]") if mode == "classic" else builder.remote("local[2]")).getOrCreate()
-
-
-def finish(rows: DataFrame, format: str, folder: Path, **options: str) -> list[int]:
-    """Run a query on streaming rows to its end; how many rows each micro-batch had."""
-    writer = rows.writeStream.format(format).options(**options).option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return [progress.numInputRows for progress in query.recentProgress]
-
-
-def read(spark: SparkSession, folder: Path, url: str, stream: str) -> dict[str, Any]:
-    """What each way to read gives: first without registering the data source, then after `register`."""
+    spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
 
     def rows(**options: str) -> list[list[Any]]:
         frame = spark.read.format("jetstream").options(servers=url, stream=stream, **options).load()
@@ -56,46 +44,29 @@ def read(spark: SparkSession, folder: Path, url: str, stream: str) -> dict[str, 
 
     def streamed() -> list[list[Any]]:
         reader = spark.readStream.format("jetstream").options(servers=url, stream=stream, maxMessagesPerTrigger="4")
-        source = reader.schema("sequence bigint, data binary").load()
-        batches = finish(source, "parquet", folder, path=str(folder / "rows"))
+        query = (
+            reader.schema("sequence bigint, data binary")
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(folder / "rows"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
         written = spark.read.parquet(str(folder / "rows")).select("sequence", F.hex("data"))
+        batches = [each.numInputRows for each in query.recentProgress]
         return [batches, sorted(list(row) for row in written.collect())]
 
-    discovered = attempt(rows)
+    result: dict[str, Any] = {"session": type(spark).__module__, "discovered": attempt(rows)}
     spark_jetstream.register(spark)
-    refused = attempt(lambda: rows(startingOfsets="earliest"))
-    return {"discovered": discovered, "registered": attempt(rows), "streamed": attempt(streamed), "refused": refused}
-
-
-def write(spark: SparkSession, folder: Path, url: str, source: str, target: str) -> dict[str, Any]:
-    """A batch write, a streaming query, and two that are refused. Subjects begin with TARGET in lower case."""
-    prefix = target.lower()
-
-    def save(frame: DataFrame, mode: str = "append", **options: str) -> None:
-        frame.write.format("jetstream").options(servers=url, **options).mode(mode).save()
-
-    table = spark.read.format("jetstream").options(servers=url, stream=source).load()
-    save(table, subject=f"{prefix}.batch", stream=target)
-    rows = spark.readStream.format("jetstream").options(servers=url, stream=source).load()
-    sink = {"servers": url, "subject": f"{prefix}.stream", "delivery": "exactly-once"}
-    batches = finish(rows, "jetstream", folder, **sink)
-    subject = F.when(F.col("id") == 1, "nowhere.x").otherwise(f"{prefix}.refused")
-    bad = spark.range(0, 3, 1, 1).select(subject.alias("subject"), F.col("id").cast("string").alias("data"))
-    return {
-        "rows": sum(batches),
-        "overwrite": attempt(lambda: save(table, "overwrite", subject=f"{prefix}.batch")),
-        "refused": attempt(lambda: save(bad, maxRetries="1")),
-    }
-
-
-def main(mode: str, *names: str) -> None:
-    folder = Path(names[-1])
-    spark = session(mode, folder)
-    work: Callable[..., dict[str, Any]] = write if mode == "write" else read
-    result = {"session": type(spark).__module__, **work(spark, folder, *names[:-1])}
+    result["registered"] = attempt(rows)
+    result["streamed"] = attempt(streamed)
+    result["refused"] = attempt(lambda: rows(startingOfsets="earliest"))
     spark.stop()
-    (folder / "result.json").write_text(json.dumps(result))
+    return result
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    found = main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    Path(sys.argv[4], "result.json").write_text(json.dumps(found))

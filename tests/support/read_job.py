@@ -1,9 +1,12 @@
-"""A Spark job of its own processes, which a test may kill, all or some: several queries, each with its own stream.
+"""A Spark job of its own processes, which a test may kill, all or some: several streams into files, each by a query.
 
-    python spark_job.py (read|write) '{"folder": ..., "options": {"<query>": {...}}, "format": ..., ...}'
+    python read_job.py '{"folder": ..., "options": {"<query>": {...}}, "format": ..., "trigger": ..., "conf": {...}}'
 
-`options` are of the source or the sink, for each query; the other fields are arguments of `run_reads` and `run_writes`.
-Checkpoints are `folder/checkpoint/<query>`.
+`options` are of the source, for each query. Rows go to `folder/rows/<query>` by Spark's own transactional file
+sink, checkpoints are `folder/checkpoint/<query>`. A query that fails is started again, and why it failed is a line of
+`folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have ended, each query reads to the end
+without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the sequences of
+a batch read (not of a durable one, whose messages go), and the rows that each batch of the last run read.
 """
 
 from __future__ import annotations
@@ -34,10 +37,12 @@ def session(conf: dict[str, str]) -> SparkSession:
 
 
 def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The rows of a stream."""
     return spark.readStream.format("jetstream").options(**options).load().select("sequence", "subject", "data")
 
 
 def start(rows: DataFrame, folder: str, name: str, format: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+    """Start a query, or start it again."""
     writer = rows.writeStream.format(format).queryName(name).trigger(**trigger)
     return (
         writer.option("path", f"{folder}/rows/{name}")
@@ -55,21 +60,15 @@ def ended(query: StreamingQuery, seconds: float) -> str | None:
 
 
 def note(folder: str, name: str, why: str) -> None:
+    """Write down why a query failed."""
     with Path(folder, "failures").open("a") as file:
         file.write(json.dumps([name, why]) + "\n")
 
 
-def run_reads(
+def run(
     folder: str, options: dict[str, dict[str, str]], format: str, trigger: dict[str, Any], conf: dict[str, str]
 ) -> None:
-    """Read streams into files, whatever happens to the queries, until the test has seen enough.
-
-    Rows go to `folder/rows/<query>` by Spark's own transactional file sink. A query that fails is started again, and
-    why it failed is a line of `folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have
-    ended, each query reads to the end without limits, and `folder/result.json` has for each query the rows of its sink
-    by the sink's own log, the sequences of a batch read (not of a durable one, whose messages go), and the rows that
-    each batch of the last run read.
-    """
+    """Run the queries, whatever happens to them, until the test has seen enough."""
     spark = session({"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf})
     finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
@@ -108,23 +107,5 @@ def run_reads(
     Path(folder, "result.json").write_text(json.dumps(result))
 
 
-def run_writes(
-    folder: str, options: dict[str, dict[str, str]], format: str, trigger: dict[str, Any], conf: dict[str, str]
-) -> None:
-    """Write the same rows into several streams until a query fails.
-
-    `format` is ``<rows of a micro-batch>/<partitions>``. A row is a number, from 0 upwards: micro-batch b holds those
-    from b * rows on.
-    """
-    spark = session({"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf})
-    count, _, partitions = format.partition("/")
-    for name, given in options.items():
-        rate = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=count, numPartitions=partitions)
-        rows = rate.load().selectExpr("cast(value as string) as data")
-        query = rows.writeStream.format("jetstream").options(**given).queryName(name).trigger(**trigger)
-        query.option("checkpointLocation", f"{folder}/checkpoint/{name}").start()
-    spark.streams.awaitAnyTermination()
-
-
 if __name__ == "__main__":
-    {"read": run_reads, "write": run_writes}[sys.argv[1]](**json.loads(sys.argv[2]))
+    run(**json.loads(sys.argv[1]))
