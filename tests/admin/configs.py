@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.base import M, Model
 
 SECOND = 1_000_000_000
 ORIGIN = "ORIGIN"
@@ -159,7 +159,16 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 }
 
 
-def unknown(model: Model, path: str = "") -> Iterator[str]:
+def read(model: type[M], said: Mapping[str, Any], context: str = "read the server's reply") -> M:
+    """The model of a reply, which knows and keeps every field of it."""
+    reply = model.from_server(said, context)
+    assert list(_unknown(reply)) == []
+    sent = {name: value for name, value in said.items() if value is not None}
+    assert reply.model_dump(mode="json", exclude_unset=True) == sent
+    return reply
+
+
+def _unknown(model: Model, path: str = "") -> Iterator[str]:
     """The fields of a reply that the models do not know."""
     yield from (f"{path}{name}" for name in model.model_extra or {})
     for name in type(model).model_fields:
@@ -167,4 +176,4 @@ def unknown(model: Model, path: str = "") -> Iterator[str]:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
         for part in parts:
             if isinstance(part, Model):
-                yield from unknown(part, f"{path}{name}.")
+                yield from _unknown(part, f"{path}{name}.")

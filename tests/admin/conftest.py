@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, JetStreamAdmin, StreamConfig, StreamInfo
+from spark_jetstream.admin.api import Api as Requester
+from spark_jetstream.admin.models.base import M
 from spark_jetstream.testing import NatsServer
-from tests.admin.configs import ORIGIN
+from tests.admin.configs import ORIGIN, read
 from tests.admin.object_buckets import Made
 from tests.support.publish import Publisher
 
@@ -93,6 +95,28 @@ def update_consumer(api: Api) -> Api:
         return api(f"CONSUMER.CREATE.{consumer}", {"stream_name": stream, "config": config, "action": "update"})
 
     return update
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[JetStreamAdmin]:
+    """Administers the shared server; the models must know and keep every field of all replies."""
+
+    def reply(self: Requester, model: type[M], subject: str, body: Any = None, *, context: str, **names: str) -> M:
+        return read(model, self.ask(subject, body, context=context, **names), context)
+
+    monkeypatch.setattr(Requester, "reply", reply)
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        yield admin
+
+
+@pytest.fixture
+def name(publisher: Publisher) -> Iterator[str]:
+    """A name for a stream or a bucket; what has it, or begins with it, is gone after the test."""
+    chosen = f"NAMED{next(_numbers)}x"
+    yield chosen
+    for stream in publisher.api("STREAM.NAMES").get("streams") or []:
+        if chosen in stream:  # of a bucket as well
+            publisher.api(f"STREAM.DELETE.{stream}")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -37,16 +36,6 @@ from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher
 
 Make = Callable[..., Bucket]
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def name(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[str]:
-    """A name for a bucket; all whose names begin so are gone after the test."""
-    chosen = f"kva{next(_numbers)}x"
-    yield chosen
-    for each in [each for each in admin.kv.names() if each.startswith(chosen)]:
-        admin.kv.delete(each)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What other clients made, and what the server says of it, is accepted back, and differs in nothing from what is there.
+"""What this and other clients make, and what the server says of it, is accepted back, and changes nothing.
 
 Other clients send what their libraries write: zeros, -1, empty texts and lists, nulls, and the year 1 for "never".
 """
@@ -8,18 +8,26 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from spark_jetstream.admin import ConsumerConfig, JetStreamAdmin, StreamConfig, differences
+from spark_jetstream.admin import (
+    ConsumerConfig,
+    ConsumerInfo,
+    JetStreamAdmin,
+    StreamConfig,
+    StreamInfo,
+    differences,
+    update_body,
+)
 from spark_jetstream.admin.descriptions import yaml_documents, yaml_text
 from spark_jetstream.admin.models.base import Model
 from spark_jetstream.errors import OptionError
 from spark_jetstream.testing import NatsServer
-from tests.admin.configs import CONSUMERS, SECOND, STREAMS
+from tests.admin.configs import CONSUMERS, SECOND, STREAMS, read
 from tests.admin.conftest import Api
 from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
 from tests.support.publish import Refused
@@ -144,6 +152,14 @@ def same(one: Model, other: Model) -> None:
     assert differences(one, other) == differences(other, one) == []
 
 
+def still(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a STREAM.INFO or CONSUMER.INFO says but for what changes by itself."""
+    rest = {name: value for name, value in info.items() if name not in ("ts", "pause_remaining", "mirror", "sources")}
+    # The server keeps sources in a map.
+    copies = [*([info["mirror"]] if "mirror" in info else []), *info.get("sources", ())]
+    return {**rest, "copies": sorted(str({**copy, "active": None, "lag": None, "seq": None}) for copy in copies)}
+
+
 def accepted_streams(admin: JetStreamAdmin, api: Api, sent: dict[str, Any]) -> bool:
     """Whether the server takes this stream. What it then says is taken back in every way, and changes nothing."""
     name = f"OTHER{next(_numbers)}"
@@ -157,7 +173,8 @@ def accepted_streams(admin: JetStreamAdmin, api: Api, sent: dict[str, Any]) -> b
     try:
         info = api(f"STREAM.INFO.{name}")
         config, created = info["config"], info["created"]
-        actual = StreamConfig.from_server(config)
+        actual = read(StreamInfo, info).config
+        assert actual.faults() == []
         same(StreamConfig.parse(config, "what the server says"), actual)
         assert differences(StreamConfig.parse(sent, "what the client sent"), actual) == []
         for given in (config, info, actual, admin.streams.load(name)):
@@ -165,8 +182,12 @@ def accepted_streams(admin: JetStreamAdmin, api: Api, sent: dict[str, Any]) -> b
             assert admin.streams.load_or_create(given).created == created
             assert admin.streams.update(name, given) == []
         described = admin.describe(name)
-        for wanted in (described, config, json.loads(json.dumps(described)), *yaml_documents(yaml_text(described), "")):
+        assert yaml_documents(yaml_text(described), "") == [json.loads(json.dumps(described))] == [described]
+        for wanted in (described, config, json.loads(json.dumps(admin.describe(name, readable=False)))):
             assert not admin.plan(wanted).changes
+        for body in (actual.body(), update_body(actual, actual)):
+            api(f"STREAM.UPDATE.{name}", body)
+            assert still(api(f"STREAM.INFO.{name}")) == still(info)
         api(f"STREAM.DELETE.{name}")
         admin.apply(admin.plan(described))
         same(actual, admin.streams.load(name).config)
@@ -186,7 +207,8 @@ def accepted_consumers(admin: JetStreamAdmin, api: Api, stream: str, sent: dict[
     try:
         info = api(f"CONSUMER.INFO.{stream}.{name}")
         config, created = info["config"], info["created"]
-        actual = ConsumerConfig.from_server(config)
+        actual = read(ConsumerInfo, info).config
+        assert actual.faults() == []
         same(ConsumerConfig.parse(config, "what the server says"), actual)
         assert differences(ConsumerConfig.parse(sent, "what the client sent"), actual) == []
         for given in (config, info, actual, admin.consumers.load(stream, name)):
@@ -195,8 +217,14 @@ def accepted_consumers(admin: JetStreamAdmin, api: Api, stream: str, sent: dict[
             assert admin.consumers.load_or_create(stream, given).created == created
             assert admin.consumers.update(stream, name, given) == []
         described = admin.describe(stream)
-        for wanted in (described, {**described, "consumers": [config]}, *yaml_documents(yaml_text(described), "")):
+        assert yaml_documents(yaml_text(described), "") == [described]
+        plain = json.loads(json.dumps(admin.describe(stream, readable=False)))
+        for wanted in (described, {**described, "consumers": [config]}, plain):
             assert not admin.plan(wanted).changes
+        for body in (actual.body(), update_body(actual, actual)):
+            request = {"stream_name": stream, "config": body, "action": "update"}
+            api(f"CONSUMER.CREATE.{stream}.{name}", request)
+            assert still(api(f"CONSUMER.INFO.{stream}.{name}")) == still(info)
         assert [each.field for each in admin.consumers.update(stream, name, description="new")] == ["description"]
         admin.consumers.update(stream, name, description=actual.description or None)
         same(actual, admin.consumers.load(stream, name).config)
@@ -221,6 +249,16 @@ def stream(admin: JetStreamAdmin) -> Iterator[str]:
     admin.streams.create(name, subjects="c.>")
     yield name
     admin.streams.delete(name)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_every_kind_of_stream_is_accepted_back(kind: str, admin: JetStreamAdmin, api: Api) -> None:
+    assert accepted_streams(admin, api, STREAMS[kind])
+
+
+@pytest.mark.parametrize("kind", CONSUMERS)
+def test_every_kind_of_consumer_is_accepted_back(kind: str, admin: JetStreamAdmin, api: Api, stream: str) -> None:
+    assert accepted_consumers(admin, api, stream, CONSUMERS[kind])
 
 
 def one_by_one(values: Mapping[str, list[Any]]) -> pytest.MarkDecorator:
@@ -288,9 +326,39 @@ def test_consumers_with_several_values_are_accepted_back(
     assume(accepted_consumers(admin, api, stream, config))
 
 
+def fields(model: type[Model], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all fields of a model and of its parts."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Model):
+                yield from fields(kind, f"{prefix}{name}.")
+
+
+def paths(config: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all that a configuration sets."""
+    for part in config if isinstance(config, list) else [config]:
+        for name, value in part.items() if isinstance(part, dict) else ():
+            yield f"{prefix}{name}"
+            yield from paths(value, f"{prefix}{name}.")
+
+
 def test_every_field_was_tried() -> None:
+    """The server refuses fields that it does not know, so it knows all of them."""
     assert StreamConfig.model_fields.keys() - STREAM_VALUES.keys() == {"name"}
     assert ConsumerConfig.model_fields.keys() - CONSUMER_VALUES.keys() == {"durable_name"}
+    tried = {field for config in STREAMS.values() for field in paths(config)}
+    tried |= {field.replace("sources.", "mirror.", 1) for field in tried}
+    assert {*fields(StreamConfig)} - tried == {"sealed", "placement.preferred"}
+    tried = {field for config in CONSUMERS.values() for field in paths(config)}
+    assert {*fields(ConsumerConfig)} - tried == {"name", "direct", "sourcing"}
+
+
+@pytest.mark.parametrize("body", [{"misspelt": None}, {"mirror": {"misspelt": None}}])
+def test_the_server_refuses_fields_that_it_does_not_know(body: dict[str, Any], api: Api) -> None:
+    with pytest.raises(Refused, match="unknown field") as caught:
+        api("STREAM.CREATE.NEVER", {**body, "name": "NEVER"})
+    assert caught.value.err_code == 10025
 
 
 @pytest.mark.parametrize("level", [5, 6])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,6 @@ from spark_jetstream.testing.process import poll
 from tests.admin.configs import ORIGIN
 from tests.admin.conftest import Api
 from tests.support.publish import Message, Publisher
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def name(admin: JetStreamAdmin) -> Iterator[str]:
-    """A name for a stream; what has it, or begins with it, is gone after the test."""
-    chosen = f"MANAGED{next(_numbers)}x"
-    yield chosen
-    for each in list(admin.streams.names()):
-        if each.startswith(chosen):
-            admin.streams.delete(each)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -14,30 +13,20 @@ import pytest
 
 from spark_jetstream.cli.fields import flag
 from spark_jetstream.testing import NatsServer
+from tests.admin.conftest import admin, name
 from tests.support.command import Ran, run_command, succeed
-from tests.support.publish import Publisher
 
 Command = Callable[..., Ran]
 
-_numbers = itertools.count(1)
+__all__ = ["admin", "name"]
 
 
 @pytest.fixture(autouse=True)
 def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither variables nor contexts of whoever runs the tests."""
-    for name in [name for name in os.environ if name.startswith("NATS_")]:
-        monkeypatch.delenv(name)
+    for variable in [variable for variable in os.environ if variable.startswith("NATS_")]:
+        monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-@pytest.fixture
-def name(publisher: Publisher) -> Iterator[str]:
-    """A name for a stream or a bucket; what has it, or begins with it, is gone after the test."""
-    chosen = f"COMMAND{next(_numbers)}x"
-    yield chosen
-    for stream in publisher.api("STREAM.NAMES").get("streams") or []:
-        if chosen in stream:  # of a bucket as well
-            publisher.api(f"STREAM.DELETE.{stream}")
 
 
 @pytest.fixture
@@ -54,12 +43,12 @@ def do(nats_server: NatsServer) -> Command:
 
 def written(config: dict[str, Any]) -> Iterator[str]:
     """The options for a configuration, as `rendered` has it."""
-    for name, value in config.items():
-        option = flag(name)
+    for field, value in config.items():
+        option = flag(field)
         if isinstance(value, bool):
-            opposite = flag(name.removeprefix("no_")) if name.startswith("no_") else f"--no-{option[2:]}"
+            opposite = flag(field.removeprefix("no_")) if field.startswith("no_") else f"--no-{option[2:]}"
             yield option if value else opposite
-        elif name == "metadata":
+        elif field == "metadata":
             for key, each in value.items():
                 yield from (option, f"{key}={each}")
         elif value and isinstance(value, list) and all(isinstance(each, str) for each in value):
