@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import subprocess
 import sys
 import threading
@@ -144,17 +141,6 @@ def test_the_connector_is_light_without_it() -> None:
 # -- where it is used --
 
 
-def test_in_a_notebook_whose_event_loop_runs(server: NatsServer) -> None:
-    async def cell() -> list[str]:
-        assert asyncio.get_running_loop().is_running()
-        with JetStreamAdmin(**login(server, requestTimeout="9s")) as admin:
-            return list(admin.streams.names())
-
-    assert asyncio.run(cell()) == ["ORDERS"]
-    # And again, in another loop, over the connection that the first one opened.
-    assert asyncio.run(cell()) == ["ORDERS"]
-
-
 def test_from_many_threads_at_once(server: NatsServer) -> None:
     admin = JetStreamAdmin(**login(server, requestTimeout="8s"))
     start = threading.Barrier(8)
@@ -168,26 +154,6 @@ def test_from_many_threads_at_once(server: NatsServer) -> None:
         found = list(threads.map(work, range(8)))
     assert found == [[f"thread{number}"] * 20 for number in range(8)]
     assert sum(admin.consumers.delete("ORDERS", f"thread{number}") for number in range(8)) == 8
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_after_a_fork(server: NatsServer) -> None:
-    admin = JetStreamAdmin(**login(server))
-    before = admin.account.info().api.total
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        # The child never comes back into pytest.
-        try:
-            os.write(into, json.dumps([os.getpid(), list(admin.streams.names())]).encode())
-        finally:
-            os._exit(0)
-    os.close(into)
-    with open(out, "rb") as file:
-        said = json.loads(file.read())
-    assert os.waitpid(pid, 0)[1] == 0
-    assert said == [pid, ["ORDERS"]]
-    assert admin.account.info().api.total > before
 
 
 # -- the account --

@@ -34,7 +34,7 @@ from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import Meddler
 from tests.support.publish import Message, Publisher
-from tests.support.queries import available_now, batch, refusal, stored, streaming
+from tests.support.queries import available_now, batch, refusal, streaming
 from tests.support.streams import Stream
 
 COLUMNS = StructType([StructField("subject", StringType()), StructField("data", BinaryType())])
@@ -394,29 +394,6 @@ def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source
 
 
 # -- through Spark --
-
-
-@pytest.mark.full
-def test_a_streaming_write_makes_its_stream(
-    spark: SparkSession,
-    nats_server: NatsServer,
-    new_stream: New,
-    stream: Callable[..., Stream],
-    tmp_path: Path,
-) -> None:
-    name, s = new_stream(), stream()
-    s.fill(3)
-    query = (
-        streaming(spark, nats_server.url, s.name, maxMessagesPerTrigger=1)
-        .drop("subject")
-        .writeStream.format("jetstream")
-        .options(servers=nats_server.url, stream=name, subject=f"{name}.a")
-        .options(ensureStream=json.dumps({"subjects": [f"{name}.>"]}), checkpointLocation=str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    assert [row.data for row in stored(batch(spark, nats_server.url, name))] == [row.data for row in s.rows()]
 
 
 @pytest.mark.full

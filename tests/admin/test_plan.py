@@ -124,27 +124,6 @@ def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stre
     assert stream_config(api, there).max_bytes == -1
 
 
-def test_a_stream_and_its_consumers_are_made_at_once(client: Requester, api: Api, new_stream: New) -> None:
-    name = new_stream()
-    described = wanted(
-        {
-            "name": name,
-            "subjects": ["plan.>"],
-            "retention": "workqueue",
-            "consumers": [
-                {"durable_name": "a", "ack_policy": "explicit", "filter_subject": "plan.a"},
-                {"durable_name": "b", "ack_policy": "explicit", "filter_subjects": ["plan.b"]},
-            ],
-        }
-    )
-    carry_out(client, make_plan(client, described))
-    assert not make_plan(client, described).changes
-    assert sorted(api(f"CONSUMER.NAMES.{name}")["consumers"]) == ["a", "b"]
-    # What a description does not name stays.
-    fewer = [Wanted(described[0].stream, described[0].consumers[:1])]
-    assert not make_plan(client, fewer).changes
-
-
 # -- another client --
 
 
@@ -366,6 +345,8 @@ def test_files_and_mappings_are_planned_together(admin: JetStreamAdmin, names: t
     assert not admin.plan(str(file), other).changes
     assert admin.consumers.load(names[0], "c").config.ack_policy == "explicit"
     assert not admin.plan({"name": names[1]}, given_only=True).changes
+    # What a description does not name stays.
+    assert not admin.plan({"name": names[0], "max_age": "1h"}).changes
     with pytest.raises(OptionError, match=rf"^description 2: stream {names[0]} is described in .*a\.yaml already$"):
         admin.plan(file, {"name": names[0]})
 
