@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import ConsumerConfig, ConsumerInfo, JetStreamAdmin, StreamConfig, StreamInfo
+from spark_jetstream.admin import Bucket, ConsumerConfig, ConsumerInfo, JetStreamAdmin, StreamConfig, StreamInfo
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.models.base import M
 from spark_jetstream.testing import NatsServer
@@ -18,6 +18,7 @@ from tests.support.publish import Publisher
 
 Api = Callable[..., dict[str, Any]]
 Make = Callable[..., str]
+MakeKv = Callable[..., Bucket]
 
 _numbers = itertools.count(1)
 
@@ -117,6 +118,17 @@ def name(publisher: Publisher) -> Iterator[str]:
     for stream in publisher.api("STREAM.NAMES").get("streams") or []:
         if chosen in stream:  # of a bucket as well
             publisher.api(f"STREAM.DELETE.{stream}")
+
+
+@pytest.fixture
+def make(admin: JetStreamAdmin, name: str) -> MakeKv:
+    """A function that creates a bucket in memory, five revisions of each key unless the fields say otherwise."""
+
+    def create(suffix: str = "", **fields: Any) -> Bucket:
+        given = {"history": 5, "storage": "memory", **fields}
+        return admin.kv.bucket(admin.kv.create(name + suffix, given).bucket)
+
+    return create
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
-from spark_jetstream.admin import Bucket, BucketConfig, BucketInfo, Entry, JetStreamAdmin
+from spark_jetstream.admin import BucketConfig, BucketInfo, Entry, JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import (
     ApiError,
@@ -30,23 +30,11 @@ from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.streams.latest import read_table
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
+from tests.admin.conftest import MakeKv
 from tests.support.client import ask
 from tests.support.keyed import table_of
 from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher
-
-Make = Callable[..., Bucket]
-
-
-@pytest.fixture
-def make(admin: JetStreamAdmin, name: str) -> Make:
-    """A function that creates a bucket in memory, five revisions of each key unless the fields say otherwise."""
-
-    def create(suffix: str = "", **fields: Any) -> Bucket:
-        given = {"history": 5, "storage": "memory", **fields}
-        return admin.kv.bucket(admin.kv.create(name + suffix, given).bucket)
-
-    return create
 
 
 def facts(entry: Entry) -> tuple[str, bytes, int, str]:
@@ -116,7 +104,7 @@ def test_a_bucket_is_set_up_as_the_clients_do_it(admin: JetStreamAdmin, name: st
     assert info.republish is not None
 
 
-def test_what_is_not_said_has_the_defaults_of_the_clients(nats_server: NatsServer, make: Make, name: str) -> None:
+def test_what_is_not_said_has_the_defaults_of_the_clients(nats_server: NatsServer, make: MakeKv, name: str) -> None:
     make(history=1, ttl=None)
 
     async def work(js: JetStreamContext) -> dict[str, Any]:
@@ -132,7 +120,7 @@ def test_what_is_not_said_has_the_defaults_of_the_clients(nats_server: NatsServe
     assert ask(nats_server.url, work).keys() == {"name", "subjects", "allow_msg_ttl", "metadata"}
 
 
-def test_a_bucket_that_exists(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_a_bucket_that_exists(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     config = BucketConfig(history=5, storage="memory")
     make()
     assert admin.kv.create(name, config).history == 5
@@ -144,7 +132,7 @@ def test_a_bucket_that_exists(admin: JetStreamAdmin, make: Make, name: str) -> N
     assert admin.kv.load_or_create(f"{name}b", storage="memory").history == 1
 
 
-def test_buckets_are_listed(admin: JetStreamAdmin, make: Make, name: str, publisher: Publisher) -> None:
+def test_buckets_are_listed(admin: JetStreamAdmin, make: MakeKv, name: str, publisher: Publisher) -> None:
     make().put("a", "1")
     make("b", description="second")
     make("m", mirror=name, history=1)
@@ -157,7 +145,7 @@ def test_buckets_are_listed(admin: JetStreamAdmin, make: Make, name: str, publis
     assert all(not each.startswith("KEPT") for each in admin.kv.names())
 
 
-def test_a_bucket_is_changed(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_a_bucket_is_changed(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     bucket = make(limit_marker_ttl="1m", metadata={"a": "b"})
     assert [str(each) for each in admin.kv.plan(name, history=3)] == ["max_msgs_per_subject: 5 -> 3"]
     assert bucket.status().history == 5
@@ -173,7 +161,7 @@ def test_a_bucket_is_changed(admin: JetStreamAdmin, make: Make, name: str) -> No
     assert [each.field for each in sources] == ["sources"]
 
 
-def test_changes_that_cannot_be(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_changes_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     make()
     make("m", mirror=name, history=1)
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
@@ -227,7 +215,7 @@ def test_what_nats_py_wrote(admin: JetStreamAdmin, nats_server: NatsServer, name
         bucket.get("d", direct=True)
 
 
-def test_what_nats_py_reads(nats_server: NatsServer, make: Make, name: str) -> None:
+def test_what_nats_py_reads(nats_server: NatsServer, make: MakeKv, name: str) -> None:
     bucket = make()
     assert bucket.put("a", "é") == 1
     assert bucket.create("b", b"\x00\xff") == 2
@@ -257,7 +245,7 @@ def test_what_nats_py_reads(nats_server: NatsServer, make: Make, name: str) -> N
     assert [each for each in bucket.watch("a", "b", timeout=0.1) if each] == latest
 
 
-def test_keys_that_have_no_value(make: Make, name: str) -> None:
+def test_keys_that_have_no_value(make: MakeKv, name: str) -> None:
     bucket = make()
     bucket.put("a", "1")
     bucket.delete("a")
@@ -283,7 +271,7 @@ def test_keys_that_have_no_value(make: Make, name: str) -> None:
         assert error.err_code == 10037
 
 
-def test_revisions_that_are_not_the_latest(make: Make, name: str) -> None:
+def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
     bucket = make()
     bucket.put("a", "1")
     cases: list[tuple[Callable[[], object], str, tuple[int, int]]] = [
@@ -308,7 +296,7 @@ def test_revisions_that_are_not_the_latest(make: Make, name: str) -> None:
     assert [each.value for each in bucket.history("a")] == [b"1", b"2", b"1", b"", b"2"]
 
 
-def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     bucket = make()
     for key in ("", "a b", "a..b", ".a", "a.", "a*", "ä", "a\n", "k" * 800):
         with pytest.raises(OptionError, match=r"key .* cannot be one"):
@@ -343,7 +331,7 @@ def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: M
     assert bucket.status().values == 0
 
 
-def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     small, full = make("s", max_value_size=200), make("f", max_bytes=300)
     assert small.put("a", "x" * 200) == 1
     with pytest.raises(
@@ -372,7 +360,7 @@ def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: Make, name: str) -> 
 # -- time --
 
 
-def test_keys_that_go_by_themselves_leave_a_mark(make: Make) -> None:
+def test_keys_that_go_by_themselves_leave_a_mark(make: MakeKv) -> None:
     bucket = make(limit_marker_ttl="30s", history=1)
     bucket.put("kept", "1")
     assert bucket.create("a", "x", ttl="1s") == 2
@@ -394,7 +382,7 @@ def test_keys_that_go_by_themselves_leave_a_mark(make: Make) -> None:
     assert bucket.get("a").value == b"y"
 
 
-def test_marks_of_deletions_are_removed(make: Make) -> None:
+def test_marks_of_deletions_are_removed(make: MakeKv) -> None:
     bucket = make()
     for key in ("a", "b", "c"):
         bucket.put(key, "1")
@@ -414,7 +402,7 @@ def test_marks_of_deletions_are_removed(make: Make) -> None:
 
 
 def test_a_mark_whose_subject_matches_others_stays(
-    make: Make, publisher: Publisher, caplog: pytest.LogCaptureFixture
+    make: MakeKv, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server stores such a message if somebody publishes it, and purging its subject would purge the others."""
     bucket = make()
@@ -429,7 +417,7 @@ def test_a_mark_whose_subject_matches_others_stays(
         assert f"message {sequence} of bucket {bucket.name} on {subject} stays" in caplog.text
 
 
-def test_a_value_that_is_put_while_marks_are_removed_stays(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_put_while_marks_are_removed_stays(make: MakeKv, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = make()
     for key in ("a", "b"):
         bucket.put(key, "1")
@@ -447,7 +435,7 @@ def test_a_value_that_is_put_while_marks_are_removed_stays(make: Make, monkeypat
     assert list(bucket.keys()) == ["a"]
 
 
-def test_one_of_several_writers_creates_a_key(make: Make) -> None:
+def test_one_of_several_writers_creates_a_key(make: MakeKv) -> None:
     bucket = make(history=64)
     bucket.put("lock", "x")
     bucket.delete("lock")
@@ -468,7 +456,7 @@ def test_one_of_several_writers_creates_a_key(make: Make) -> None:
 # -- copies, other streams, other domains --
 
 
-def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     origin, mirror = make("o"), make("m", mirror=f"{name}o")
     info = mirror.status()
     assert info.mirror is not None
@@ -491,7 +479,7 @@ def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdm
         admin.kv.bucket(f"{name}odd").put("a", "x")
 
 
-def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: Make, name: str) -> None:
+def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     one, two = make("1"), make("2")
     one.put("a", "1")
     two.put("b", "2")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import Bucket, Entry, JetStreamAdmin, StoredMessage
+from spark_jetstream.admin import Entry, JetStreamAdmin, StoredMessage
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.watch import LABEL, watch
 from spark_jetstream.client.pool import close_all
@@ -20,27 +20,10 @@ from spark_jetstream.streams import pull
 from spark_jetstream.streams.pull import create_reader
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
+from tests.admin.conftest import MakeKv
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, consumers, wait_until
-
-Make = Callable[..., Bucket]
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def make(admin: JetStreamAdmin, publisher: Publisher) -> Iterator[Make]:
-    """A function that creates a bucket in memory which keeps 64 revisions; gone after the test."""
-    made: list[str] = []
-
-    def create(history: int = 64) -> Bucket:
-        made.append(f"kvw{next(_numbers)}")
-        admin.kv.create(made[-1], history=history, storage="memory")
-        return admin.kv.bucket(made[-1])
-
-    yield create
-    for each in made:
-        admin.kv.delete(each, missing_ok=True)
 
 
 def facts(entry: Entry | None) -> tuple[str, bytes, int] | None:
@@ -54,8 +37,8 @@ def revisions(found: Iterator[Entry | None], count: int) -> list[int]:
 # -- what comes --
 
 
-def test_what_is_there_comes_first_then_none_then_changes(make: Make, nats_server: NatsServer) -> None:
-    bucket = make()
+def test_what_is_there_comes_first_then_none_then_changes(make: MakeKv, nats_server: NatsServer) -> None:
+    bucket = make(history=64)
     for key, value in (("a", "1"), ("b.x", "1"), ("a", "2")):
         bucket.put(key, value)
     bucket.delete("b.x")
@@ -73,8 +56,8 @@ def test_what_is_there_comes_first_then_none_then_changes(make: Make, nats_serve
     wait_until(lambda: not consumers(nats_server.url, stream), "the consumer's end")
 
 
-def test_how_to_begin(make: Make) -> None:
-    bucket = make()
+def test_how_to_begin(make: MakeKv) -> None:
+    bucket = make(history=64)
     for number in range(3):
         bucket.put("a", str(number))
     bucket.delete("b")
@@ -94,7 +77,7 @@ def test_how_to_begin(make: Make) -> None:
     assert [facts(each) for each in found] == [None, ("a", b"3", 6), ("e", b"x", 7)]
 
 
-def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: Make, publisher: Publisher) -> None:
+def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: MakeKv, publisher: Publisher) -> None:
     bucket = make(history=1)
     publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
     found = bucket.watch()
@@ -111,9 +94,9 @@ def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: Make, p
 
 
 def test_changes_made_while_keys_are_listed_survive_the_consumer(
-    admin: JetStreamAdmin, make: Make, publisher: Publisher, nats_server: NatsServer
+    admin: JetStreamAdmin, make: MakeKv, publisher: Publisher, nats_server: NatsServer
 ) -> None:
-    bucket = make()
+    bucket = make(history=64)
     publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
     found = bucket.watch()
     assert revisions(found, 1) == [1]
@@ -129,9 +112,9 @@ def test_changes_made_while_keys_are_listed_survive_the_consumer(
 # -- streams --
 
 
-def test_a_stream_is_watched(admin: JetStreamAdmin, make: Make, nats_server: NatsServer) -> None:
+def test_a_stream_is_watched(admin: JetStreamAdmin, make: MakeKv, nats_server: NatsServer) -> None:
     api = Api(ConnectionOptions.from_spark({"servers": nats_server.url}))
-    bucket = make()
+    bucket = make(history=64)
     stream = f"KV_{bucket.name}"
     for number in range(6):
         bucket.put(f"k{number % 2}", str(number))
@@ -180,8 +163,8 @@ def _put(url: str, value: str) -> int:
 
 
 @pytest.mark.parametrize("history", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_every_change_comes_once_over_a_wire_that_is_cut(make: Make, nats_server: NatsServer, history: bool) -> None:
-    bucket = make()
+def test_every_change_comes_once_over_a_wire_that_is_cut(make: MakeKv, nats_server: NatsServer, history: bool) -> None:
+    bucket = make(history=64)
     keys, count = 50, 2000
 
     def write() -> None:
@@ -208,8 +191,8 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(make: Make, nats_server
     close_all()
 
 
-def test_a_bucket_that_is_deleted_or_created_again(admin: JetStreamAdmin, make: Make) -> None:
-    bucket = make()
+def test_a_bucket_that_is_deleted_or_created_again(admin: JetStreamAdmin, make: MakeKv) -> None:
+    bucket = make(history=64)
     found = bucket.watch()
     assert next(found) is None
     admin.kv.delete(bucket.name)
