@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.api import Api
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import ConnectionOptions
+from tests.support.client import Raw
 
 Reply = Mapping[str, Any]
 Answer = Reply | Callable[[dict[str, Any]], Reply | None]
@@ -42,34 +42,31 @@ def consumer_info(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"stream_name": "S", "name": "c", "created": MADE, "config": config}
 
 
-class FakeApi:
+class FakeApi(Raw):
     """`answers`: subject without prefix -> the reply, or what makes it of the request (None: it keeps silent). `asked`
     has the subjects."""
 
     prefix = "FAKE.API"
 
     def __init__(self, url: str, answers: Mapping[str, Answer]) -> None:
+        super().__init__(url)
         self.answers = answers
         self.asked: list[str] = []
-        server = urlsplit(url)
-        self._socket = socket.create_connection((server.hostname or "127.0.0.1", server.port or 4222), timeout=20)
-        self._file = self._socket.makefile("rb")
-        self._file.readline()
-        hello = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
-        self._socket.sendall(hello + b"SUB %s.> 1\r\nPING\r\n" % self.prefix.encode())
-        while self._file.readline() != b"PONG\r\n":
-            continue
-        self._socket.settimeout(None)
+        self.file.readline()
+        self.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n')
+        self.send(b"SUB %s.> 1\r\n" % self.prefix.encode())
+        self.ping()
+        self.sock.settimeout(None)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _serve(self) -> None:
-        while line := self._file.readline():
+        while line := self.file.readline():
             if line == b"PING\r\n":
-                self._socket.sendall(b"PONG\r\n")
+                self.send(b"PONG\r\n")
             elif line.startswith(b"MSG "):
                 _, subject, _, reply, size = line.split()
-                body = json.loads(self._file.read(int(size) + 2)[:-2] or b"{}")
+                body = json.loads(self.file.read(int(size) + 2)[:-2] or b"{}")
                 self._answer(subject.decode().removeprefix(self.prefix + "."), body, reply)
 
     def _answer(self, subject: str, request: dict[str, Any], reply: bytes) -> None:
@@ -78,16 +75,15 @@ class FakeApi:
         body = answer(request) if callable(answer) else answer
         if body is not None:
             text = json.dumps(body).encode()
-            self._socket.sendall(b"PUB %s %d\r\n%s\r\n" % (reply, len(text), text))
+            self.send(b"PUB %s %d\r\n%s\r\n" % (reply, len(text), text))
 
     def __enter__(self) -> FakeApi:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        self.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
-        self._file.close()
-        self._socket.close()
+        self.close()
 
 
 @contextmanager

@@ -13,12 +13,12 @@ import pytest
 
 from spark_jetstream.cli.fields import flag
 from spark_jetstream.testing import NatsServer
-from tests.admin.conftest import admin, name
+from tests.admin.conftest import admin, api, name
 from tests.support.command import Ran, run_command, succeed
 
 Command = Callable[..., Ran]
 
-__all__ = ["admin", "name"]
+__all__ = ["admin", "api", "name"]
 
 
 @pytest.fixture(autouse=True)

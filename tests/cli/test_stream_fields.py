@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_jetstream.admin import StreamConfig, differences, rendered
 from spark_jetstream.cli.fields import flag
-from tests.admin.configs import ORIGIN, STREAMS
+from tests.admin.configs import STREAMS
 from tests.cli.conftest import Command, written
-from tests.support.publish import Publisher
 
-
-@pytest.fixture(scope="module", autouse=True)
-def origin(publisher: Publisher) -> Iterator[None]:
-    """The stream that mirrors and sources copy."""
-    publisher.api(f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True})
-    yield
-    publisher.api(f"STREAM.DELETE.{ORIGIN}")
+pytestmark = pytest.mark.usefixtures("api")  # it makes what mirrors and sources copy
 
 
 @pytest.fixture
