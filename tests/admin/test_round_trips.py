@@ -95,6 +95,7 @@ def test_a_cluster(nats_cluster: NatsCluster) -> None:
         smaller = read(StreamInfo, publisher.api("STREAM.UPDATE.R", info.config.changed(num_replicas=1).body()))
         assert smaller.cluster is not None
         assert smaller.cluster.desired is not None
+        assert smaller.cluster.desired.origin is not None
         assert smaller.cluster.desired.origin.replicas == 3
 
         def settled() -> StreamInfo | None:

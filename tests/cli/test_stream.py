@@ -167,8 +167,6 @@ def test_delete_msg_purge_and_rm(do: Command, run: Command, nats_server: NatsSer
     assert said == {"stream": filled, "purged": 3}
     assert do("stream", "purge", filled, "--force", "--json").json["purged"] == 4
     assert stored(nats_server.url, filled) == 0
-    do("stream", "edit", filled, "--deny-purge", "--force")
-    refused(run("stream", "purge", filled, "--force"), 1, f"cannot purge stream {filled}")
     assert do("stream", "rm", filled, "--force", "--json").json == {"stream": filled, "deleted": True}
     assert run("stream", "info", filled).code == 1
 
