@@ -1,26 +1,82 @@
-"""Streams and consumers that are made by plain requests, and gone after a test."""
+"""Streams, consumers and buckets that are gone after a test; most are made by plain requests."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
+from nats.js.client import JetStreamContext
 
-from spark_jetstream.admin import Bucket, ConsumerConfig, ConsumerInfo, JetStreamAdmin, StreamConfig, StreamInfo
+from spark_jetstream.admin import (
+    Bucket,
+    ConsumerConfig,
+    ConsumerInfo,
+    JetStreamAdmin,
+    ObjectBucket,
+    StreamConfig,
+    StreamInfo,
+)
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.models.base import M
+from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, read
-from tests.admin.object_buckets import Made
+from tests.support.client import ask
+from tests.support.objects import assert_only_objects
 from tests.support.publish import Publisher
 
 Api = Callable[..., dict[str, Any]]
 Make = Callable[..., str]
 MakeKv = Callable[..., Bucket]
 
+CHUNK = DEFAULT_CHUNK_SIZE
+T = TypeVar("T")
+
 _numbers = itertools.count(1)
+
+
+class Made:
+    """A bucket: ``objects`` is what is tested, ``nats`` another client's view of it."""
+
+    def __init__(self, admin: JetStreamAdmin, url: str, name: str) -> None:
+        self.admin = admin
+        self.url = url
+        self.name = name
+        self.stream = f"OBJ_{name}"
+        self.objects: ObjectBucket = admin.objects.bucket(name)
+        admin.objects.create(name, storage="memory")
+
+    def nats(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """What ``work`` does with nats-py's object store."""
+
+        async def run(js: JetStreamContext) -> T:
+            return await work(await js.object_store(self.name))
+
+        return ask(self.url, run)
+
+    def nats_get(self, *names: str) -> list[bytes]:
+        """Contents as nats-py reads them; it verifies the digest, and waits for chunks that are missing."""
+
+        async def work(store: Any) -> list[bytes]:
+            return [(await asyncio.wait_for(store.get(name), 20)).data for name in names]
+
+        return self.nats(work)
+
+    def api(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A request to the JetStream API that has nothing to do with what is tested."""
+        with Publisher(self.url) as publisher:
+            return publisher.api(path, body)
+
+    def purge(self, subject: str, **how: int) -> None:
+        """Remove messages behind everybody's back."""
+        self.api(f"STREAM.PURGE.{self.stream}", {"filter": subject, **how})
+
+    def check(self) -> None:
+        """Nothing lies in the bucket but objects and their chunks."""
+        assert_only_objects(self.api, self.name)
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +115,9 @@ def make_stream(api: Api) -> Iterator[Make]:
 
 
 @pytest.fixture
-def new_stream(publisher: Publisher) -> Iterator[Callable[[], str]]:
+def new_stream(name: str) -> Callable[[], str]:
     """A function that returns the name of a stream that does not exist; one of that name is gone after the test."""
-    names: list[str] = []
-
-    def new() -> str:
-        names.append(f"NEW{next(_numbers)}")
-        return names[-1]
-
-    yield new
-    for name in set(names) & set(publisher.api("STREAM.NAMES").get("streams") or []):
-        publisher.api(f"STREAM.DELETE.{name}")
+    return lambda: f"{name}{next(_numbers)}"
 
 
 @pytest.fixture
@@ -132,17 +180,9 @@ def make(admin: JetStreamAdmin, name: str) -> MakeKv:
 
 
 @pytest.fixture
-def make_store(nats_server: NatsServer, admin: JetStreamAdmin) -> Iterator[Callable[[], Made]]:
+def make_store(nats_server: NatsServer, admin: JetStreamAdmin, name: str) -> Callable[[], Made]:
     """A function that makes Object Store buckets on the shared server; gone after the test."""
-    made: list[Made] = []
-
-    def make() -> Made:
-        made.append(Made(admin, nats_server.url, f"OBJECTS{next(_numbers)}"))
-        return made[-1]
-
-    yield make
-    for store in made:
-        admin.objects.delete(store.name, missing_ok=True)
+    return lambda: Made(admin, nats_server.url, f"{name}{next(_numbers)}")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from spark_jetstream.errors import (
     StreamExists,
     StreamNotFound,
 )
-from tests.admin.object_buckets import CHUNK, Made
+from tests.admin.conftest import CHUNK, Made
 from tests.support.leaf import Linked
 from tests.support.objects import content
 from tests.support.publish import Message, Publisher

@@ -16,7 +16,7 @@ from spark_jetstream.admin.watch import settings
 from spark_jetstream.buckets.object_store import ObjectUploads, note_body, note_subject
 from spark_jetstream.buckets.objects import chunk_subject
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
-from tests.admin.object_buckets import CHUNK, Made
+from tests.admin.conftest import CHUNK, Made
 from tests.support.objects import content
 from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Message, Publisher
