@@ -70,10 +70,6 @@ class Made:
         with Publisher(self.url) as publisher:
             return publisher.api(path, body)
 
-    def purge(self, subject: str, **how: int) -> None:
-        """Remove messages behind everybody's back."""
-        self.api(f"STREAM.PURGE.{self.stream}", {"filter": subject, **how})
-
     def check(self) -> None:
         """Nothing lies in the bucket but objects and their chunks."""
         assert_only_objects(self.api, self.name)

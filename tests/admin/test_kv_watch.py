@@ -240,15 +240,6 @@ def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]
     close_all()
 
 
-def settle(cluster: NatsCluster, stream: str, before: int) -> None:
-    """Wait until another server than ``before`` leads."""
-
-    def other() -> bool | None:
-        return cluster.leader_of(stream) != before or None
-
-    poll(other, 20, lambda: TimeoutError(f"another leader of {stream}"))
-
-
 @pytest.mark.full
 def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
     with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
@@ -262,7 +253,7 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
             before = nats_cluster.leader_of("KV_moved")
             admin.streams.step_down("KV_moved")
             # What reaches a leader on its way out may be lost, and its writer hears nothing.
-            settle(nats_cluster, "KV_moved", before)
+            poll(lambda was=before: nats_cluster.leader_of("KV_moved") != was or None, 20, TimeoutError)
             put.append(bucket.put("b", f"{number}"))
             came += revisions(found, 2)
         assert came == put

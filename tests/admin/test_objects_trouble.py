@@ -51,7 +51,7 @@ def one_bit_changed(store: Made, publisher: Publisher, subject: str) -> None:
     """Store other chunks under the same id, and the meta message as it was behind them."""
     meta = store.admin.messages.last(store.stream, f"$O.{store.name}.M.>")
     first, *others = [message.data for message in store.admin.messages.read(store.stream, subject)]
-    store.purge(subject)
+    store.api(f"STREAM.PURGE.{store.stream}", {"filter": subject})
     publisher.publish(Message(subject, chunk) for chunk in (bytes([first[0] ^ 1]) + first[1:], *others))
     publisher.publish([Message(meta.subject, meta.data, [("Nats-Rollup", "sub")])])
 
