@@ -35,6 +35,13 @@ WRONG = [
     ("stream apply", "Missing argument"),
     ("stream apply {plain} {plain}", "is described in"),
     ("stream backup USAGE {json}", "exists already"),
+    # Files
+    ("stream apply {misspelt} --check", 'there is no field "max_ages" (did you mean max_age?)'),
+    ("stream add NEW --config {misspelt}", 'there is no field "max_ages" (did you mean max_age?)'),
+    ("stream add NEW --template {misspelt}", 'there is no field "max_ages" (did you mean max_age?)'),
+    ("stream apply {tmp}/gone.json --check", "gone.json: the file cannot be read"),
+    ("stream add NEW --config {tmp}/gone.json", "gone.json: the file cannot be read"),
+    ("stream add NEW --template {tmp}/gone.json", "gone.json: the file cannot be read"),
     # Which message?
     ("stream get USAGE", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"),
     ("stream get USAGE 1 --last a", "SEQUENCE and --last contradict each other"),
@@ -208,6 +215,7 @@ def words(tmp_path: Path) -> Any:
     files = {"json": tmp_path / "stream.json", "yaml": tmp_path / "stream.yaml", "tmp": tmp_path}
     files["json"].write_text('{"name": "USAGE", "subjects": ["usage.>"], "max_age": "6M"}')
     (files.setdefault("plain", tmp_path / "plain.json")).write_text('{"name": "USAGE", "subjects": ["usage.>"]}')
+    (files.setdefault("misspelt", tmp_path / "misspelt.yaml")).write_text("name: NEW\nmax_ages: 1h\n")
     files["yaml"].write_text("name: USAGE\nsubjects: ['usage.>']\nmax_age: 6M\n")
     return lambda line: [word.format(**files) for word in shlex.split(line)]
 
@@ -240,35 +248,3 @@ def test_no_server(words: Any, run: Command) -> None:
     for line in NO_SERVER:
         ran = run(*words(line), "-o", "connectTimeout=200ms", url="nats://127.0.0.1:1")
         check(ran, 3, "no NATS server could be reached")
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"), [("1y", "365d"), ("2w", "14d"), ("1y2w3d", "382d"), ("1.5h", "1h30m"), ("1W1h30m", "7d1h30m")]
-)
-def test_durations_that_the_nats_command_reads_in_one_way(
-    given: str, kept: str, do: Command, admin: JetStreamAdmin, name: str
-) -> None:
-    do("stream", "add", name, "--max-age", given)
-    assert str(admin.streams.load(name).config.max_age) == kept
-
-
-@pytest.mark.parametrize("line", ["apply FILE --check", "add NEW --config FILE", "add NEW --template FILE"])
-@pytest.mark.parametrize(
-    ("file", "content", "said"),
-    [
-        ("a.yaml", "name: A\nmax_ages: 1h\n", 'there is no field "max_ages" (did you mean max_age?)'),
-        ("a.yaml", "name: A\nmax_age: 1h\nmax_age: 2h\n", '"max_age" is there twice'),
-        ("a.yaml", "[1]", ""),
-        ("a.json", "{", "this is not valid JSON"),
-        ("a.json", None, "the file cannot be read"),
-    ],
-)
-def test_files_that_cannot_be(
-    line: str, file: str, content: str | None, said: str, run: Command, tmp_path: Path
-) -> None:
-    path = tmp_path / file
-    if content is not None:
-        path.write_text(content)
-    ran = run("stream", *(path if word == "FILE" else word for word in line.split()))
-    check(ran, 2, said)
-    assert str(path) in ran.err or "no field" in said
