@@ -248,8 +248,6 @@ def test_wrong_usage(admin: JetStreamAdmin) -> None:
     ):
         with pytest.raises(OptionError, match=said):
             admin.events.watch(**given)
-    with pytest.raises(OptionError, match="did you mean stream_action"):
-        admin.events.watch("stream_actions")
 
 
 @pytest.fixture(scope="module")
