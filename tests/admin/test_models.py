@@ -28,6 +28,7 @@ from spark_jetstream.admin import (
     StreamInfo,
 )
 from spark_jetstream.admin.models import account, base, consumers, messages, streams
+from spark_jetstream.admin.models.events import EVENT_TYPES, ClientInfo
 from spark_jetstream.errors import OptionError, ProtocolError
 from tests.admin.configs import EVERYTHING
 
@@ -317,8 +318,9 @@ def parts(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{name}.{field}", details
 
 
-@pytest.mark.parametrize("model", ALL, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [*ALL, *EVENT_TYPES.values(), ClientInfo], ids=lambda model: model.__name__)
 def test_every_field_is_described(model: type[Model]) -> None:
+    assert model.__doc__
     for field, details in parts(model.model_json_schema()):
         assert details.get("description", "").endswith("."), field
 
