@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.js.client import JetStreamContext
 
+from spark_jetstream.admin import RestoreReply, SnapshotConfig, SnapshotReply
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, EntryKind, Framing, checked, opened
 from spark_jetstream.admin.restore import Restored, restore
@@ -26,7 +27,7 @@ from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import BackupError, ConnectionFailed, OptionError, StreamExists, StreamNotFound
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
-from tests.admin.configs import STREAMS
+from tests.admin.configs import STREAMS, read
 from tests.admin.conftest import Api, Make
 from tests.support.client import ask
 from tests.support.proxy import WireProxy
@@ -623,3 +624,18 @@ def test_what_differs_afterwards_is_said(there: There, whole: Path) -> None:
     assert restored.info.state.messages == 100
     assert f"messages was {TOTAL} and is 100" in restored.differences
     assert any(difference.startswith("first_seq was 1 and is ") for difference in restored.differences)
+
+
+def test_a_backup_begins(api: Api, make_stream: Make) -> None:
+    name = make_stream({})
+    given = {"deliver_subject": "b", "no_consumers": True, "chunk_size": "1k", "window_size": "2k", "jsck": True}
+    request = SnapshotConfig.parse(given, "the backup")
+    reply = read(SnapshotReply, api(f"STREAM.SNAPSHOT.{name}", request.body()))
+    assert reply.config.name == name
+    assert reply.config.own_metadata == {}
+    sent = {
+        "config": {**reply.config.body(), "name": "RESTORED", "subjects": ["restored"]},
+        "state": reply.state.body(),
+    }
+    restore = read(RestoreReply, api("STREAM.RESTORE.RESTORED", sent))
+    assert restore.deliver_subject.startswith("$JS.SNAPSHOT.RESTORE.RESTORED.")

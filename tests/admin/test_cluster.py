@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, Replica
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerInfo, JetStreamAdmin, Replica, StreamInfo
 from spark_jetstream.errors import ApiError, ServerBusy, StreamNotFound
 from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
+from tests.admin.configs import read
 from tests.support.publish import Message, Publisher
 
 SERVERS = {"test-0", "test-1", "test-2"}
@@ -94,3 +96,43 @@ def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin
     found = list(clustered.messages.read("R3", direct=True))
     assert [each.data for each in found] == [b"%d" % number for number in range(30)]
     assert dict(clustered.streams.subjects("R3")) == {f"r3.{number}": 10 for number in range(3)}
+
+
+@pytest.mark.full
+def test_the_models_know_every_field_of_its_replies(nats_cluster: NatsCluster) -> None:
+    with Publisher(nats_cluster.servers[0].url) as publisher:
+        publisher.api("STREAM.CREATE.R", {"name": "R", "subjects": ["r"], "num_replicas": 3})
+        made = publisher.api("CONSUMER.CREATE.R.c", {"stream_name": "R", "config": {"durable_name": "c"}})
+        publisher.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "R"}})
+
+        def looked_at() -> dict[str, Any] | None:
+            """What the server says once it has heard of the mirror."""
+            body = publisher.api("STREAM.INFO.R")
+            return body if "alternates" in body else None
+
+        before = poll(looked_at, 20, lambda: AssertionError("the stream has no alternates"))
+        info = read(StreamInfo, before)
+        assert info.cluster is not None
+        assert info.cluster.leader
+        assert len(info.cluster.replicas) == 2
+        assert {each.name for each in info.alternates} == {"R", "M"}
+        cluster = read(ConsumerInfo, made).cluster
+        assert cluster is not None
+        assert len(cluster.replicas) == 2
+        publisher.api("STREAM.UPDATE.R", info.config.body())
+        assert publisher.api("STREAM.INFO.R")["config"] == before["config"]
+        smaller = read(StreamInfo, publisher.api("STREAM.UPDATE.R", info.config.changed(num_replicas=1).body()))
+        assert smaller.cluster is not None
+        assert smaller.cluster.desired is not None
+        assert smaller.cluster.desired.origin is not None
+        assert smaller.cluster.desired.origin.replicas == 3
+
+        def settled() -> StreamInfo | None:
+            now: StreamInfo = read(StreamInfo, publisher.api("STREAM.INFO.R"))
+            return now if now.cluster is not None and now.cluster.desired is None else None
+
+        alone = poll(settled, 20, lambda: AssertionError("the stream still has its other replicas"))
+        assert alone.cluster is not None
+        assert alone.cluster.replicas == ()
+        for name in ("M", "R"):
+            publisher.api(f"STREAM.DELETE.{name}")

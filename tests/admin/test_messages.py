@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, StoredMessage
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage
 from spark_jetstream.errors import (
     ApiError,
     DataLossError,
@@ -20,7 +21,9 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
+from tests.admin.configs import read
 from tests.admin.conftest import Make
+from tests.support.client import Raw
 from tests.support.fake_jetstream import Answer, FakeJetStream
 from tests.support.publish import Message, Publisher
 
@@ -318,3 +321,33 @@ def sequences(messages: Iterator[StoredMessage]) -> list[int]:
 
 def plain(message: StoredMessage) -> tuple[object, ...]:
     return message.seq, message.subject, message.data, message.hdrs, message.time.nanoseconds
+
+
+def answer(url: str, message: Message) -> bytes:
+    """The content of what answers a message."""
+    client = Raw(url)
+    try:
+        client.file.readline()
+        client.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB answers 1\r\n' + message.frame("answers"))
+        words = client.file.readline().split()
+        return client.file.read(int(words[-1]))
+    finally:
+        client.close()
+
+
+def test_acknowledgements(make_stream: Make, nats_server: NatsServer) -> None:
+    def ack(stream: str, *headers: tuple[str, str]) -> PubAck:
+        message = Message(f"{stream.lower()}.a", headers=list(headers))
+        return read(PubAck, json.loads(answer(nats_server.url, message)))
+
+    plain = make_stream({})
+    acks = [ack(plain, ("Nats-Msg-Id", "1")), ack(plain, ("Nats-Msg-Id", "1")), ack(plain)]
+    assert [(each.stream, each.seq, each.duplicate) for each in acks] == [
+        (plain, 1, False),
+        (plain, 1, True),
+        (plain, 2, False),
+    ]
+    assert ack(make_stream({"allow_msg_counter": True, "allow_direct": True}), ("Nats-Incr", "5")).val == "5"
+    headers = [("Nats-Batch-Id", "b"), ("Nats-Batch-Sequence", "1"), ("Nats-Batch-Commit", "1")]
+    batch = ack(make_stream({"allow_atomic": True}), *headers)
+    assert (batch.batch, batch.count) == ("b", 1)

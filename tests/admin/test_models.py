@@ -24,6 +24,7 @@ from spark_jetstream.admin import (
     Model,
     Nanoseconds,
     PurgeRequest,
+    StoredMessage,
     StreamConfig,
     StreamInfo,
 )
@@ -360,3 +361,9 @@ def test_what_the_client_library_knows_is_there(name: str) -> None:
 
 def test_every_model_is_named() -> None:
     assert {model.__name__ for model in ALL} <= set(admin.__all__)
+
+
+def test_a_direct_get_without_its_headers_is_refused() -> None:
+    for block in (b"", b"NATS/1.0\r\nTag: a\r\n\r\n", b"NATS/1.0\r\nNats-Subject: a\r\nNats-Sequence: x\r\n\r\n"):
+        with pytest.raises(ProtocolError, match="no usable headers"):
+            StoredMessage.from_direct(block, b"")
