@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -497,32 +498,51 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
 # What Spark alone shows.
 
 
-def selected(frame: DataFrame, s: Stream) -> DataFrame:
-    """Rows for the ids of a frame, of which the second has no data."""
-    data = "if(id = 2, null, concat('row ', id)) as data"
-    return frame.selectExpr(f"concat('{s.subject}.', id) as subject", data)
+def frame_of(spark: SparkSession, s: Stream, bad: str = "") -> DataFrame:
+    """The good rows in one partition; `bad` is "null" for a second row without data."""
+    return selected(spark.range(1, 4, 1, 1), s, bad)
 
 
-def save(spark: SparkSession, s: Stream, options: Mapping[str, str], mode: str | None = "append") -> None:
-    """Write three rows in one partition as a batch through Spark."""
-    writer = selected(spark.range(1, 4, 1, 1), s).write.format("jetstream").options(**settings(s, options))
-    (writer if mode is None else writer.mode(mode)).save()
+def selected(frame: DataFrame, s: Stream, bad: str) -> DataFrame:
+    data = "if(id = 2, null, concat('row ', id))" if bad == "null" else "concat('row ', id)"
+    return frame.selectExpr(f"concat('{s.subject}.', id) as subject", f"{data} as data")
 
 
-def query_of(spark: SparkSession, folder: Path, s: Stream, options: Mapping[str, str]) -> StreamingQuery:
+def save(frame: DataFrame, s: Stream, options: Mapping[str, str], mode: str = "append") -> None:
+    """A batch write through Spark."""
+    frame.write.format("jetstream").options(**settings(s, options)).mode(mode).save()
+
+
+def fail_as_batch(
+    spark: SparkSession, s: Stream, bad: str, options: Mapping[str, str], *, early: bool
+) -> BaseException:
+    """What a batch write raises; `early`: nothing of it has reached a task."""
+    group = f"write-{uuid.uuid4()}"
+    spark.sparkContext.setJobGroup(group, "")
+    with pytest.raises(AnalysisException if early else PythonException) as caught:
+        save(frame_of(spark, s, bad), s, options)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == (0 if early else 1)
+    return caught.value
+
+
+def query_of(spark: SparkSession, folder: Path, s: Stream, bad: str, options: Mapping[str, str]) -> StreamingQuery:
     """A query that writes three rows of stream ROWS and ends."""
     login = {"user": "ann", "password": PASSWORD}
     source = spark.readStream.format("jetstream").options(servers=s.url, stream="ROWS", **login).load()
-    writer = selected(source.selectExpr("sequence as id"), s).writeStream.format("jetstream")
+    writer = selected(source.selectExpr("sequence as id"), s, bad).writeStream.format("jetstream")
     writer = writer.options(**settings(s, options)).option("checkpointLocation", str(folder))
     return writer.trigger(availableNow=True).start()
 
 
-def failure_of(query: StreamingQuery) -> BaseException:
-    """What a streaming query raises in the end."""
+def fail_as_stream(
+    spark: SparkSession, folder: Path, s: Stream, bad: str, options: Mapping[str, str], *, early: bool
+) -> BaseException:
+    """What a streaming query that gets the same three rows raises; `early` as for a batch."""
+    query = query_of(spark, folder, s, bad, options)
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(60)
     assert not query.isActive
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == (0 if early else 1)
     return caught.value
 
 
@@ -530,18 +550,16 @@ def test_spark_shows_the_error_of_the_driver(
     spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog
 ) -> None:
     s, case = make(), WRONG_PASSWORD
-    with pytest.raises(AnalysisException) as caught:
-        save(spark, s, case.options)
-    query = query_of(spark, tmp_path, s, case.options)
-    for failure in (caught.value, failure_of(query)):
+    for failure in (
+        fail_as_batch(spark, s, "", case.options, early=True),
+        fail_as_stream(spark, tmp_path, s, "", case.options, early=True),
+    ):
         kind, said = refusal(failure)
         assert kind == case.kind, said
         assert re.fullmatch(case.sentence, said), said
         for secret in (PASSWORD, WRONG):
             assert secret not in str(failure)
             assert secret not in spark_log.text
-    # Nothing of it has reached a task.
-    assert not spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))
     assert s.state()["messages"] == 0
 
 
@@ -549,11 +567,11 @@ def test_spark_shows_the_error_of_a_task_of_a_batch_and_what_the_driver_logs(
     spark: SparkSession, make: Make, spark_log: SparkLog
 ) -> None:
     s, dead = make(duplicate_window=1_000_000_000), make()
-    with pytest.raises(PythonException) as caught:
-        save(spark, s, HERE)
+    failure = fail_as_batch(spark, s, "null", HERE, early=False)
     stored = s.state()["messages"]
-    check_refused_row(caught.value, s, stored)
-    save(spark, s, {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject})
+    check_refused_row(failure, s, stored)
+    options = {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}
+    save(frame_of(spark, s, "null"), s, options)
     assert len(messages_of(s)) == stored + 2
     assert messages_of(dead)[0][1]["Dead-Letter-Subject"] == [f"{s.subject}.2"]
     spark_log.wait_for(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
@@ -565,11 +583,11 @@ def test_spark_shows_the_error_of_a_task_of_a_stream(
     spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog
 ) -> None:
     s, dead = make(), make()
-    failure = failure_of(query_of(spark, tmp_path / "failing", s, {}))
+    failure = fail_as_stream(spark, tmp_path / "failing", s, "null", {}, early=False)
     check_refused_row(failure, s, s.state()["messages"])
     spark_log.wait_for(r"jetstream sink, batch 0 of query .* failed; tasks that ended before it did have")
 
-    query = query_of(spark, tmp_path / "dead", s, {"deadLetterSubject": f"{dead.subject}.row"})
+    query = query_of(spark, tmp_path / "dead", s, "null", {"deadLetterSubject": f"{dead.subject}.row"})
     assert query.awaitTermination(60)
     ((_, headers, data),) = messages_of(dead)
     assert (headers["Dead-Letter-Subject"], data) == ([f"{s.subject}.2"], b"")
@@ -590,16 +608,17 @@ def check_refused_row(failure: BaseException, s: Stream, stored: int) -> None:
 def test_the_only_mode_is_append(spark: SparkSession, make: Make) -> None:
     s = make()
     with pytest.raises(AnalysisException) as caught:
-        save(spark, s, {}, "overwrite")
+        save(frame_of(spark, s), s, {}, "overwrite")
     assert refusal(caught.value) == (
         "OptionError",
         'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
         "yourself if its messages shall go",
     )
     with pytest.raises(AnalysisException, match='mode "overwrite" is not possible: a bucket is only ever added to'):
-        save(spark, s, {"bucket": "b"}, "overwrite")
+        save(frame_of(spark, s), s, {"bucket": "b"}, "overwrite")
     # Spark refuses the others by itself, and the one that it takes when none is named.
     for mode in ("errorifexists", "error", "default", "ignore", None):
+        writer = frame_of(spark, s).write.format("jetstream").options(**settings(s, {}))
         with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""):
-            save(spark, s, {}, mode)
+            (writer if mode is None else writer.mode(mode)).save()
     assert s.state()["messages"] == 0

@@ -182,16 +182,26 @@ def test_rows_are_written_back_as_they_were_read(
 # A million.
 
 
-@pytest.mark.full
-def test_a_million_rows_and_none_missing(spark: SparkSession, stream: MakeStream) -> None:
-    count, s = 1_000_000, stream()
-    frame = spark.range(0, count, 1, 4).selectExpr("cast(id as string) as data")
-    write(frame, s, subject=f"{s.subject}.a", stream=s.name)
+def check_million(s: Stream, count: int) -> None:
+    """Every number below `count` is there once, and no sequence is missing."""
     found = np.zeros(count, np.uint8)
     for data in payloads_of(s.url, s.name):
         found[int(data)] += 1
     assert (found == 1).all()
     assert s.state()["last_seq"] == s.state()["messages"] == count
+
+
+@pytest.mark.full
+def test_a_million_rows_and_none_missing(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    count = 1_000_000
+    table, target = stream(), stream()
+    frame = spark.range(0, count, 1, 4).selectExpr("cast(id as string) as data")
+    write(frame, table, subject=f"{table.subject}.a", stream=table.name)
+    check_million(table, count)
+    source = streaming(spark, table.url, table.name, "data binary", maxMessagesPerTrigger=600_000)
+    progress = write_stream(source, target, tmp_path, subject=f"{target.subject}.a")
+    assert [each["numInputRows"] for each in progress if each["numInputRows"]] == [600_000, 400_000]
+    check_million(target, count)
 
 
 # Running a write again.
