@@ -72,11 +72,10 @@ def write_stream(
     return [json.loads(progress.json) for progress in query.recentProgress]
 
 
-def rows(spark: SparkSession, s: Stream, count: int) -> DataFrame:
+def rows(spark: SparkSession, s: Stream, count: int, partitions: int = 1) -> DataFrame:
     """Rows that all differ."""
-    return spark.range(0, count, 1, 1).selectExpr(
-        f"concat('{s.subject}.', id % 3) as subject", "concat('row ', id) as data"
-    )
+    ids = spark.range(0, count, 1, partitions)
+    return ids.selectExpr(f"concat('{s.subject}.', id % 3) as subject", "concat('row ', id) as data")
 
 
 # Rows.
