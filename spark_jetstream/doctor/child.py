@@ -15,7 +15,11 @@ DISTRIBUTIONS = ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "numpy", "p
 
 
 def look_around() -> dict[str, object]:
-    """Return what the script prints: two kinds of versions, and the error of importing the connector, or ""."""
+    """Return what the script prints.
+
+    ``python`` is the version of Python, ``versions`` has those of the installed distributions, and ``format`` is the
+    error of importing the connector, empty if there is none.
+    """
     versions = {}
     for name in DISTRIBUTIONS:
         try:
