@@ -18,7 +18,7 @@ import pytest
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import JetStreamError, ProtocolError
+from spark_jetstream.errors import JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -30,6 +30,7 @@ from tests.support.reading import (
     SETTINGS,
     api,
     collect,
+    connecting,
     consumers,
     create,
     direct,
@@ -112,26 +113,6 @@ def test_odd_header_blocks(server: NatsServer) -> None:
     assert (found[-1][3], delivered[-1][3]) == ([("X", ["12"])], [("X", ["1234"])])
 
 
-def test_gaps(server: NatsServer) -> None:
-    for sequence in (1, 2, 500, 1500, 2999, COUNT):
-        api(server.url, "STREAM.MSG.DELETE.S", {"seq": sequence, "no_erase": True})
-    left = [sequence for sequence in ALL if sequence not in {1, 2, 500, 1500, 2999, COUNT}]
-    assert sequences(direct(server.url, part_of(server.url, "S", count=len(left)))) == left
-    assert sequences(direct(server.url, part_of(server.url, "S", 500, 501, count=0))) == []
-
-
-def test_nothing_is_consumed(server: NatsServer) -> None:
-    for retention in ("workqueue", "interest"):
-        create(server.url, retention, retention=retention, allow_direct=True)
-        holder = {"durable_name": "holder", "ack_policy": "explicit"}
-        api(server.url, f"CONSUMER.CREATE.{retention}.holder", {"stream_name": retention, "config": holder})
-        fill(server.url, retention, 700)
-        for _ in range(2):
-            assert sequences(direct(server.url, part_of(server.url, retention))) == ALL[:700]
-        assert api(server.url, f"STREAM.INFO.{retention}")["state"]["messages"] == 700
-        assert api(server.url, f"CONSUMER.INFO.{retention}.holder")["num_pending"] == 700
-
-
 def test_no_consumer_is_made(server: NatsServer) -> None:
     create(server.url, "EVENTS", subjects=["$JS.EVENT.ADVISORY.CONSUMER.CREATED.>"])
 
@@ -142,8 +123,7 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     found = some(read)
     assert consumers(server.url, "S") == []
     assert found + sequences(read) == ALL
-    given = options(server.url)
-    view = DirectProbe(Requests(lambda _: connect(given), 5.0), "S", ("S.a",))
+    view = DirectProbe(Requests(connecting(server.url), 5.0), "S", ("S.a",))
     assert (view.state().last_seq, view.pending(1), view.pending(COUNT + 1)) == (COUNT, COUNT, 0)
     assert [view.peek(5), view.last()] != [None, None]
     assert view.first_after(0) is not None
@@ -201,8 +181,7 @@ def test_an_end_lost_on_the_wire(server: NatsServer, proxy: WireProxy) -> None:
 def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> None:
     version = re.compile(rb'"version":"[^"]*"')
     proxy.drop(lambda frame: version.sub(b'"version":"2.10.29"', frame) if frame.startswith(b"INFO") else frame)
-    given = options(proxy.url)
-    view = DirectProbe(Requests(lambda _: connect(given), 5.0), "S", ())
+    view = DirectProbe(Requests(connecting(proxy.url), 5.0), "S", ())
     for ask in (lambda: sequences(direct(proxy.url, part_of(server.url, "S"))), view.state, lambda: view.pending(1)):
         with pytest.raises(
             JetStreamError, match=r"readWith=direct needs nats-server 2\.11 or newer, and this is 2\.10\.29"
@@ -225,53 +204,24 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
     assert not caught.value.retriable
     assert found == ALL[: len(found)]
     # It has nothing to do with patience.
-    view = DirectProbe(Requests(lambda _: connect(options(server.url)), 30.0), "S", ())
+    view = DirectProbe(Requests(connecting(server.url), 30.0), "S", ())
     for ask in (view.state, lambda: view.pending(1)):
         with pytest.raises(JetStreamError, match=said):
             ask()
 
 
-# Mirrors
-
-
-MIRRORS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "filtered": {"filter_subject": "S.b"},
-    "begun later": {"opt_start_seq": 2000},
-    "renamed": {"subject_transforms": [{"src": "S.>", "dest": "M.>"}]},
-}
-
-
-@pytest.mark.parametrize("kind", MIRRORS)
-def test_mirrors_answer_for_their_origin(server: NatsServer, kind: str) -> None:
-    fill(server.url, "S", 10, lambda _: "b")
-    whole, wanted = part_of(server.url, "S"), list(range(1, COUNT + 11))
-    mirror = {"name": "S", **MIRRORS[kind]}
-    api(server.url, "STREAM.CREATE.M", {"name": "M", "storage": "memory", "mirror": mirror, "mirror_direct": True})
-    answered = set()
-
-    def seen() -> bool:
-        """Whether both have answered; what was read is right whoever did."""
-        frames: list[bytes] = []
-
-        def look(frame: bytes) -> bytes:
-            frames.append(frame)
-            return frame
-
-        with WireProxy(server.url) as proxy:
-            proxy.drop(look)
-            found = rows(direct(proxy.url, whole, replace(SETTINGS, batch=300)))
-        assert [row[0] for row in found] == wanted
-        assert {row[2] for row in found} == {"S.a", "S.b"}
-        answered.update(re.findall(rb"\r\nNats-Stream: (\w+)\r\n", b"".join(frames)))
-        return answered == {b"S", b"M"}
-
-    wait_until(seen, "an answer of the mirror, and one of the stream")
-    # Read by its own name a mirror is a stream like others.
-    left = api(server.url, "STREAM.INFO.M")["state"]["messages"]
-    config = api(server.url, "STREAM.INFO.M")["config"]
-    api(server.url, "STREAM.UPDATE.M", {**config, "allow_direct": True})
-    assert len(sequences(direct(server.url, part_of(server.url, "M", count=left)))) == left
+def test_a_leader_that_may_not_be_asked() -> None:
+    reader = '{user: r, password: p, permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}}'
+    with NatsServer(config=f"authorization {{ users: [{{user: admin, password: p}}, {reader}] }}") as server:
+        admin, where = (server.url.replace("//", f"//{user}:p@") for user in ("admin", "r"))
+        create(admin, "S", allow_direct=True)
+        fill(admin, "S", 2)
+        part = part_of(admin, "S", count=1)
+        # Now only the leader can say that the range is complete.
+        api(admin, "STREAM.MSG.DELETE.S", {"seq": 2})
+        with pytest.raises(PermissionDenied, match="with readWith=direct only the leader can say") as caught:
+            sequences(direct(where, part))
+        assert caught.value.subject == "$JS.API.STREAM.MSG.GET.S"
 
 
 # A cluster
@@ -305,15 +255,3 @@ def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixt
             if "does not have message" in caplog.text:
                 break
     assert "does not have message" in caplog.text
-
-
-@pytest.mark.full
-def test_a_range_read_right_behind_its_publisher(cluster: NatsCluster) -> None:
-    part = replicated(cluster, "FRESH")
-    leader = cluster.leader_of("FRESH")
-    where = [options(url) for url in cluster.urls]
-    with Publisher(cluster.urls[leader]) as publisher:
-        for number in range(300):
-            [sequence] = publisher.publish([Message("FRESH.a", b"x")])
-            piece = replace(part, first=sequence, end=sequence + 1, count=1)
-            assert sequences(direct(where[number % 3], piece)) == [sequence]

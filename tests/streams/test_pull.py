@@ -12,7 +12,6 @@ import pytest
 
 from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OutageError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import payloads
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
@@ -39,19 +38,6 @@ def test_only_as_much_is_asked_for_as_the_range_can_hold(server: NatsServer, pro
     asked = [int(number) for number in re.findall(rb'"batch": (\d+)', proxy.client_bytes)]
     assert sum(asked) == 700
     assert max(asked) == SETTINGS.batch
-
-
-def test_headers_only(server: NatsServer) -> None:
-    read = list(pulls(server.url, part_of(server.url, "S"), replace(SETTINGS, headers_only=True)))
-    assert sequences(iter(read)) == ALL
-    assert not any(data for pulled in read for data in payloads(pulled.frames).to_pylist())
-
-
-def test_the_second_form_of_ack_subjects() -> None:
-    with NatsServer(config="feature_flags { js_ack_fc_v2: true }") as server:
-        create(server.url, "S")
-        fill(server.url, "S", 700)
-        assert sequences(pulls(server.url, part_of(server.url, "S"))) == ALL[:700]
 
 
 def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
@@ -141,18 +127,6 @@ def test_the_consumer_goes_with_its_reader(server: NatsServer) -> None:
     with pytest.raises(DataLossError):
         sequences(pulls(server.url, part))
     wait_until(lambda: not consumers(server.url, "S"), "the consumer's end")
-
-
-@pytest.mark.full
-def test_many_ranges_need_no_more_consumers_than_a_stream_allows(server: NatsServer) -> None:
-    create(server.url, "FEW", max_consumers=3)
-    fill(server.url, "FEW", 50)
-    part = part_of(server.url, "FEW")
-    for _ in range(40):
-        assert sequences(pulls(server.url, part)) == ALL[:50]
-        read = pulls(server.url, part, replace(SETTINGS, batch=5))
-        some(read)
-        read.close()  # type: ignore[attr-defined]
 
 
 def test_two_ranges_of_a_stream_with_room_for_one_consumer(
