@@ -15,8 +15,8 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from tests.support import calls
 from tests.support.calls import Query, refusal_of
 from tests.support.planning import driver
-from tests.support.progress import RETENTIONS, consumers, delete_consumer, left, make_consumer, publishing
-from tests.support.queries import Run, available_now, offsets, refusal, streaming
+from tests.support.progress import RETENTIONS, consumers, delete_consumer, left, make_consumer, pending
+from tests.support.queries import Run, available_now, refusal, streaming
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
@@ -71,23 +71,6 @@ class SinkFailed(Exception):
     pass
 
 
-def test_rows_and_lag_of_a_query(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    s = kept("interest")
-    frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=30)
-    assert available_now(frame, tmp_path).counts == [0]
-    reaches((0, 0), s)
-    s.fill(50)
-    rows = s.rows()
-    run = available_now(frame, tmp_path)
-    assert run.stored == rows
-    assert [each["numInputRows"] for each in run.progress] == run.counts == [30, 20]
-    for which, expected in (("startOffset", [1, 31]), ("endOffset", [31, 51]), ("latestOffset", [51, 51])):
-        assert [offsets(each, which, s.name) for each in run.progress] == expected
-    # A run to the end asks once more whether there is anything, which tells that the last batch is through.
-    reaches((50, 0), s)
-    holds(s)
-
-
 @pytest.mark.full
 def test_a_batch_that_fails_and_one_that_is_not_reported(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
     s = kept("interest")
@@ -131,7 +114,8 @@ def test_rows_and_lag(kept: MakeStream, retention: str) -> None:
     reaches((0, 0), s)
     s.fill(50)
     rows = s.rows()
-    second = query.run(maxMessagesPerTrigger=20)
+    # A work queue is always read by Direct Gets, and others if the option says so.
+    second = query.run(maxMessagesPerTrigger=20, readWith="direct" if retention == "limits" else "consumer")
     assert second.counts == [20, 20, 10]
     assert second.stored == rows
     reaches((50, 0), s)
@@ -187,33 +171,6 @@ def test_several_streams(kept: MakeStream) -> None:
     holds(added)
 
 
-def test_publishers_at_work(kept: MakeStream) -> None:
-    s = kept("workqueue")
-    query = query_of(s, maxMessagesPerTrigger=100)
-    query.run()
-    rows: list[Any] = []
-    with publishing(s, "a"):
-        while len(rows) < 300:
-            rows += query.run().rows
-    rows += query.run().rows
-    assert position(s) == (len(s.messages), 0)
-    assert [(row["sequence"], bytes(row["data"])) for row in rows] == [
-        (at, s.messages[at].data) for at in sorted(s.messages)
-    ]
-    assert left(s) == []
-
-
-def test_a_limits_stream_read_by_direct_gets(kept: MakeStream) -> None:
-    s = kept("limits")
-    query = query_of(s)
-    s.fill(50)
-    done = query.run(readWith="direct", maxMessagesPerTrigger=20)
-    assert done.stored == s.rows()
-    assert done.counts == [20, 20, 10]
-    reaches((50, 0), s)
-    wait_until(lambda: consumers(s) == [DURABLE], "the end of the other consumers", 60)
-
-
 # Where a query begins
 
 
@@ -245,34 +202,26 @@ def test_a_new_checkpoint_with_an_old_consumer(kept: MakeStream, retention: str)
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("new", [True, False], ids=["the option is new", "deleted"])
 def test_a_query_whose_consumer_is_not_there(
-    kept: MakeStream, retention: str, new: bool, caplog: pytest.LogCaptureFixture
+    kept: MakeStream, retention: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if new and retention == "workqueue":
-        return  # is not read without the option
     s = kept(retention)
-    query = Query(s.url, s.name) if new else query_of(s)
-    if new:
-        make_consumer(s, "other")  # holds what comes
+    query = query_of(s)
     query.run()
     s.fill(10)
     query.run()
-    query.options["durable"] = DURABLE
-    if not new:
-        delete_consumer(s, DURABLE)
+    delete_consumer(s, DURABLE)
     s.fill(5)
-    # The server counts what nobody was interested in, and keeps none of it.
-    held = list(range(11, 16)) if new or retention != "interest" else []
     problem = f"consumer {DURABLE} of stream {s.name} (option durable) does not exist"
     if retention == "interest":
         kind, sentence = fails(query)
         assert kind == "DataLossError"
         assert problem in sentence
         assert "set failOnDataLoss=false" in sentence
-        assert query.run(failOnDataLoss="false").sequences == held
+        # The server counts what nobody was interested in, and keeps none of it.
+        assert query.run(failOnDataLoss="false").sequences == []
     else:
-        assert query.run().sequences == held
+        assert query.run().sequences == list(range(11, 16))
         assert problem in caplog.text
     s.fill(2)
     assert query.run().sequences == [16, 17]
@@ -300,57 +249,22 @@ def test_the_consumer_is_deleted_while_the_query_runs(kept: MakeStream, retentio
         assert consumers(s) == [DURABLE]
 
 
-HELD = "stream NAME, a work queue: what a query passes over would be removed from it unread"
-#: Fields of a work queue, another consumer, options of the query; what it says.
-REFUSED: list[tuple[dict[str, Any], dict[str, str], dict[str, str], str]] = [
-    ({}, {}, {"startingOffsets": "latest"}, HELD),
-    ({}, {}, {"startingOffsets": '{"NAME": 3}'}, HELD),
-    ({}, {}, {"startingTimestamp": "2026-01-01T00:00:00Z"}, HELD),
-    ({"allow_direct": False}, {}, {}, "set allow_direct on the stream (nats stream edit NAME --allow-direct"),
-    ({}, {"name": "other"}, {}, "other (all subjects) already has what this query reads"),
-    (
-        {},
-        {"name": DURABLE, "filter_subject": "SUBJECT.b"},
-        {"subjects": "SUBJECT.a,SUBJECT.c"},
-        f"consumer {DURABLE} of stream NAME (option durable) has another configuration than this query needs: "
-        "filter_subjects: wanted SUBJECT.a, SUBJECT.c, is SUBJECT.b",
-    ),
-]
-
-
-@pytest.mark.parametrize(("config", "other", "given", "problem"), REFUSED)
-def test_what_is_refused(
-    kept: MakeStream, config: dict[str, Any], other: dict[str, str], given: dict[str, str], problem: str
-) -> None:
-    s = kept("workqueue", **config)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"NAME": 3}'},
+        {"startingTimestamp": "2026-01-01T00:00:00Z"},
+    ],
+)
+def test_a_work_queue_is_read_from_its_first_message(kept: MakeStream, given: dict[str, str]) -> None:
+    s = kept("workqueue")
     s.fill(4)
-
-    def named(text: str) -> str:
-        return text.replace("NAME", s.name).replace("SUBJECT", s.subject)
-
-    if other:
-        make_consumer(s, **{name: named(value) for name, value in other.items()})
-    before = consumers(s)
-    kind, sentence = fails(query_of(s, **{name: named(value) for name, value in given.items()}))
+    kind, sentence = fails(query_of(s, **{name: value.replace("NAME", s.name) for name, value in given.items()}))
     assert kind == "OptionError"
-    assert named(problem) in sentence
+    assert f"stream {s.name}, a work queue: what a query passes over would be removed from it unread" in sentence
     assert left(s) == [1, 2, 3, 4]
-    assert consumers(s) == before
-
-
-@pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_two_queries_on_one_consumer(kept: MakeStream, retention: str) -> None:
-    s = kept(retention)
-    first, second = (query_of(s, maxMessagesPerTrigger=5) for _ in range(2))
-    first.run()
-    s.fill(10)
-    rows: list[int] = []
-    kind, sentence = fails(first, lambda number: rows.extend(second.run().sequences))
-    assert kind == "JetStreamError"
-    assert f"another run has taken over consumer {DURABLE} of stream {s.name} (option durable)" in sentence
-    assert rows == list(range(1, 11))
-    s.fill(5)
-    assert second.run().sequences == list(range(11, 16))
+    assert consumers(s) == []
 
 
 @pytest.mark.full
@@ -375,6 +289,7 @@ def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
     make_consumer(s, "other")
     assert calls.stored(s, readWith="direct", minPartitions=2) == s.rows()
     assert left(s) == list(range(1, 21))
+    assert pending(s, "other") == 20
     with pytest.raises(OptionError, match="a batch can look at its messages with readWith=direct, and removes none"):
         calls.planned("b", {"servers": s.url, "stream": s.name})
 

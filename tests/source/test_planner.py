@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
+import fnmatch
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 from typing import Any
 
 import pytest
 
-from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.probes import StreamProbe
+from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.testing import NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver, planner_after, read, run
+from tests.support.progress import publishing
 from tests.support.proxy import WireProxy
-from tests.support.publish import Message, Publisher
-from tests.support.reading import api, consumers, create, fill, part_of, pulls, wait_until
+from tests.support.publish import Message
+from tests.support.reading import api, connecting, create, fill, part_of, pulls, wait_until
+from tests.support.streams import Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
-SUBJECTS = [None, "S.rare", "S.rare,S.often.1"]
+FILTERS: list[dict[str, Any]] = [{}, {"subjects": "S.rare"}, {"subjects": "S.rare,S.often.1"}]
 
 
 @pytest.fixture
@@ -36,24 +37,58 @@ def server() -> Iterator[NatsServer]:
         yield running
 
 
-def sparse(url: str, count: int = 1000, step: int = 20, **config: Any) -> None:
-    """A stream S where one message in `step` is at `S.rare`, and a third of the others at `S.often.1`."""
+def sparse(url: str, **config: Any) -> None:
+    """A stream S of 1000 messages, one in 20 at `S.rare`, and a third of the others at `S.often.1`."""
     create(url, "S", **config)
-    fill(url, "S", count, lambda i: "rare" if i % step == 7 else f"often.{i % 3}")
+    fill(url, "S", 1000, lambda i: "rare" if i % 20 == 7 else f"often.{i % 3}")
 
 
-def matching(subjects: str | None, count: int = 1000, step: int = 20) -> list[int]:
-    """The sequences of a `sparse` stream that a filter lets through."""
-    return [
-        i + 1
-        for i in range(count)
-        if subjects is None or i % step == 7 or (",S.often.1" in subjects and i % step != 7 and i % 3 == 1)
-    ]
+def matching(given: dict[str, Any]) -> list[int]:
+    """The sequences of a `sparse` stream that one of `FILTERS` lets through."""
+    subjects = given.get("subjects", "S.rare,S.often.0,S.often.1,S.often.2").split(",")
+    return [i + 1 for i in range(1000) if ("S.rare" if i % 20 == 7 else f"S.often.{i % 3}") in subjects]
 
 
-def filtered(subjects: str | None) -> dict[str, Any]:
-    """The option subjects, if there is a filter."""
-    return {} if subjects is None else {"subjects": subjects}
+# Questions about a stream
+
+
+@pytest.mark.parametrize("kind", [StreamProbe, DirectProbe])
+def test_answers_are_what_the_stream_holds(
+    stream: Callable[..., Stream], kind: type[StreamProbe | DirectProbe]
+) -> None:
+    # 10153: the stream allows no consumer to be idle for longer.
+    s = stream(allow_direct=True, storage="memory", consumer_limits={"inactive_threshold": 1_000_000_000})
+    requests = Requests(connecting(s.url), 5.0)
+
+    def check() -> None:
+        times = {sequence: s.stored_time(sequence) for sequence in s.messages}
+        for filters in ((), ("0",), ("0", "1"), ("none",)):
+            probe = kind(requests, s.name, tuple(f"{s.subject}.{token}" for token in filters))
+            subjects = [f"{s.subject}.{token}" for token in filters or ("*",)]
+            matching = [
+                (sequence, times[sequence])
+                for sequence, message in s.messages.items()
+                if any(fnmatch.fnmatchcase(message.subject, subject) for subject in subjects)
+            ]
+            if filters:
+                assert probe.last() == max(matching, default=None)
+            assert probe.state().messages == len(s.messages)
+            for first in (1, 2, 20, 40, 41):
+                following = [message for message in matching if message[0] >= first]
+                assert probe.pending(first) == len(following)
+                assert probe.peek(first) == min(following, default=None)
+            for since in {0, *sorted(times.values())[::20], *(time + 1 for time in [*times.values()][-1:])}:
+                after = [message for message in matching if message[1] >= since]
+                assert probe.first_after(since) == min(after, default=None)
+                assert probe.first_of_all_after(since) == min(
+                    ((sequence, time) for sequence, time in times.items() if time >= since), default=None
+                )
+
+    check()
+    s.send(*(Message(f"{s.subject}.{number % 4}") for number in range(40)))
+    check()
+    s.remove(1, 20, 40)
+    check()
 
 
 # Where a query starts and ends
@@ -77,12 +112,12 @@ def test_starting_positions(server: NatsServer) -> None:
             start(startingOffsets=f'{{"S": {sequence}}}')
 
 
-@pytest.mark.parametrize("subjects", SUBJECTS)
-def test_a_batch_read(server: NatsServer, subjects: str | None) -> None:
+@pytest.mark.parametrize("given", FILTERS, ids=str)
+def test_a_batch_read(server: NatsServer, given: dict[str, Any]) -> None:
     sparse(server.url)
-    wanted = matching(subjects)
+    wanted = matching(given)
     for minimum, most in ((7, 100_000), (1, 100), (3, 17)):
-        options = {"minPartitions": minimum, "maxMessagesPerPartition": most, **filtered(subjects)}
+        options = {"minPartitions": minimum, "maxMessagesPerPartition": most, **given}
         parts = driver(server.url, streaming=False, **options).batch_ranges()
         found = [read(server.url, [part]).get("S", []) for part in parts]
         assert list(chain(*found)) == wanted
@@ -145,34 +180,24 @@ def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
         release.join()
 
 
-def test_planning_leaves_no_consumers_behind(server: NatsServer) -> None:
-    sparse(server.url, max_consumers=5)
-    planner = driver(server.url, subjects="S.*", maxMessagesPerTrigger=13, maxMessagesPerPartition=4)
-    for batch in run(planner):
-        planner.ranges(*batch)
-    wait_until(lambda: not consumers(server.url, "S"), "the end of the probes")
-
-
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     sparse(server.url, max_consumers=1)
-    given = driver(server.url).options.connection
-    view = StreamProbe(Requests(lambda _: connect(given), 30.0), "S", ("S.rare",))
+    view = StreamProbe(Requests(connecting(server.url), 30.0), "S", ("S.rare",))
     reading = pulls(server.url, part_of(server.url, "S"))
     next(reading)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(view.pending, 1)
         wait_until(lambda: "waiting for up to" in caplog.text, "the question's wait")
         reading.close()  # type: ignore[attr-defined]  # it is a generator
-        assert asked.result(30) == len(matching("S.rare"))
+        assert asked.result(30) == len(matching(FILTERS[1]))
 
 
 # The same again
 
 
-@pytest.mark.parametrize("subjects", SUBJECTS)
-def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: str | None) -> None:
+@pytest.mark.parametrize("given", FILTERS, ids=str)
+def test_another_driver_plans_the_same_messages(server: NatsServer, given: dict[str, Any]) -> None:
     sparse(server.url)
-    given = filtered(subjects)
     planner = driver(server.url, maxMessagesPerTrigger=11, **given)
     batches = list(run(planner, batches=4))[2:]
     expected = [read(server.url, planner.ranges(*batch)) for batch in batches]
@@ -188,29 +213,13 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, subjects: st
             assert all(one.end == following.first for one, following in pairwise(parts))
 
 
-@contextlib.contextmanager
-def traffic(url: str) -> Iterator[None]:
-    """Publish some thousand messages a second, matching and other ones in turn, until this is left."""
-    stop = threading.Event()
-
-    def publish() -> None:
-        with Publisher(url) as publisher:
-            while not stop.wait(0.005):
-                publisher.publish([Message(f"S.{name}", b"more") for name in ("rare", "often.1", "else") * 10])
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
-
-
-@pytest.mark.parametrize("subjects", [None, *(pytest.param(each, marks=pytest.mark.full) for each in SUBJECTS[1:])])
-def test_planning_while_messages_are_published(server: NatsServer, subjects: str | None) -> None:
+@pytest.mark.parametrize(
+    "given", [FILTERS[0], *(pytest.param(given, marks=pytest.mark.full) for given in FILTERS[1:])], ids=str
+)
+def test_planning_while_messages_are_published(server: NatsServer, given: dict[str, Any]) -> None:
     create(server.url, "S")
     fill(server.url, "S", 6000, lambda i: ("rare", "often.1", "else")[i % 3])
-    given = filtered(subjects)
-    with traffic(server.url):
+    with publishing(server.url, "S.rare", "S.often.1", "S.else"):
         planner = driver(server.url, maxMessagesPerTrigger=97, minPartitions=4, **given)
         batches = list(run(planner, batches=12))
         parts = [planner.ranges(*each) for each in batches]
@@ -254,7 +263,7 @@ def test_a_server_killed_while_planning(server: NatsServer) -> None:
         found += read(server.url, planner.ranges(*batch))["S"]
         server.kill()
         server.start()
-    assert found == matching("S.rare")
+    assert found == matching(FILTERS[1])
 
 
 def test_a_server_that_does_not_come_back(server: NatsServer) -> None:
@@ -290,8 +299,6 @@ def test_a_stream_that_was_created_again(server: NatsServer) -> None:
         driver(server.url).latest(end, limited=True)
     create(server.url, "S")
     fill(server.url, "S", 150)
-    with pytest.raises(DataLossError, match="stream S was deleted and created again"):
-        driver(server.url).latest(end, limited=True)
     with pytest.raises(DataLossError, match="stream S was deleted and created again"):
         driver(server.url).ranges(start, end)
 

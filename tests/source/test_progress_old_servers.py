@@ -6,7 +6,7 @@ The server here refuses to move consumers, and `Progress` is told that it cannot
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +16,7 @@ from spark_jetstream.source import durable
 from spark_jetstream.testing import NatsServer
 from tests.support.progress import (
     Crash,
+    Maker,
     Run,
     consumer,
     consumers,
@@ -25,15 +26,11 @@ from tests.support.progress import (
     make_consumer,
     pending,
     position,
-    publishing,
     state_of,
-    wait_for_more,
 )
 from tests.support.publish import Message
 from tests.support.reading import create, wait_until
 from tests.support.streams import Stream
-
-Make = Callable[[str], Stream]
 
 STAND_IN = "query-spark-moving"
 #: What a move asks for, behind the look at the consumer.
@@ -70,53 +67,14 @@ def _old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make(server: NatsServer) -> Iterator[Make]:
-    """A function that makes the stream S with a retention, as the user who may not move a consumer."""
-    made: list[Stream] = []
-
-    def one(retention: str) -> Stream:
-        made.append(Stream(server.url.replace("//", "//spark:spark@"), "S", retention=retention))
-        return made[-1]
-
-    yield one
-    for each in made:
-        each.delete()
-        each.publisher.close()
-
-
-@pytest.fixture
-def run(make: Make) -> Run:
-    """A run on an interest stream with ten messages."""
-    run = Run(make("interest")).open()
-    run.stream.fill(10)
-    return run
-
-
-@pytest.mark.parametrize("filters", [(), ("s.a",), ("s.a", "s.b")])
-@pytest.mark.parametrize("retention", ["limits", "interest"])
-def test_commits(make: Make, retention: str, filters: tuple[str, ...]) -> None:
-    made = make(retention)
-    run = Run(made, *filters).open()
-    run.commit(1)
-    made.fill(10)
-    for committed in (1, 4, 4, 9, 11):
-        run.move(committed)
-        assert pending(made) == 11 - committed
-        assert made.state()["messages"] == (10 if retention == "limits" else 11 - committed)
-        assert consumers(made) == ["query"]
-    made.fill(2)
-    assert pending(made) == 2
-    # The next run goes on with a consumer that begins where the last commit was.
-    again = Run(made, *filters).open(fresh=False)
-    again.commit(11)
-    again.move(12)
-    assert pending(made) == 1
-    if retention == "limits":
-        back = Run(made, *filters).open()
-        for committed in (8, 3, 1, 5):
-            back.commit(committed)
-            assert position(made) == committed
-            back.check()
+def run(server: NatsServer) -> Iterator[Run]:
+    """A run on the interest stream S with ten messages, as the user who may not move a consumer."""
+    stream = Stream(server.url.replace("//", "//spark:spark@"), "S", retention="interest")
+    run = Run(stream).open()
+    stream.fill(10)
+    yield run
+    stream.delete()
+    stream.publisher.close()
 
 
 @pytest.mark.parametrize("failure", [Crash(), RequestTimeout("no reply")], ids=["crash", "no reply"])
@@ -159,11 +117,10 @@ def test_a_failure_at_any_step(run: Run, step: str, when: str, failure: BaseExce
 
 
 @pytest.mark.parametrize("committed", [4, 8])
-def test_a_commit_that_failed_is_followed_by_another(make: Make, committed: int) -> None:
+def test_a_commit_that_failed_is_followed_by_another(run: Run, committed: int) -> None:
     """What the failed one has left of its stand-in begins elsewhere."""
-    made = make("interest")
+    made = run.stream
     run = Run(made, patience=0.0).open()
-    made.fill(10)
 
     def fail(subject: str) -> None:
         if subject == STEPS[0]:
@@ -177,30 +134,6 @@ def test_a_commit_that_failed_is_followed_by_another(make: Make, committed: int)
     run.commit(committed)
     assert kept(made) == (committed, 10, 11 - committed)
     assert consumers(made) == ["query"]
-
-
-def test_publishers_go_on_meanwhile(run: Run) -> None:
-    made, aim = run.stream, 1
-    looks: list[int] = []
-
-    def look(subject: str) -> None:
-        # At each step all that is not committed is there.
-        first, last, messages = kept(made)
-        looks.append(first)
-        assert first <= aim
-        assert messages == last + 1 - first
-
-    run.wire.before = run.wire.after = look
-    with publishing(made, "abc"):
-        for _ in range(4):
-            wait_for_more(made, aim)
-            run.check()
-            aim = made.state()["last_seq"] - 3
-            run.commit(aim)
-    assert len(set(looks)) == 5
-    aim = kept(made)[1] + 1
-    run.commit(aim)
-    assert kept(made) == (aim, aim - 1, 0)
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
@@ -260,12 +193,12 @@ def test_what_is_left_of_a_crash_is_removed_by_a_newer_server(
     assert kept(made) == (8, 10, 3)
 
 
-def test_back_behind_where_the_consumer_begins(server: NatsServer, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make("limits")
+def test_back_behind_where_the_consumer_begins(stream: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stream()
     made.fill(10)
     Run(made).open().commit(6)
     monkeypatch.setattr(durable, "RESET_LEVEL", 4)
-    newer = Run(made, url=admin_of(server)).open()
+    newer = Run(made).open()
     for committed in (8, 3, 5):
         newer.commit(committed)
         assert position(made) == committed
@@ -302,13 +235,14 @@ def test_the_server_crashes_in_the_middle(server: NatsServer, run: Run) -> None:
     run.check()
 
 
-def test_a_long_backlog(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None:
     """A server does not look at once, or at all, for what a deleted consumer held among 100,000 sequences."""
-    made = make("interest")
+    made = stream(retention="interest")
     run = Run(made).open()
-    make_consumer(made, "other", filter_subject="s.b")
+    mine, others = (Message(f"{made.subject}.{suffix}", b"x") for suffix in "ab")
+    make_consumer(made, "other", filter_subject=others.subject)
     for _ in range(24):  # servers before 2.12 queue 10,000 messages
-        made.publisher.pour(Message("s.a", b"x").frame(), 4_999, Message("s.b", b"x"))
+        made.publisher.pour(mine.frame(), 4_999, others)
     run.commit(119_001)
     assert pending(made, "other") == 24  # what others need stays
     assert pending(made) == 1000
@@ -323,12 +257,7 @@ def test_a_long_backlog_that_may_not_be_removed(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable, "SWEPT", 2)
-
-    def deny(subject: str) -> None:
-        if subject.startswith("CONSUMER.LIST"):
-            raise PermissionDenied("not allowed", subject=subject)
-
-    run.wire.before = deny
+    run.wire.deny("CONSUMER.LIST")
     run.commit(3)
     assert "stream S keeps messages that no consumer needs any more: not allowed" in caplog.text
     assert kept(run.stream) == (3, 10, 8)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import DataLossError, JetStreamError, OptionError, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.progress import (
     RETENTIONS,
@@ -62,18 +62,6 @@ def test_opened_twice_by_the_same_run(stream: Maker) -> None:
     run.open()
     assert consumer(made)["config"] == before
     run.check()
-
-
-def test_a_run_of_several_streams(stream: Maker) -> None:
-    made = [stream(retention=retention) for retention in RETENTIONS]
-    progress = Run(made[0]).progress
-    for at, each in enumerate(made, start=2):
-        progress.open(state_of(each), fresh=True)
-        each.fill(9)
-        progress.commit(state_of(each), at)
-    for at, each in enumerate(made, start=2):
-        progress.check(state_of(each))
-        assert pending(each) == 10 - at
 
 
 def test_two_runs_begin_at_the_same_moment(stream: Maker) -> None:
@@ -313,40 +301,13 @@ def test_the_stream_is_gone(stream: Maker) -> None:
             step()
 
 
-# Permissions: tests/permissions has what is needed
-
-DENIED = ["CONSUMER.CREATE.S.query.s.a", "CONSUMER.INFO.S.query", "STREAM.PURGE.S", "CONSUMER.LIST.S"]
-
-
-@pytest.fixture
-def guarded(nats_server_factory: Callable[..., NatsServer]) -> Iterator[tuple[Stream, dict[str, str]]]:
-    """A work queue, and the URL of a user for each subject of `DENIED`, who may do everything else."""
-    users = "\n".join(
-        f'{{user: u{at}, password: p, permissions: {{publish: {{deny: "$JS.API.{denied}"}}}}}}'
-        for at, denied in enumerate(DENIED)
-    )
-    server = nats_server_factory(config=f"authorization {{ users: [ {{user: admin, password: p}}\n{users} ]}}")
-    urls = {denied: server.url.replace("//", f"//u{at}:p@") for at, denied in enumerate(DENIED)}
-    admin = server.url.replace("//", "//admin:p@")
-    with Publisher(admin) as publisher:
-        yield Stream(admin, "S", publisher, retention="workqueue"), urls
-    close_all()
-
-
-def test_what_is_not_allowed_is_named(guarded: tuple[Stream, dict[str, str]]) -> None:
-    made, urls = guarded
-    for denied in DENIED[:3]:
-        run = Run(made, "s.a", url=urls[denied], patience=0.5)
-        with pytest.raises(PermissionDenied, match="option durable") as raised:
-            run.open().commit(made.fill(2)[1])
-        assert raised.value.subject == f"$JS.API.{denied}"
-
-
-def test_who_has_the_filter_may_stay_unknown(guarded: tuple[Stream, dict[str, str]]) -> None:
-    made, urls = guarded
+def test_who_has_the_filter_may_stay_unknown(stream: Maker) -> None:
+    made = stream(retention="workqueue")
     make_consumer(made, "application")
-    with pytest.raises(OptionError, match=r"another consumer already has what this query reads \(s\.a\)"):
-        Run(made, "s.a", url=urls["CONSUMER.LIST.S"]).open()
+    run = Run(made)
+    run.wire.deny("CONSUMER.LIST")
+    with pytest.raises(OptionError, match=r"another consumer already has what this query reads \(all subjects\)"):
+        run.open()
 
 
 # Outages

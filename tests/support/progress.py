@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -13,6 +12,7 @@ from nats.js.client import JetStreamContext
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
+from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.protocol.stream import StreamState, stream_state
 from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
@@ -58,6 +58,15 @@ class Wire:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
+
+    def deny(self, request: str) -> None:
+        """Refuse requests whose subjects begin so, as for an account that may not publish there."""
+
+        def refuse(subject: str) -> None:
+            if subject.startswith(request):
+                raise PermissionDenied("not allowed", subject=subject)
+
+        self.before = refuse
 
     def asked(self, work: Callable[[], None]) -> list[str]:
         """What `work` asks for: the first two words of each request."""
@@ -165,28 +174,22 @@ def wait_for_more(stream: Stream, position: int) -> None:
 
 
 @contextlib.contextmanager
-def publishing(stream: Stream, suffixes: str) -> Iterator[None]:
-    """Two threads store messages, one at a time, over connections of their own, until the block ends."""
+def publishing(url: str, *subjects: str) -> Iterator[None]:
+    """Store some thousand messages a second, at the subjects in turn, over another connection, until this is left."""
     enough = threading.Event()
 
     def publish() -> None:
-        with Publisher(stream.url) as publisher:
-            for number in itertools.count():
-                if enough.is_set():
-                    return
-                suffix = suffixes[number % len(suffixes)]
-                message = Message(f"{stream.subject}.{suffix}", str(number).encode())
-                stream.messages[publisher.publish([message])[0]] = message
+        with Publisher(url) as publisher:
+            while not enough.wait(0.005):
+                publisher.publish([Message(subject, b"more") for subject in subjects * 10])
 
-    threads = [threading.Thread(target=publish) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=publish)
+    thread.start()
     try:
         yield
     finally:
         enough.set()
-        for thread in threads:
-            thread.join()
+        thread.join()
 
 
 def level_of(stream: Stream) -> int:
