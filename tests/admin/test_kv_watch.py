@@ -6,6 +6,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -247,13 +248,17 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
         bucket = admin.kv.bucket("moved")
         found = bucket.watch()
         came, put = [], []
+
+        def moved(before: str) -> bool | None:
+            return nats_cluster.leader_of("KV_moved") != before or None
+
         assert next(found) is None
         for number in range(3):
             put.append(bucket.put("a", f"{number}"))
             before = nats_cluster.leader_of("KV_moved")
             admin.streams.step_down("KV_moved")
             # What reaches a leader on its way out may be lost, and its writer hears nothing.
-            poll(lambda was=before: nats_cluster.leader_of("KV_moved") != was or None, 20, TimeoutError)
+            poll(partial(moved, before), 20, TimeoutError)
             put.append(bucket.put("b", f"{number}"))
             came += revisions(found, 2)
         assert came == put
