@@ -249,7 +249,7 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
         found = bucket.watch()
         came, put = [], []
 
-        def moved(before: str) -> bool | None:
+        def moved(before: int) -> bool | None:
             return nats_cluster.leader_of("KV_moved") != before or None
 
         assert next(found) is None

@@ -304,7 +304,10 @@ def test_values_of_a_consumer_that_belong_together_are_accepted_back(
 def test_streams_with_several_values_are_accepted_back(
     base: dict[str, Any], fields: dict[str, Any], admin: JetStreamAdmin, api: Api
 ) -> None:
-    assume(accepted_streams(admin, api, {**base, **fields}))
+    config = {**base, **fields}
+    # The server replaces deny_purge by false without a word, and the models refuse to hide that.
+    assume(not (config.get("allow_msg_schedules") and config.get("deny_purge")))
+    assume(accepted_streams(admin, api, config))
 
 
 @pytest.mark.full
