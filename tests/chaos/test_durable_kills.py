@@ -272,7 +272,7 @@ def test_kills_at_any_moment(server: NatsServer, tmp_path: Path) -> None:
     with Strikes(server, tmp_path / "job") as strikes:
         poll(
             lambda: all("spark" in consumers(server.url, name) for name in STREAMS) or None,
-            60,
+            180,
             lambda: TimeoutError(strikes.job.log),
         )
         with Feed(server.url) as feed:
