@@ -347,9 +347,17 @@ class TestNobodyListens:
             target.purge()
 
     def test_a_stream_that_is_made_in_time(self, proxy: WireProxy, stream: Callable[..., Stream]) -> None:
+        refused = threading.Event()
+
+        def watch(frame: bytes) -> bytes:
+            if b"NATS/1.0 503" in frame:
+                refused.set()
+            return frame
+
+        proxy.drop(watch)
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(Sink(proxy.url).write, [rows("later.a", 0, 10)])
-            proxy.wait(lambda: b"STREAM.NAMES" in proxy.client_bytes)
+            assert refused.wait(10)
             made = stream("LATER", storage="memory")
             assert writing.result(30).stored == 10
         assert sorted(numbers(made.url, made.name)) == list(range(10))
