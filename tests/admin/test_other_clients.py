@@ -180,7 +180,9 @@ def accepted_streams(admin: JetStreamAdmin, api: Api, sent: dict[str, Any]) -> b
         for body in (actual.body(), update_body(actual, actual)):
             api(f"STREAM.UPDATE.{name}", body)
             after = api(f"STREAM.INFO.{name}")
-            assert (after["config"], after["created"]) == (config, created)
+            # The server may leave out an object without values.
+            same(StreamConfig.parse(after["config"], "what the server says then"), actual)
+            assert after["created"] == created
         api(f"STREAM.DELETE.{name}")
         admin.apply(admin.plan(described))
         same(actual, admin.streams.load(name).config)
