@@ -77,12 +77,12 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
 class Python:
     """A Python interpreter: its version, and the versions of distributions by name.
 
-    ``fault`` is the error of importing the connector, empty if there is none.
+    ``import_error`` is the error of importing the connector, empty if there is none.
     """
 
     version: str
     versions: Mapping[str, str]
-    fault: str
+    import_error: str
 
 
 def this_python() -> Python:
@@ -150,9 +150,9 @@ def _check_format(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
     if importlib.util.find_spec("pyspark_jetstream") is None:
         advice = "pip install spark-jetstream puts it there; or call spark_jetstream.register(spark)"
         yield failed(check, "there is no module pyspark_jetstream, by which Spark finds it", advice)
-    elif mine.fault and "pyspark" in mine.versions:
-        yield failed(check, f"pyspark_jetstream cannot be imported: {mine.fault}", "mend what the error names")
-    elif mine.fault:
+    elif mine.import_error and "pyspark" in mine.versions:
+        yield failed(check, f"pyspark_jetstream cannot be imported: {mine.import_error}", "mend what the error names")
+    elif mine.import_error:
         yield unknown(check, "cannot be looked at without pyspark")
     elif runtime:
         yield ok(check, f"on Databricks Runtime {runtime}: call spark_jetstream.register(spark) in the notebook")
@@ -230,8 +230,8 @@ def _compare_pythons(mine: Python, theirs: Python, where: str, set_it: str) -> I
     if version_of(theirs.version)[:2] != version_of(mine.version)[:2]:
         yield failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
         return
-    if theirs.fault:
-        said = f"{where} cannot import the connector: {theirs.fault}"
+    if theirs.import_error:
+        said = f"{where} cannot import the connector: {theirs.import_error}"
         yield failed(check, said, f"{set_it}, or install spark-jetstream there")
         return
     differing = [

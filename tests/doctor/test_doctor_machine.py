@@ -73,9 +73,9 @@ def workers(python: str, **more: str) -> list[Finding]:
     return found
 
 
-def answer(version: str = "3.11.2", fault: str = "", **versions: str) -> dict[str, object]:
+def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> dict[str, object]:
     names = {name.replace("_", "-"): value for name, value in versions.items()}
-    return {"python": version, "versions": {**MINE.versions, **names}, "format": fault}
+    return {"python": version, "versions": {**MINE.versions, **names}, "format": import_error}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def answer(version: str = "3.11.2", fault: str = "", **versions: str) -> dict[st
         ("echo 'Bad: thing' >&2; exit 3", "ended with 3: Bad: thing"),
         ("echo hello", "printed something unexpected"),
         (answer("3.10.1"), "is 3.10.1, and this is 3.11.7"),
-        (answer(fault="ModuleNotFoundError: no spark_jetstream"), "cannot import the connector"),
+        (answer(import_error="ModuleNotFoundError: no spark_jetstream"), "cannot import the connector"),
         (answer(nats_py="2.9.0", pandas="2.2.0"), "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)"),
         (answer(), "3.11.2"),
         (None, "there is no such program"),
