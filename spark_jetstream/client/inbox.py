@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.wire import Frames, Status
-
-if TYPE_CHECKING:
-    from spark_jetstream.client.connection import Connection
 
 _Event = Frames | Status | JetStreamError
 
@@ -19,6 +16,30 @@ MOST_WAITING = 96 << 20
 requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
+
+
+class Link(Protocol):
+    """What an inbox needs of its connection."""
+
+    reconnects: int
+
+    def publish_for(self, inbox: Inbox, subject: str, payload: bytes, reply: str) -> None:
+        """Send a request."""
+
+    def write_for(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        """Send complete frames."""
+
+    def pace_for(self, inbox: Inbox, paced: bool) -> None:
+        """Delay replies by some milliseconds, or not."""
+
+    def resume(self, inbox: Inbox, patience: float) -> None:
+        """Wait until the connection is up, and let the inbox use it."""
+
+    def spellings(self, subject: str) -> tuple[str, ...]:
+        """Return the names that the server may have for a subject."""
+
+    def close_inbox(self, inbox: Inbox) -> None:
+        """Unsubscribe."""
 
 
 class Inbox:
@@ -30,7 +51,7 @@ class Inbox:
     """
 
     def __init__(
-        self, link: Connection, subject: str, replies: bool = False, whole: bool = False, paced: bool = True
+        self, link: Link, subject: str, replies: bool = False, whole: bool = False, paced: bool = True
     ) -> None:
         self.subject = subject
         self.replies = replies

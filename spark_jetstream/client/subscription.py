@@ -5,14 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.inbox import Inbox, Link
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.wire import Frames, Status
-
-if TYPE_CHECKING:
-    from spark_jetstream.client.connection import Connection
 
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes that may wait before the listener drops messages: a limit for readers that are too slow."""
@@ -41,7 +38,7 @@ class Dropped(NamedTuple):
 class Listener(Inbox):
     """Made by `Connection.listen`; for one reader at a time. Any thread may close it."""
 
-    def __init__(self, link: Connection, subjects: Sequence[str]) -> None:
+    def __init__(self, link: Link, subjects: Sequence[str]) -> None:
         super().__init__(link, subjects[0], whole=True)
         self.subjects = tuple(subjects)
         self.denied: PermissionDenied | None = None
