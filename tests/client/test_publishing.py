@@ -236,7 +236,8 @@ def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
         while connection.reconnects == 0 and number < 2_000_000:
             inbox.send(frames(inbox, number, number + 1))
             number += 1
-            time.sleep(0.0001)  # or these keep the thread that makes the connection from running
+            # One turn of the loop that makes the connection, which these would keep from running.
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), connection._loop).result(SECONDS)
         inbox.send(frames(inbox, number, number + 1))
         assert isinstance(error(inbox), ConnectionFailed)
         inbox.resume(SECONDS)
