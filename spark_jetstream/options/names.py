@@ -33,7 +33,8 @@ class Name(Kind):
     optional: bool = False
     single: bool = False
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"the name of {'one' if self.single else 'a'} {self.of}"
 
     def _read(self, value: Any) -> str:
@@ -58,7 +59,8 @@ class Identifier(Kind):
 
     most: int
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"1 to {self.most} letters (a to z), digits, _ and -"
 
     def _read(self, value: Any) -> str:
@@ -73,7 +75,8 @@ class Prefix(Kind):
 
     tokens: int | None = None
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"{'a name without dots' if self.tokens == 1 else 'a subject prefix'}, without blanks, * or >"
 
     def _read(self, value: Any) -> str:
@@ -90,7 +93,8 @@ class Subject(Kind):
     literal: bool = False
     optional: bool = False
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return "a subject without * and >" if self.literal else "a subject, possibly with * and >"
 
     def _read(self, value: Any) -> str:
@@ -139,8 +143,7 @@ class NamePattern(Kind):
     strips: ClassVar[bool] = False
     displayed: ClassVar[bool] = False  # most texts are patterns
 
-    def _expects(self) -> str:
-        return "a pattern of names with *, ?, [a-z] and {a,b}"
+    expects = "a pattern of names with *, ?, [a-z] and {a,b}"
 
     def _read(self, value: Any) -> str:
         try:
@@ -225,7 +228,8 @@ class CommaList(Kind):
     more: str = ""
     apart: bool = False
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"a comma list of {self.what}{self.more}"
 
     def _read(self, value: Any) -> tuple[str, ...]:
@@ -253,7 +257,8 @@ class Positions(Kind):
 
     words: tuple[str, ...]
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f'{", ".join(self.words)} or JSON such as {{"ORDERS": 1001}}'
 
     def _read(self, value: Any) -> str | tuple[tuple[str, int], ...]:

@@ -153,12 +153,9 @@ class Kind(ABC):
     """Whether logs and ``repr`` may show the value of an option."""
 
     @property
+    @abstractmethod
     def expects(self) -> str:
-        """What is allowed, to be read after "must be"."""
-        return self._expects()
-
-    def _expects(self) -> str:
-        raise NotImplementedError
+        """What is allowed, to be read after "must be". Kinds without parameters assign a text."""
 
     @abstractmethod
     def _read(self, value: Any) -> Any:
@@ -251,7 +248,8 @@ class Choice(Kind):
     words: tuple[str, ...]
     empty: bool = False
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"{', '.join(self.words[:-1])} or {self.words[-1]}"
 
     def _read(self, value: Any) -> str:
@@ -279,7 +277,8 @@ class Whole(Kind):
     python: ClassVar[type[Any]] = int
     wire: ClassVar[type[Any]] = int
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"a whole number from {_count(self.low)} to {_count(self.high)}{self._or_unlimited()}"
 
     def _or_unlimited(self) -> str:
@@ -310,7 +309,8 @@ class Size(Whole):
 
     python: ClassVar[type[Any]] = Bytes
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         low, high = _short_size(self.low) or self.low, _short_size(self.high) or f"{_count(self.high)} bytes"
         return f"a size from {low} to {high} such as 65536, 512k, 8m or 1g{self._or_unlimited()}"
 
@@ -347,7 +347,8 @@ class Seconds(Kind):
     low: str
     high: str
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return f"a duration from {self.low} to {self.high} such as 500ms, 30s, 5m or 2h"
 
     def _read(self, value: Any) -> float:
@@ -375,7 +376,8 @@ class Span(Kind):
     python: ClassVar[type[Any]] = Nanoseconds
     wire: ClassVar[type[Any]] = int
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         least = "" if self.low == "1ns" else f" of at least {self.low}"
         zero = f", or {'0 or -1' if self.negative else '0'} ({self.zero})" if self.zero else ""
         return f"a duration{least} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
@@ -467,7 +469,8 @@ class Text(Kind):
     strips: ClassVar[bool] = False
     displayed: ClassVar[bool] = False  # a password given in the place of a path passes for a text
 
-    def _expects(self) -> str:
+    @property
+    def expects(self) -> str:
         return self.words or (f"a text of at most {self.most:,} bytes" if self.most else "a text")
 
     def _read(self, value: Any) -> str:
