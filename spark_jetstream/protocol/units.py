@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
+from spark_jetstream.errors import MAX_SHOWN
+
 INT64_MAX = 2**63 - 1
-MAX_SHOWN = 80
 A_TIME = "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
 _SECOND = 1_000_000_000
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -46,7 +47,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 def shown(value: object) -> str:
-    """A value as errors repeat it: quoted, on one line, cut when long. Not for options: see `wrong`."""
+    """A value as errors repeat it: quoted, on one line, cut when long. Not for options, which may be secrets."""
     text = " ".join(str(value).split())
     return f'"{text}"' if len(text) <= MAX_SHOWN else f'"{text[:MAX_SHOWN]}..."'
 
