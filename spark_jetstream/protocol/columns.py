@@ -108,35 +108,17 @@ class Delivered:
         return len(self.frames)
 
     def timestamps(self) -> IntArray:
-        """Implements `Messages`."""
         return self.acks.timestamps()
 
     def subjects(self) -> pa.StringArray:
-        """Implements `Messages`."""
-        return subjects(self.frames)
+        frames = self.frames
+        return to_text(gather(frames.lines, frames.subject_start, frames.subject_end))
 
     def headers(self) -> pa.MapArray:
-        """Implements `Messages`."""
-        return headers(self.frames)
+        return decode_headers(self.frames.data, self.frames.line_end, self.frames.head)
 
     def payloads(self) -> pa.BinaryArray:
-        """Implements `Messages`."""
-        return payloads(self.frames)
-
-
-def subjects(frames: Frames) -> pa.StringArray:
-    """The subjects the messages were stored under; bytes that are not UTF-8 become U+FFFD."""
-    return to_text(gather(frames.lines, frames.subject_start, frames.subject_end))
-
-
-def payloads(frames: Frames) -> pa.BinaryArray:
-    """The payloads, byte for byte."""
-    return gather(frames.data, frames.line_end + frames.head, frames.line_end + frames.size)
-
-
-def headers(frames: Frames) -> pa.MapArray:
-    """The headers as map<string, list<string>>, null for a message without any."""
-    return decode_headers(frames.data, frames.line_end, frames.head)
+        return self.frames.payloads()
 
 
 def repeated(value: str | bytes, count: int) -> pa.Array:

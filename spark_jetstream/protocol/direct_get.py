@@ -28,7 +28,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol import columns
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
@@ -113,7 +112,6 @@ class DirectBatch:
         return nanoseconds
 
     def subjects(self) -> pa.StringArray:
-        """Implements `Messages`."""
         return to_text(self._value(_SUBJECT))
 
     def headers(self) -> pa.MapArray:
@@ -124,8 +122,7 @@ class DirectBatch:
         return decode_headers(self._heads, self._begin, np.where(plain, 0, length))
 
     def payloads(self) -> pa.BinaryArray:
-        """Implements `Messages`."""
-        return columns.payloads(self._frames)
+        return self._frames.payloads()
 
     def raw(self) -> Iterator[tuple[bytes, bytes]]:
         """The header block, with the lines that the server added, and the payload of each message, as they came."""
@@ -242,20 +239,16 @@ class MergedReplies:
         return len(self.order)
 
     def timestamps(self) -> IntArray:
-        """Implements `Messages`."""
         times: IntArray = np.concatenate([part.timestamps() for part in self.parts])[self.order]
         return times
 
     def subjects(self) -> pa.StringArray:
-        """Implements `Messages`."""
         return self._in_order([part.subjects() for part in self.parts])
 
     def headers(self) -> pa.MapArray:
-        """Implements `Messages`."""
         return self._in_order([part.headers() for part in self.parts])
 
     def payloads(self) -> pa.BinaryArray:
-        """Implements `Messages`."""
         return self._in_order([part.payloads() for part in self.parts])
 
     def _in_order(self, arrays: list[pa.Array]) -> pa.Array:

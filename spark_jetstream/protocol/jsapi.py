@@ -230,14 +230,19 @@ def reply(payload: bytes, context: str) -> dict[str, Any]:
     return body
 
 
-def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str) -> Any:
-    """Return the value at a dotted path of a reply; raise `ProtocolError` if it is missing or of another type."""
+def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, default: Any = None) -> Any:
+    """Return the value at a dotted path of a reply, or the default where it is missing or of another type.
+
+    Raises `ProtocolError` if there is no default.
+    """
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    if default is None:
         raise ProtocolError(f"cannot {context}: the server's reply has no usable field {path}")
-    return value
+    return default
 
 
 def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:

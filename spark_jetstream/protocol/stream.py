@@ -134,7 +134,7 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     """
 
     def number(path: str, default: int | None = None) -> int:
-        return int(_field(body, path, int, context, default))
+        return int(jsapi.field(body, path, int, context, default))
 
     _check_sequences(body, context)
     created = jsapi.field(body, "created", str, context)
@@ -152,9 +152,9 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
         retention=jsapi.field(body, "config.retention", str, context),
         server_time=reply_time(body, "ts", context),
         duplicate_window=number("config.duplicate_window", 0) / _SECOND,
-        subjects=tuple(map(str, _field(body, "config.subjects", list, context, []))),
-        mirror=bool(_field(body, "config.mirror", dict, context, {})),
-        **{name: _field(body, f"config.{name}", type(value), context, value) for name, value in _SETTINGS.items()},
+        subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
+        mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
+        **{name: jsapi.field(body, f"config.{name}", type(value), context, value) for name, value in _SETTINGS.items()},
     )
 
 
@@ -164,7 +164,7 @@ def _check_sequences(body: Mapping[str, Any], context: str) -> None:
         jsapi.whole(body, f"state.{name}", context) for name in ("first_seq", "last_seq", "messages")
     )
     jsapi.whole(body, "state.bytes", context)
-    deleted = _field(body, "state.num_deleted", int, context, 0)
+    deleted = jsapi.field(body, "state.num_deleted", int, context, 0)
     width = last + 1 - max(1, first)
     if width < 0 or messages > width or not 0 <= deleted <= width or last == INT64_MAX:
         raise ProtocolError(
@@ -173,19 +173,9 @@ def _check_sequences(body: Mapping[str, Any], context: str) -> None:
         )
 
 
-def _field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, default: Any) -> Any:
-    """`jsapi.field`, or the default, if there is one, where the field is missing or of another type."""
-    try:
-        return jsapi.field(body, path, kind, context)
-    except ProtocolError:
-        if default is None:
-            raise
-        return default
-
-
 def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
     """The time at a path of a reply, in ns; 0 for the year 1 and for none. `ProtocolError` outside of 1970 to 2262."""
-    text = str(_field(body, path, str, context, ""))
+    text = str(jsapi.field(body, path, str, context, ""))
     if not text or text.startswith("0001-01-01T"):
         return 0
     try:

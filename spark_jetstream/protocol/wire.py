@@ -99,6 +99,10 @@ class Frames:
         """The messages of a slice with step 1; shares the buffers."""
         return replace(self, **{name: getattr(self, name)[part] for name in _PER_MESSAGE})
 
+    def payloads(self) -> pa.BinaryArray:
+        """The payloads, byte for byte."""
+        return gather(self.data, self.line_end + self.head, self.line_end + self.size)
+
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """The header block and the payload of each message, as they came."""
         for start, head, size in zip(self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True):

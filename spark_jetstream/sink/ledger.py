@@ -37,7 +37,6 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerBusy, StreamNotFound
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import headers
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.protocol.stream import SequenceRange, StreamState, subject_pattern
 from spark_jetstream.sink.message_ids import WriteTask
@@ -282,7 +281,7 @@ class Ledger:
         )
         for pulled in read_range(self._requests.connect, part, settings, f"spark-ledger-{self._attempt}"):
             last_seen = int(pulled.sequences[-1])
-            entries = headers(pulled.frames)
+            entries = pulled.headers()
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
             chosen = pc.indices_nonzero(pc.equal(entries.keys, "Nats-Msg-Id"))
             rows = parents.take(chosen).to_numpy()

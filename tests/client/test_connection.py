@@ -35,7 +35,6 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import headers, payloads
 from spark_jetstream.protocol.stream import SequenceRange, StreamState
 from spark_jetstream.testing import NatsServer
 from tests.support.client import tls_config
@@ -452,7 +451,7 @@ def check_rows(given: ConnectionOptions, part: SequenceRange) -> None:
     """Read it all, and compare byte for byte."""
     read = list(pulls(given, part, replace(SETTINGS, max_bytes=8 << 20)))
     assert sequences(iter(read)) == list(range(1, len(ROWS) + 1))
-    assert [data for pulled in read for data in payloads(pulled.frames).to_pylist()] == [row.data for row in ROWS]
+    assert [data for pulled in read for data in pulled.payloads().to_pylist()] == [row.data for row in ROWS]
 
 
 TLS = {
@@ -526,8 +525,8 @@ def test_without_the_parser_reading_is_slow_and_right(server: NatsServer) -> Non
     # Requests that end by their bytes, and a message too large for one: statuses are read too.
     read = list(pulls(server.url, part, replace(SETTINGS, max_bytes=65_536)))
     assert sequences(iter(read)) == list(range(1, len(rows) + 1))
-    assert [data for pulled in read for data in payloads(pulled.frames).to_pylist()] == [row.data for row in rows]
-    found = [each for pulled in read for each in headers(pulled.frames).to_pylist()]
+    assert [data for pulled in read for data in pulled.payloads().to_pylist()] == [row.data for row in rows]
+    found = [each for pulled in read for each in pulled.headers().to_pylist()]
     assert [dict(each) if each else None for each in found] == [row.expected_headers for row in rows]
 
 

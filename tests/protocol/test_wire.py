@@ -13,7 +13,7 @@ from nats.protocol.parser import Parser
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import wire
-from spark_jetstream.protocol.columns import Acks, headers, payloads, subjects
+from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
 from tests.support.wire import Answer, answers, by_byte, cut, frame, scanned
 
@@ -66,20 +66,25 @@ def scan(chunks: Iterable[bytes], collect: Collection[int] = (DATA,), whole: Col
         elif isinstance(event, Status):
             seen.statuses.append(event)
         elif event.sid in whole:
-            assert payloads(event).to_pylist() == [payload for _, _, payload, _ in answers(event)]
+            assert event.payloads().to_pylist() == [payload for _, _, payload, _ in answers(event)]
             seen.answers += answers(event)
         else:
             seen.rows += rows(event)
     return seen
 
 
-def rows(frames: Frames) -> list[tuple[object, ...]]:
+def delivered(frames: Frames) -> Delivered:
     acks = Acks(frames)
+    return Delivered(frames, acks, acks.sequences())
+
+
+def rows(frames: Frames) -> list[tuple[object, ...]]:
+    messages = delivered(frames)
     columns = (
-        subjects(frames).to_pylist(),
-        acks.sequences().tolist(),
-        acks.timestamps().tolist(),
-        payloads(frames).to_pylist(),
+        messages.subjects().to_pylist(),
+        messages.sequences.tolist(),
+        messages.timestamps().tolist(),
+        messages.payloads().to_pylist(),
         [header for _, header, _, _ in answers(frames)],
     )
     return list(zip(*columns, strict=True))
@@ -462,7 +467,7 @@ def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, l
     for messages in ([message], [around, message, PLAIN, around], [PLAIN, message, message]):
         [frames] = scanned([b"".join(each.wire for each in messages)], {DATA})
         assert isinstance(frames, Frames)
-        found = [None if row is None else dict(row) for row in headers(frames).to_pylist()]
+        found = [None if row is None else dict(row) for row in delivered(frames).headers().to_pylist()]
         assert found == [
             expected if each is message else {"Outer": ["1"]} if each is around else None for each in messages
         ]
@@ -473,7 +478,7 @@ def test_any_header_block_gives_a_map(parts: list[bytes]) -> None:
     message = Message(b"a", b"x", b"".join(parts))
     [frames] = scanned([message.wire + PLAIN.wire], {DATA})
     assert isinstance(frames, Frames)
-    column = headers(frames)
+    column = delivered(frames).headers()
     column.validate(full=True)
     assert len(column) == 2
     assert column[1].as_py() is None

@@ -14,7 +14,6 @@ import pytest
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.columns import payloads
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
@@ -117,7 +116,7 @@ def stored(url: str, stream: str) -> list[bytes]:
     if not state["messages"]:
         return []
     pulled = pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
-    return [data for messages in pulled for data in payloads(messages.frames).to_pylist()]
+    return [data for messages in pulled for data in messages.payloads().to_pylist()]
 
 
 class Died(Exception):
