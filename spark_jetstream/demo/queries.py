@@ -85,14 +85,11 @@ def _stderr_into(path: Path) -> Iterator[None]:
 
 
 def hourly_delays(messages: DataFrame) -> DataFrame:
-    """Return delays by carrier and scheduled hour, for each hour in which the server stored the messages.
-
-    The window on the message's time bounds the state of the query: Spark drops the sums of a window once the
-    watermark has passed it.
-    """
+    """Return delays by carrier and scheduled hour, for each hour in which the server stored the messages."""
     flight = sf.from_json(sf.col("data").cast("string"), FLIGHT)
     return (
         messages.select("timestamp", flight.alias("flight"))
+        # It bounds the state of the query: Spark drops the sums of a window that it has passed.
         .withWatermark("timestamp", "1 minute")
         .groupBy(sf.window("timestamp", "1 hour").alias("stored"), "flight.carrier", "flight.hour")
         .agg(

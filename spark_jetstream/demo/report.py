@@ -85,13 +85,13 @@ class Batches:
     @property
     def rows_per_second(self) -> float:
         """The rate over all micro-batches, planning and commits included."""
-        return self.total_rows / max(self.total_seconds, 1e-9)
+        return _rate(self.total_rows, self.total_seconds)
 
     @property
     def warm_rows_per_second(self) -> float:
         """The rate without the first of several micro-batches, which compiles and starts Python workers."""
         first = 1 if len(self.rows) > 1 else 0
-        return sum(self.rows[first:]) / max(sum(self.seconds[first:]), 1e-9)
+        return _rate(sum(self.rows[first:]), sum(self.seconds[first:]))
 
     def __str__(self) -> str:
         """Return the sums as text for people."""
@@ -146,24 +146,6 @@ class Stored:
         return reduce(Late.plus, self.late.values(), Late(0, 0, 0, 0))
 
 
-@dataclass(frozen=True)
-class WayBack:
-    """The micro-batches of the second query, and what the second stream holds."""
-
-    batches: Batches
-    stored: Stored
-
-    @property
-    def stored_per_second(self) -> float:
-        """Messages stored per second of the query, which reads every flight to find the late ones."""
-        return self.stored.total.messages / max(self.batches.total_seconds, 1e-9)
-
-    @property
-    def read_back_per_second(self) -> float:
-        """Messages read per second of the batch that adds them up."""
-        return self.stored.total.messages / max(self.stored.seconds, 1e-9)
-
-
 def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
     """Return the sums that Spark must compute."""
     sums = flights.groupby(["carrier", "hour"]).agg(
@@ -213,10 +195,7 @@ def _differences(sums: Mapping[K, object], pandas: Mapping[K, object], has: str,
 
 
 def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, str]) -> None:
-    """Print the delays by carrier and part of the day, and the rates.
-
-    ``names`` are the airlines by their carrier codes.
-    """
+    """Print the delays by carrier and part of the day, and the rates. ``names`` are airlines by carrier."""
     table = _table("Flights from New York in 2013: minutes late")
     table.add_column("airline", no_wrap=True, max_width=20)
     for heading in ("flights", "dep.", "arr.", *(name for name, _, _ in PARTS_OF_DAY)):
@@ -238,7 +217,7 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
     console.print("dep. and arr. are means over the flights that were flown; the hours are of dep.")
     console.print(
         f"JetStream acknowledged {load.messages:,} messages ({load.payload_bytes / 1e6:.0f} MB) "
-        f"in {load.seconds:.1f} s: {load.messages / max(load.seconds, 1e-9):,.0f} messages/s."
+        f"in {load.seconds:.1f} s: {_rate(load.messages, load.seconds):,.0f} messages/s."
     )
     batches = result.batches
     warm = f", and {batches.warm_rows_per_second:,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
@@ -246,9 +225,9 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
     console.print(f"Watermark on the time of the messages: {result.watermark}.")
 
 
-def report_back(console: Console, back: WayBack) -> None:
-    """Print the busiest subjects of the second stream, a message, and the rates."""
-    late = back.stored.late
+def report_back(console: Console, batches: Batches, stored: Stored) -> None:
+    """Print the busiest subjects of the second stream, a message, and the rates of the second query and the batch."""
+    late = stored.late
     busiest = sorted(late, key=lambda subject: -late[subject].messages)[:BUSIEST]
     table = _table(f"Flights {LATE} minutes late or more: stream DELAYS")
     table.add_column(f"subject ({len(busiest)} of {len(late)})", no_wrap=True)
@@ -262,21 +241,21 @@ def report_back(console: Console, back: WayBack) -> None:
     console.print()
     console.print(table)
     if busiest:
-        console.print(
-            f"The first one on {busiest[0]}:\n{back.stored.examples[busiest[0]]}", highlight=False, markup=False
-        )
-    stored = back.stored.total.messages
+        console.print(f"The first one on {busiest[0]}:\n{stored.examples[busiest[0]]}", highlight=False, markup=False)
+    messages = stored.total.messages
     console.print(
-        f"Of {back.batches.total_rows:,} rows read Spark stored {stored:,}, exactly once, in {back.batches}: "
-        f"{back.stored_per_second:,.0f} rows/s; and read them back in {back.stored.seconds:.1f} s: "
-        f"{back.read_back_per_second:,.0f} rows/s."
+        f"Of {batches.total_rows:,} rows read Spark stored {messages:,}, exactly once, in {batches}: "
+        f"{_rate(messages, batches.total_seconds):,.0f} rows/s; and read them back in {stored.seconds:.1f} s: "
+        f"{_rate(messages, stored.seconds):,.0f} rows/s."
     )
 
 
-def summary(load: Load, result: QueryRun, back: WayBack, problems: list[str], spark_version: str) -> dict[str, Any]:
-    """Return what ``--json`` prints. Times are seconds."""
+def summary(
+    load: Load, result: QueryRun, back: Batches, stored: Stored, problems: list[str], spark_version: str
+) -> dict[str, Any]:
+    """Return what ``--json`` prints. Times are seconds; ``back`` are the micro-batches of the second query."""
     carriers = sorted({carrier for carrier, _ in result.delays})
-    batches = result.batches
+    batches, late = result.batches, stored.total.messages
     return {
         "messages": load.messages,
         "payload_bytes": load.payload_bytes,
@@ -289,14 +268,14 @@ def summary(load: Load, result: QueryRun, back: WayBack, problems: list[str], sp
         "watermark": result.watermark,
         "carriers": {carrier: _total(result, carrier)._asdict() for carrier in carriers},
         "way_back": {
-            "rows_read": back.batches.total_rows,
-            "batches": len(back.batches.rows),
-            "query_seconds": round(back.batches.total_seconds, 3),
-            "rows_stored": back.stored.total.messages,
-            "rows_stored_per_second": round(back.stored_per_second),
-            "read_back_seconds": round(back.stored.seconds, 3),
-            "read_back_rows_per_second": round(back.read_back_per_second),
-            "subjects": {subject: late._asdict() for subject, late in sorted(back.stored.late.items())},
+            "rows_read": back.total_rows,
+            "batches": len(back.rows),
+            "query_seconds": round(back.total_seconds, 3),
+            "rows_stored": late,
+            "rows_stored_per_second": round(_rate(late, back.total_seconds)),
+            "read_back_seconds": round(stored.seconds, 3),
+            "read_back_rows_per_second": round(_rate(late, stored.seconds)),
+            "subjects": {subject: sums._asdict() for subject, sums in sorted(stored.late.items())},
         },
         "agrees_with_pandas": not problems,
         "differences": problems,
@@ -307,6 +286,10 @@ def summary(load: Load, result: QueryRun, back: WayBack, problems: list[str], sp
             "python": sys.version.split()[0],
         },
     }
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / max(seconds, 1e-9)
 
 
 def _table(title: str) -> Table:

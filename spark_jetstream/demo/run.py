@@ -41,7 +41,6 @@ from spark_jetstream.demo.queries import (
 )
 from spark_jetstream.demo.report import (
     Load,
-    WayBack,
     delays_by_pandas,
     differences,
     late_by_pandas,
@@ -61,14 +60,7 @@ class DemoFailed(JetStreamError):
 def run(messages: int | None = None, *, as_json: bool = False) -> int:
     """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
-    Args:
-        messages: Load only the first so many flights.
-        as_json: Print one JSON object to standard output, and everything for people to standard error.
-
-    Raises:
-        DemoFailed: The flights could not be stored.
-        JavaNotFound: There is no Java that Spark runs on.
-        ServerStartError: The embedded server did not start.
+    ``messages`` loads only the first so many flights. Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`.
     """
     console = Console(stderr=as_json)
     flights = read_flights(messages)
@@ -84,16 +76,16 @@ def run(messages: int | None = None, *, as_json: bool = False) -> int:
             result = run_query(spark, server.url, folder, advance)
         with _progress(console, "Spark writes    ", len(flights)) as advance:
             batches = write_late(spark, server.url, folder, advance)
-        back = WayBack(batches, read_back(spark, server.url))
+        stored = read_back(spark, server.url)
         version = spark.version
     problems = differences(result.delays, expected)
-    late_problems = late_differences(back.stored.late, expected_late)
+    late_problems = late_differences(stored.late, expected_late)
     if as_json:
-        output = summary(load, result, back, problems + late_problems, version)
+        output = summary(load, result, batches, stored, problems + late_problems, version)
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     else:
         report(console, load, result, airline_names())
-        report_back(console, back)
+        report_back(console, batches, stored)
     _verdict(console, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
     _verdict(console, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
     return 1 if problems or late_problems else 0
@@ -128,11 +120,7 @@ def _data_file(name: str) -> Path:
 
 
 def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, advance: Advance) -> Load:
-    """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order, through the sink.
-
-    Raises:
-        DemoFailed: The sink reported an error, or the stream holds another number of messages than was written.
-    """
+    """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order. Raises `DemoFailed`."""
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
     subjects = "flights." + flights["origin"] + "." + flights["dest"]

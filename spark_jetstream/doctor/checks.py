@@ -5,6 +5,7 @@ Each section runs when it is asked for, and is shown before the next one begins.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pydantic import SecretStr
 
 from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect
@@ -87,11 +89,7 @@ class Examination:
         self._clock_known = False
 
     def sections(self) -> Iterator[Section]:
-        """Yield the sections in order.
-
-        Raises:
-            OptionError: The connection options are wrong.
-        """
+        """Yield the sections in order. Raises `OptionError` for wrong connection options."""
         admin = JetStreamAdmin.from_environment(**self._given)
         if self._spark is not False:
             yield Section("Spark on this machine", self._machine())
@@ -167,19 +165,10 @@ class Examination:
             return
         if not self._clock_known:
             yield check_clock(parse_time(str(info.ts)), before, time.time_ns())
-        yield from check_stream(info, self._use(admin), admin.options)
-
-    def _use(self, admin: JetStreamAdmin) -> Use:
-        try:
+        account: AccountInfo | None = None
+        with contextlib.suppress(JetStreamError):  # the section about the account has the reason
             account = admin.account.info()
-        except JetStreamError:
-            # The section about the account has the reason.
-            level = most = None
-        else:
-            level, most = account.api.level, account.limits.max_consumers
-        # The stream of a bucket captures all keys.
-        subject = self._job.subject if self._job.stream is not None else None
-        return Use(frozenset(self._job.purposes), subject, level, most)
+        yield from check_stream(info, self._job, account, admin.options)
 
     def _permissions(self, options: ConnectionOptions) -> Iterator[Finding]:
         connection = connect(options)
@@ -248,36 +237,25 @@ def _shown(name: str, options: ConnectionOptions) -> str:
     return value if name.endswith("File") and os.path.isfile(value) else str(spec.display(value))
 
 
-@dataclass(frozen=True)
-class Use:
-    """What a job does with a stream (some of `permissions.PURPOSES`).
-
-    ``subject`` is where rows go. ``level`` is the API level of the server, ``max_consumers`` what the account allows
-    for each stream; None if the user may not ask.
-    """
-
-    purposes: frozenset[str]
-    subject: str | None
-    level: int | None
-    max_consumers: int | None
-
-
-def check_stream(info: StreamInfo, use: Use, options: ConnectionOptions) -> Iterator[Finding]:
-    """Check that the stream suits the use."""
-    config, state = info.config, info.state
+def check_stream(
+    info: StreamInfo, job: Job, account: AccountInfo | None, options: ConnectionOptions
+) -> Iterator[Finding]:
+    """Check that the stream suits the job. ``account`` is None if the user may not ask for it."""
+    config, state, purposes = info.config, info.state, frozenset(job.purposes)
     kept = f"{config.retention} retention, {config.storage}, {config.num_replicas} replica(s)"
     held = f"{state.messages:,} messages, {state.bytes!s} in sequences {state.first_seq} to {state.last_seq}"
     yield ok("stream", f"{kept}, {held}")
     yield from _check_replicas(info)
     for origin in info.origins:
         yield _check_origin("mirror" if info.mirror else "source", origin)
-    if _READING & use.purposes:
-        yield from _check_retention(info, use)
-        yield from _check_consumers(info, use)
-    if _WRITING & use.purposes:
-        yield from _check_writable(info, use)
+    if _READING & purposes:
+        yield from _check_retention(info, purposes, account)
+        yield from _check_consumers(info, purposes, account)
+    if _WRITING & purposes:
+        # The stream of a bucket captures all keys.
+        yield from _check_writable(info, job.subject if job.stream is not None else None)
         yield from _check_room(info)
-        yield from _check_duplicates(info, use, options)
+        yield from _check_duplicates(info, purposes, options)
 
 
 def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
@@ -310,34 +288,35 @@ def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
     return ok(kind, said)
 
 
-def _check_retention(info: StreamInfo, use: Use) -> Iterator[Finding]:
+def _check_retention(info: StreamInfo, purposes: frozenset[str], account: AccountInfo | None) -> Iterator[Finding]:
     config, check = info.config, "retention"
-    queue, direct = config.retention == "workqueue", "direct" in use.purposes
-    if queue and not {"durable", "direct"} & use.purposes:
+    queue, direct = config.retention == "workqueue", "direct" in purposes
+    if queue and not {"durable", "direct"} & purposes:
         said = "a work queue is read with option durable, or by a batch with readWith=direct"
         yield failed(check, said, "set option durable for a query, or readWith to direct for a batch")
-    elif config.retention == "interest" and "durable" not in use.purposes:
+    elif config.retention == "interest" and "durable" not in purposes:
         said = "nothing holds messages for a query: what all consumers have acknowledged is gone"
         yield warning(check, said, "set option durable")
     else:
-        yield ok(check, f"{config.retention} suits {', '.join(sorted(_READING & use.purposes))}")
-    if queue and "durable" in use.purposes and config.deny_purge:
+        yield ok(check, f"{config.retention} suits {', '.join(sorted(_READING & purposes))}")
+    if queue and "durable" in purposes and config.deny_purge:
         said = "deny_purge is set, and committing removes messages of a work queue by purging"
         yield failed("deny_purge", said, "make the stream without deny_purge; it cannot be taken back")
-    if (direct or (queue and "durable" in use.purposes)) and not config.allow_direct:
+    if (direct or (queue and "durable" in purposes)) and not config.allow_direct:
         why = "readWith=direct needs it" if direct else "a work queue is read by direct gets"
         yield failed("allow_direct", f"is not set: {why}", "set the stream's allow_direct to true")
-    elif direct and use.level == 0:
+    elif direct and account is not None and account.api.level == 0:
         said = "readWith=direct needs nats-server 2.11"
         yield failed("direct gets", said, "upgrade the server, or set readWith to consumer")
 
 
-def _check_consumers(info: StreamInfo, use: Use) -> Iterator[Finding]:
-    if use.purposes.isdisjoint({"read", "durable"}):
+def _check_consumers(info: StreamInfo, purposes: frozenset[str], account: AccountInfo | None) -> Iterator[Finding]:
+    if purposes.isdisjoint({"read", "durable"}):
         return
     used = info.state.consumer_count
-    limits = [limit for limit in (info.config.max_consumers, use.max_consumers or -1) if limit > 0]
-    if not limits and (use.level or 0) >= _CONSUMERS_LEVEL:
+    allowed = -1 if account is None else account.limits.max_consumers
+    limits = [limit for limit in (info.config.max_consumers, allowed) if limit > 0]
+    if not limits and account is not None and account.api.level >= _CONSUMERS_LEVEL:
         limits = [_CONSUMERS]
     if not limits:
         yield ok("consumers", f"{used:,}, no limit")
@@ -353,7 +332,7 @@ def _check_consumers(info: StreamInfo, use: Use) -> Iterator[Finding]:
         yield ok("consumers", said)
 
 
-def _check_writable(info: StreamInfo, use: Use) -> Iterator[Finding]:
+def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
     config, name = info.config, info.config.name
     if config.mirror is not None:
         yield failed("writing", "is a mirror, which takes no messages of clients", f"write to {config.mirror.name}")
@@ -361,11 +340,11 @@ def _check_writable(info: StreamInfo, use: Use) -> Iterator[Finding]:
         yield failed("writing", "is sealed and takes no more messages", "write to another stream (option stream)")
     elif config.no_ack:
         yield failed("writing", "has no_ack set: it does not acknowledge rows", "set no_ack to false")
-    elif use.subject is not None and not subject_pattern(config.subjects).fullmatch(use.subject):
-        said = f"{name} does not capture {use.subject} (its subjects: {', '.join(config.subjects)})"
-        yield failed("writing", said, f"correct option subject, or add {use.subject} to the stream's subjects")
+    elif subject is not None and not subject_pattern(config.subjects).fullmatch(subject):
+        said = f"{name} does not capture {subject} (its subjects: {', '.join(config.subjects)})"
+        yield failed("writing", said, f"correct option subject, or add {subject} to the stream's subjects")
     else:
-        yield ok("writing", f"takes {use.subject or ', '.join(config.subjects)}")
+        yield ok("writing", f"takes {subject or ', '.join(config.subjects)}")
 
 
 def _check_room(info: StreamInfo) -> Iterator[Finding]:
@@ -383,8 +362,8 @@ def _check_room(info: StreamInfo) -> Iterator[Finding]:
         yield status("room", said, f"purge the stream, raise {name}, or set discard to old")
 
 
-def _check_duplicates(info: StreamInfo, use: Use, options: ConnectionOptions) -> Iterator[Finding]:
-    if "exactly-once" in use.purposes:
+def _check_duplicates(info: StreamInfo, purposes: frozenset[str], options: ConnectionOptions) -> Iterator[Finding]:
+    if "exactly-once" in purposes:
         config = info.config
         if config.retention != "limits" or config.max_msgs_per_subject > 0:
             said = "exactly-once needs limits retention, and no max_msgs_per_subject"

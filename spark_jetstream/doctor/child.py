@@ -15,11 +15,7 @@ DISTRIBUTIONS = ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "numpy", "p
 
 
 def look_around() -> dict[str, object]:
-    """Return what the script prints.
-
-    ``python`` is the version of Python, ``versions`` has those of the installed distributions, and ``format`` is the
-    error of importing the connector, empty if there is none.
-    """
+    """Return versions of Python and of distributions, and the error of importing the connector (empty for none)."""
     versions = {}
     for name in DISTRIBUTIONS:
         try:

@@ -87,11 +87,7 @@ class Job:
         filters: Sequence[str],
         durable: str | None,
     ) -> Job:
-        """Return the job that a command line describes.
-
-        Raises:
-            OptionError: The arguments contradict each other, or a purpose is unknown.
-        """
+        """Return the job that a command line describes. Raises `OptionError`."""
         given = [name for name in (stream, bucket, object_bucket) if name is not None]
         if len(given) > 1:
             raise OptionError("--stream, --bucket and --object-bucket exclude each other", option="stream")
@@ -121,13 +117,7 @@ class Job:
         return objects.stream_name(self.object_bucket) if self.object_bucket is not None else self.stream
 
     def permissions(self, options: ConnectionOptions, *, queue: bool, old: bool) -> tuple[Permission, ...]:
-        """Return the least permissions of the job.
-
-        Args:
-            options: The connection options, which name the API prefix and the inbox prefix.
-            queue: The stream is a work queue.
-            old: The server is older than 2.14.
-        """
+        """Return the least permissions of the job. ``queue``: on a work queue; ``old``: with a server before 2.14."""
         changed = _OF_QUEUES if queue else _OF_OLD_SERVERS if old else {}
         table = {**_table(self.stream, self.bucket, self.object_bucket), **changed}
         rows = () if self.subject is None else (self.subject,)

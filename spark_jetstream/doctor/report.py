@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal["ok", "warning", "failed", "unknown"]
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,7 @@ def version_of(text: str) -> tuple[int, ...]:
 def within(version: str, specifiers: str) -> bool:
     """Return whether a version is in a range such as ``<2.17,>=2.16``. A release candidate counts as the release.
 
-    Raises:
-        ValueError: An operator is none of <, <=, >=, > and ==.
+    Raises `ValueError` for other operators.
     """
     mine = version_of(version)
     for specifier in filter(None, specifiers.replace(" ", "").split(",")):
@@ -64,7 +65,6 @@ def within(version: str, specifiers: str) -> bool:
         other = version_of(parts[2])
         width = max(len(mine), len(other))
         here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (mine, other))
-        held = {"<": here < there, "<=": here <= there, ">": here > there, ">=": here >= there, "==": here == there}
-        if not held[parts[1]]:
+        if not _COMPARISONS[parts[1]](here, there):
             return False
     return True

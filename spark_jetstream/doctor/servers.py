@@ -249,19 +249,15 @@ def compare_servers(probes: Sequence[ServerProbe]) -> Iterator[Finding]:
 
 
 def check_login(options: ConnectionOptions) -> Iterator[Finding]:
-    """Check that the server accepts the credentials.
-
-    Raises:
-        JetStreamError: What connecting raises, after its finding.
-    """
+    """Check that the server accepts the credentials. Raises `JetStreamError` after the finding."""
     who = options.authentication_options
     try:
         connection = connect(options)
-    except AuthenticationFailed as error:
-        yield failed("login", str(error), f"correct {who}, or the users in the server's configuration")
-        raise
     except JetStreamError as error:
-        yield failed("login", str(error), "see above; the server's log knows more")
+        advice = "see above; the server's log knows more"
+        if isinstance(error, AuthenticationFailed):
+            advice = f"correct {who}, or the users in the server's configuration"
+        yield failed("login", str(error), advice)
         raise
     version = ".".join(map(str, connection.server_version))
     yield ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")

@@ -201,17 +201,7 @@ def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
     try:
         # In an empty folder: Python also imports modules from the current folder.
         with tempfile.TemporaryDirectory() as folder:
-            ran = subprocess.run(
-                [path, str(child.__file__)],
-                cwd=folder,
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_START_TIMEOUT,
-                check=False,
-            )
+            ran = _run([path, str(child.__file__)], environ, _START_TIMEOUT, cwd=folder, stdin=subprocess.DEVNULL)
     except OSError as error:
         return f"does not start: {(error.strerror or 'unknown reason').lower()}"
     except subprocess.TimeoutExpired:
@@ -223,6 +213,13 @@ def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
         return _python(json.loads(ran.stdout))
     except (ValueError, KeyError, TypeError):
         return "printed something unexpected"
+
+
+def _run(
+    command: list[str], environ: Mapping[str, str], timeout: float, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": timeout, **more}
+    return subprocess.run(command, env=dict(environ), check=False, **how)
 
 
 def _compare_pythons(mine: Python, theirs: Python, where: str, set_it: str) -> Iterator[Finding]:
@@ -272,16 +269,8 @@ def check_spark(
     began = time.monotonic()
     try:
         # Options go over standard input: all users of the machine can see a command line.
-        ran = subprocess.run(
-            [sys.executable, "-m", "spark_jetstream.doctor.child", "row"],
-            input=options.get_secret_value(),
-            env=dict(environ),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SPARK_TIMEOUT,
-            check=False,
-        )
+        command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row"]
+        ran = _run(command, environ, _SPARK_TIMEOUT, input=options.get_secret_value())
     except subprocess.TimeoutExpired:
         said = f"no row came within {_SPARK_TIMEOUT:g} s"
         yield failed("local Spark", said, "see what is wrong above; Spark's own log knows more")

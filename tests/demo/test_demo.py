@@ -28,7 +28,6 @@ from spark_jetstream.demo.report import (
     Load,
     QueryRun,
     Stored,
-    WayBack,
     delays_by_pandas,
     differences,
     late_by_pandas,
@@ -182,7 +181,7 @@ def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.Ca
     console = Console(width=80)
     result = QueryRun(delays_by_pandas(flights), batches, "2026-02-03T08:14:24.984Z")
     report(console, Load(336_776, 104_000_000, 2.0), result, airline_names())
-    report_back(console, WayBack(batches, Stored(late, dict.fromkeys(late, example), 2.0)))
+    report_back(console, batches, Stored(late, dict.fromkeys(late, example), 2.0))
     printed = capsys.readouterr().out
     assert "United Air Lines" in printed
     assert "58,665" in printed
