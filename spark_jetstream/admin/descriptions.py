@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from spark_jetstream.admin.models.base import Model, rendered
+from spark_jetstream.admin.models.base import rendered
 from spark_jetstream.admin.models.changes import own_configuration
 from spark_jetstream.admin.models.consumers import ConsumerConfig
 from spark_jetstream.admin.models.streams import StreamConfig
@@ -69,9 +69,8 @@ def description(
     ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
     with integers, which ``nats stream add --config`` reads.
     """
-    form = _described if readable else Model.body
-    described = [*map(form, consumers)]
-    return form(stream) | ({_CONSUMERS: described} if described else {})
+    first, *others = (_described(config) if readable else config.body() for config in (stream, *consumers))
+    return first | ({_CONSUMERS: others} if others else {})
 
 
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:

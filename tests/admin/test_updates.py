@@ -376,6 +376,21 @@ def test_the_first_sequence_only_counts_for_a_new_stream(api: Api, make_stream: 
     assert publisher.publish([Message(f"{name.lower()}.a")]) == [100]
 
 
+def test_an_update_does_not_publish_a_stream_into_itself(
+    admin: JetStreamAdmin, api: Api, make_stream: Make, publisher: Publisher
+) -> None:
+    """The server takes an empty destination for none when it makes a stream, and for ``>`` when it updates one."""
+    edited, planned = (make_stream({"republish": {"src": "", "dest": ""}}) for _ in range(2))
+    assert [each.field for each in admin.streams.update(edited, description="new")] == ["description"]
+    plan = admin.plan({**api(f"STREAM.INFO.{planned}")["config"], "description": "new"})
+    assert [each.field for each in plan.steps[0].differences] == ["description"]
+    admin.apply(plan)
+    for name in (edited, planned):
+        assert stream_config(api, name).republish is None
+        publisher.publish([Message(f"{name.lower()}.a")])
+        assert admin.streams.load(name).state.messages == 1
+
+
 def test_the_origin_decides_about_direct_reads_of_its_mirror(api: Api, make_stream: Make) -> None:
     name = make_stream({"mirror": {"name": ORIGIN}, "mirror_direct": False})
     actual = stream_config(api, name)

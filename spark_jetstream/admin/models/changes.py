@@ -231,6 +231,7 @@ def _implied_by_stream(config: StreamConfig) -> dict[str, Any]:
         "subjects": config.subjects or (() if copies else (config.name,)),
         "num_replicas": config.num_replicas or 1,
         "placement": config.placement if config.placement and any(_values(config.placement).values()) else None,
+        "republish": config.republish if config.republish and config.republish.dest else None,
         "allow_msg_ttl": config.allow_msg_ttl or marked,
         "allow_rollup_hdrs": not sealed and (config.allow_rollup_hdrs or marked or config.allow_msg_schedules),
         "discard": "new" if sealed else config.discard,

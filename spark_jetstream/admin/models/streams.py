@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -138,7 +138,8 @@ class RePublish(Model):
     src: OptionalSubject = ""
     """Which subjects; empty for all."""
     dest: String
-    """Where to, such as ``copies.>``; not into the stream itself. Empty: nothing is published again."""
+    """Where to, such as ``copies.>``; not into the stream itself. Empty: nothing is published again, and the whole part
+    is not sent, because an update of a server takes an empty one for ``>``: the stream would store its own copies."""
     headers_only: Boolean = False
     """Publish no content, but its size."""
 
@@ -240,6 +241,13 @@ class StreamConfig(Model):
     def own_metadata(self) -> dict[str, str]:
         """``metadata`` without what the server wrote."""
         return without_server_metadata(self.metadata)
+
+    def body(self) -> dict[str, Any]:
+        """As `Model.body`, without a ``republish`` that has no destination."""
+        body = super().body()
+        if self.republish and not self.republish.dest:
+            del body["republish"]
+        return body
 
     def _checks(self) -> Iterator[Check]:
         if self.mirror:
