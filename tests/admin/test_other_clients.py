@@ -178,6 +178,11 @@ def accepted_streams(admin: JetStreamAdmin, api: Api, sent: dict[str, Any]) -> b
         for wanted in (described, config, json.loads(json.dumps(admin.describe(name, readable=False)))):
             assert not admin.plan(wanted).changes
         for body in (actual.body(), update_body(actual, actual)):
+            if (sent.get("mirror") or {}).get("subject_transforms") == []:
+                # The server keeps this list, does not show it, and takes no update without it.
+                with pytest.raises(Refused, match="mirror configuration can not be updated"):
+                    api(f"STREAM.UPDATE.{name}", body)
+                body["mirror"] = sent["mirror"]
             api(f"STREAM.UPDATE.{name}", body)
             after = api(f"STREAM.INFO.{name}")
             # The server may leave out an object without values.
@@ -220,7 +225,9 @@ def accepted_consumers(admin: JetStreamAdmin, api: Api, stream: str, sent: dict[
             request = {"stream_name": stream, "config": body, "action": "update"}
             api(f"CONSUMER.CREATE.{stream}.{name}", request)
             after = api(f"CONSUMER.INFO.{stream}.{name}")
-            assert (after["config"], after["created"]) == (config, created)
+            # The server may write a time in another zone.
+            same(ConsumerConfig.parse(after["config"], "what the server says then"), actual)
+            assert after["created"] == created
         assert [each.field for each in admin.consumers.update(stream, name, description="new")] == ["description"]
         admin.consumers.update(stream, name, description=actual.description or None)
         same(actual, admin.consumers.load(stream, name).config)
@@ -309,6 +316,8 @@ def test_streams_with_several_values_are_accepted_back(
     config = {**base, **fields}
     # The server replaces deny_purge by false without a word, and the models refuse to hide that.
     assume(not (config.get("allow_msg_schedules") and config.get("deny_purge")))
+    # The server takes these two, then refuses every update of the stream, and the models refuse to make such a stream.
+    assume(not (config.get("allow_msg_counter") and config.get("subject_delete_marker_ttl")))
     assume(accepted_streams(admin, api, config))
 
 
