@@ -431,7 +431,7 @@ class Bucket:
             )
         if error.err_code in _ADVICE:
             reason = f"{_ADVICE[error.err_code].format(self._place.origin)}: {error.description}"
-            error.args = (f"cannot {context}: {reason} (code {error.code}, error {error.err_code})",)
+            return jsapi.reworded(error, f"cannot {context}: {reason} (code {error.code}, error {error.err_code})")
         return error
 
 

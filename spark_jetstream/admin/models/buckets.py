@@ -14,6 +14,7 @@ from spark_jetstream.admin.models.streams import NO_LIMIT, ZERO, Description, Me
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier
 from spark_jetstream.options.values import Choice, Size, Span
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
 _WINDOW = Nanoseconds.of("2m")
@@ -44,8 +45,8 @@ class BucketLayout:
             yield
         except StreamNotFound as error:
             before = f"cannot {context}: " if context else ""
-            error.args = (f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})",)
-            raise
+            text = f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})"
+            raise jsapi.reworded(error, text) from None
 
 
 class AnyBucketConfig(Model):
