@@ -164,7 +164,7 @@ def _read(
 
 
 def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: list[float]) -> None:
-    from spark_jetstream.bench import percentile
+    from spark_jetstream.bench import Rate, percentile
 
     taken = {name: percentile(latencies, percent) for name, percent in _PERCENTILES.items() if latencies}
     if run.out.as_json:
@@ -180,7 +180,7 @@ def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: list
         "MB/s": lambda rate: rate.megabytes_per_second,
         "seconds": lambda rate: rate.seconds,
     }
-    run.out.table(rates, columns, data=vars, empty="nothing was measured")
+    run.out.table(rates, columns, data=Rate.data, empty="nothing was measured")
     if latencies:
         times = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
         run.out.text(f"one at a time, {len(latencies):,} acknowledged publishes, ms: {times}")
