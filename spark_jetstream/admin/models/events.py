@@ -7,14 +7,16 @@ event. Servers publish events by core NATS, so an event is lost unless a stream 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import PrivateAttr
 
 from spark_jetstream.admin.models.base import Boolean, Content, Count, Duration, Model, Sequence64, String, Time, Volume
 from spark_jetstream.admin.models.streams import PeerInfo, StreamState
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
+
+EVENT_TYPES: dict[str, type[Event]] = {}
+"""The id of each type that a server sends -> its model."""
 
 
 class Event(Model):
@@ -32,6 +34,11 @@ class Event(Model):
 
     _raw: bytes = PrivateAttr(b"")
     _published_on: str = PrivateAttr("")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "SUBJECTS" in vars(cls):
+            EVENT_TYPES[cls.TYPE] = cls
 
     @property
     def kind(self) -> str:
@@ -484,11 +491,3 @@ class MetaRescue(ClusterEvent):
     """How many servers had to agree."""
     new_quorum: Count
     """How many have to now."""
-
-
-EVENT_TYPES: Mapping[str, type[Event]] = {
-    model.TYPE: model
-    for model in list(vars().values())
-    if isinstance(model, type) and issubclass(model, Event) and model.SUBJECTS
-}
-"""The id of each type that a server sends -> its model."""
