@@ -35,9 +35,12 @@ class Event(Model):
     _raw: bytes = PrivateAttr(b"")
     _published_on: str = PrivateAttr("")
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, kind: str = "", subjects: tuple[str, ...] = (), **kwargs: Any) -> None:
+        """Enter a type that a server sends. ``kind`` ends its id; the first token of its subjects is in the id too."""
         super().__init_subclass__(**kwargs)
-        if "SUBJECTS" in vars(cls):
+        if kind:
+            cls.TYPE = f"io.nats.jetstream.{subjects[0].partition('.')[0].lower()}.v1.{kind}"
+            cls.SUBJECTS = subjects
             EVENT_TYPES[cls.TYPE] = cls
 
     @property
@@ -171,11 +174,8 @@ class ServerEvent(DomainEvent):
     """The server's name, or its id."""
 
 
-class ApiAudit(ServerEvent):
+class ApiAudit(ServerEvent, kind="api_audit", subjects=("ADVISORY.API",)):
     """Somebody asked the JetStream API. Requests for messages are not told of."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.api_audit"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.API",)
 
     client: ClientInfo | None = None
     """Who asked."""
@@ -187,45 +187,37 @@ class ApiAudit(ServerEvent):
     """The server's reply, as text."""
 
 
-class ApiLimitReached(ServerEvent):
+class ApiLimitReached(ServerEvent, kind="api_limit_reached", subjects=("ADVISORY.API.LIMIT_REACHED",)):
     """A server had more requests to its API than it takes, and dropped some without a word."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.api_limit_reached"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.API.LIMIT_REACHED",)
 
     dropped: Count
     """How many requests were dropped."""
 
 
-class StreamAction(StreamEvent):
+class StreamAction(
+    StreamEvent,
+    kind="stream_action",
+    subjects=tuple(f"ADVISORY.STREAM.{done}.{{stream}}" for done in ("CREATED", "UPDATED", "DELETED")),
+):
     """A stream was created, changed or deleted."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_action"
-    SUBJECTS: ClassVar[tuple[str, ...]] = tuple(
-        f"ADVISORY.STREAM.{done}.{{stream}}" for done in ("CREATED", "UPDATED", "DELETED")
-    )
 
     action: String
     """create, modify or delete."""
 
 
-class ConsumerAction(ConsumerEvent):
+class ConsumerAction(
+    ConsumerEvent,
+    kind="consumer_action",
+    subjects=tuple(f"ADVISORY.CONSUMER.{done}.{{stream}}.{{consumer}}" for done in ("CREATED", "DELETED")),
+):
     """A consumer was created or deleted."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_action"
-    SUBJECTS: ClassVar[tuple[str, ...]] = tuple(
-        f"ADVISORY.CONSUMER.{done}.{{stream}}.{{consumer}}" for done in ("CREATED", "DELETED")
-    )
 
     action: String
     """create or delete."""
 
 
-class ConsumerPause(ConsumerEvent):
+class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CONSUMER.PAUSE.{stream}.{consumer}",)):
     """A consumer was paused, or goes on."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_pause"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.PAUSE.{stream}.{consumer}",)
 
     paused: Boolean
     """Whether it is paused now."""
@@ -233,11 +225,8 @@ class ConsumerPause(ConsumerEvent):
     """Until when."""
 
 
-class MaxDeliver(ConsumerEvent):
+class MaxDeliver(ConsumerEvent, kind="max_deliver", subjects=("ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}",)):
     """A message was delivered as often as the consumer allows, without an acknowledgement, and is given up."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.max_deliver"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}",)
 
     stream_seq: Sequence64
     """The message's sequence in the stream."""
@@ -256,28 +245,19 @@ class DeliveryEvent(ConsumerEvent):
     """How often the message was delivered."""
 
 
-class Nak(DeliveryEvent):
+class Nak(DeliveryEvent, kind="nak", subjects=("ADVISORY.CONSUMER.MSG_NAKED.{stream}.{consumer}",)):
     """A message was refused, and will be delivered again."""
 
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.nak"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.MSG_NAKED.{stream}.{consumer}",)
 
-
-class Terminated(DeliveryEvent):
+class Terminated(DeliveryEvent, kind="terminated", subjects=("ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{consumer}",)):
     """A message was refused for good."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.terminated"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{consumer}",)
 
     reason: String = ""
     """Why, in the words of whoever refused it."""
 
 
-class ConsumerAck(DeliveryEvent):
+class ConsumerAck(DeliveryEvent, kind="consumer_ack", subjects=("METRIC.CONSUMER.ACK.{stream}.{consumer}",)):
     """A message was acknowledged. Only told of by consumers with a ``sample_freq``, for that part of them."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.metric.v1.consumer_ack"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("METRIC.CONSUMER.ACK.{stream}.{consumer}",)
 
     ack_time: Duration
     """How long after its delivery, in nanoseconds."""
@@ -292,31 +272,26 @@ class GroupEvent(ConsumerEvent):
     """The priority group of the consumer."""
 
 
-class ConsumerPinned(GroupEvent):
+class ConsumerPinned(
+    GroupEvent, kind="consumer_group_pinned", subjects=("ADVISORY.CONSUMER.PINNED.{stream}.{consumer}",)
+):
     """A client of a consumer was chosen to get all messages of its group."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_group_pinned"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.PINNED.{stream}.{consumer}",)
 
     pinned_id: String
     """The client's id for that time, as messages carry it in ``Nats-Pin-Id``."""
 
 
-class ConsumerUnpinned(GroupEvent):
+class ConsumerUnpinned(
+    GroupEvent, kind="consumer_group_unpinned", subjects=("ADVISORY.CONSUMER.UNPINNED.{stream}.{consumer}",)
+):
     """A client of a consumer does not get all messages of its group any more."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_group_unpinned"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.UNPINNED.{stream}.{consumer}",)
 
     reason: String
     """admin (somebody asked for it) or timeout (the client did not pull for too long)."""
 
 
-class SnapshotCreate(StreamEvent):
+class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.STREAM.SNAPSHOT_CREATE.{stream}",)):
     """A backup of a stream began."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.snapshot_create"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.SNAPSHOT_CREATE.{stream}",)
 
     state: StreamState
     """What the stream held."""
@@ -324,11 +299,8 @@ class SnapshotCreate(StreamEvent):
     """Who asked for it."""
 
 
-class SnapshotComplete(StreamEvent):
+class SnapshotComplete(StreamEvent, kind="snapshot_complete", subjects=("ADVISORY.STREAM.SNAPSHOT_COMPLETE.{stream}",)):
     """A backup of a stream ended."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.snapshot_complete"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.SNAPSHOT_COMPLETE.{stream}",)
 
     start: Time
     """When it began."""
@@ -340,21 +312,15 @@ class SnapshotComplete(StreamEvent):
     """Why it failed; empty when it did not."""
 
 
-class RestoreCreate(StreamEvent):
+class RestoreCreate(StreamEvent, kind="restore_create", subjects=("ADVISORY.STREAM.RESTORE_CREATE.{stream}",)):
     """A stream began to be restored from a backup."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.restore_create"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.RESTORE_CREATE.{stream}",)
 
     client: ClientInfo | None = None
     """Who restores it."""
 
 
-class RestoreComplete(StreamEvent):
+class RestoreComplete(StreamEvent, kind="restore_complete", subjects=("ADVISORY.STREAM.RESTORE_COMPLETE.{stream}",)):
     """A stream was restored from a backup, or that failed: the server does not tell which."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.restore_complete"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.RESTORE_COMPLETE.{stream}",)
 
     start: Time
     """When it began."""
@@ -366,11 +332,10 @@ class RestoreComplete(StreamEvent):
     """Who restored it."""
 
 
-class StreamBatchAbandoned(StreamEvent):
+class StreamBatchAbandoned(
+    StreamEvent, kind="stream_batch_abandoned", subjects=("ADVISORY.STREAM.BATCH_ABANDONED.{stream}",)
+):
     """An atomic batch was not stored, and none of its messages is."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_batch_abandoned"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.BATCH_ABANDONED.{stream}",)
 
     account: String = ""
     """The account."""
@@ -380,11 +345,10 @@ class StreamBatchAbandoned(StreamEvent):
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
-class StreamLeaderElected(StreamEvent):
+class StreamLeaderElected(
+    StreamEvent, kind="stream_leader_elected", subjects=("ADVISORY.STREAM.LEADER_ELECTED.{stream}",)
+):
     """The servers that keep a stream have chosen a leader. Told in the system account as well, with the same id."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_leader_elected"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.LEADER_ELECTED.{stream}",)
 
     account: String = ""
     """The account; empty where only that account hears it."""
@@ -394,26 +358,22 @@ class StreamLeaderElected(StreamEvent):
     """The servers that keep it."""
 
 
-class StreamQuorumLost(StreamEvent):
+class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", subjects=("ADVISORY.STREAM.QUORUM_LOST.{stream}",)):
     """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
 
     Published in the system account as well, with the same id.
     """
 
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.stream_quorum_lost"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.STREAM.QUORUM_LOST.{stream}",)
-
     account: String = ""
     """The account; empty where only that account hears it."""
     replicas: tuple[PeerInfo, ...] = ()
     """The servers that keep it."""
 
 
-class ConsumerLeaderElected(ConsumerEvent):
+class ConsumerLeaderElected(
+    ConsumerEvent, kind="consumer_leader_elected", subjects=("ADVISORY.CONSUMER.LEADER_ELECTED.{stream}.{consumer}",)
+):
     """The servers that keep a consumer have chosen a leader. Told in the system account as well."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_leader_elected"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.LEADER_ELECTED.{stream}.{consumer}",)
 
     account: String = ""
     """The account; empty where only that account hears it."""
@@ -423,14 +383,13 @@ class ConsumerLeaderElected(ConsumerEvent):
     """The servers that keep it."""
 
 
-class ConsumerQuorumLost(ConsumerEvent):
+class ConsumerQuorumLost(
+    ConsumerEvent, kind="consumer_quorum_lost", subjects=("ADVISORY.CONSUMER.QUORUM_LOST.{stream}.{consumer}",)
+):
     """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
 
     Published in the system account as well.
     """
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.consumer_quorum_lost"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.CONSUMER.QUORUM_LOST.{stream}.{consumer}",)
 
     account: String = ""
     """The account; empty where only that account hears it."""
@@ -438,11 +397,8 @@ class ConsumerQuorumLost(ConsumerEvent):
     """The servers that keep it."""
 
 
-class DomainLeaderElected(DomainEvent):
+class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", subjects=("ADVISORY.DOMAIN.LEADER_ELECTED",)):
     """A cluster has chosen a leader for its JetStream. Told in the system account."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.domain_leader_elected"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.DOMAIN.LEADER_ELECTED",)
 
     leader: String
     """The id (``peer``) of the server that leads."""
@@ -461,31 +417,22 @@ class ClusterEvent(ServerEvent):
     """Its cluster."""
 
 
-class ServerOutOfSpace(ClusterEvent):
+class ServerOutOfSpace(ClusterEvent, kind="server_out_of_space", subjects=("ADVISORY.SERVER.OUT_OF_STORAGE",)):
     """A server has no room left on its disk, and ends its JetStream. Told in the system account."""
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.server_out_of_space"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.OUT_OF_STORAGE",)
 
     stream: String = ""
     """The stream that wanted the room."""
 
 
-class ServerRemoved(ClusterEvent):
+class ServerRemoved(ClusterEvent, kind="server_removed", subjects=("ADVISORY.SERVER.REMOVED",)):
     """A server was removed from its cluster, and has no JetStream any more. Told in the system account."""
 
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.server_removed"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.REMOVED",)
 
-
-class MetaRescue(ClusterEvent):
+class MetaRescue(ClusterEvent, kind="meta_rescue", subjects=("ADVISORY.SERVER.META_RESCUE",)):
     """A server lets fewer servers decide than it should, to rescue a cluster that has lost most of them.
 
     Published in the system account (server 2.15).
     """
-
-    TYPE: ClassVar[str] = "io.nats.jetstream.advisory.v1.meta_rescue"
-    SUBJECTS: ClassVar[tuple[str, ...]] = ("ADVISORY.SERVER.META_RESCUE",)
 
     prev_quorum: Count
     """How many servers had to agree."""
