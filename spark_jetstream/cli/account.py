@@ -62,8 +62,6 @@ def info(run: Run) -> None:
         ),
     }
     run.out.record(pairs, data=data)
-    if run.out.as_json:
-        return
     columns = {
         "used": lambda each: int(each.used),
         "reserved": lambda each: each.reserved,
@@ -73,7 +71,7 @@ def info(run: Run) -> None:
     }
     tiers = {"tier": lambda each: each.tier} if account_info.tiers else {}
     run.out.text("")
-    run.out.table(_usage(account_info), {**tiers, "": lambda each: each.what, **columns}, data=vars, empty="")
+    run.out.table(_usage(account_info), {**tiers, "": lambda each: each.what, **columns})
 
 
 def _usage(info: AccountInfo) -> Iterator[_Usage]:

@@ -164,23 +164,24 @@ def _read(
 
 
 def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: list[float]) -> None:
-    from spark_jetstream.bench import Rate, percentile
+    from spark_jetstream.bench import percentile
 
     taken = {name: percentile(latencies, percent) for name, percent in _PERCENTILES.items() if latencies}
-    if run.out.as_json:
-        data: dict[str, Any] = {"settings": settings, "rates": [rate.data() for rate in rates]}
-        if latencies:
-            data["latency_seconds"] = {"count": len(latencies), **taken}
-        run.out.record({}, data=data)
-        return
-    columns: dict[str, Callable[[Rate], object]] = {
-        "measured": lambda rate: rate.what,
-        "messages": lambda rate: rate.messages,
-        "messages/s": lambda rate: round(rate.messages_per_second),
-        "MB/s": lambda rate: rate.megabytes_per_second,
-        "seconds": lambda rate: rate.seconds,
-    }
-    run.out.table(rates, columns, data=Rate.data, empty="nothing was measured")
+    data: dict[str, Any] = {"settings": settings, "rates": [rate.data() for rate in rates]}
+    if latencies:
+        data["latency_seconds"] = {"count": len(latencies), **taken}
+    run.out.json(data)
+    run.out.table(
+        rates,
+        {
+            "measured": lambda rate: rate.what,
+            "messages": lambda rate: rate.messages,
+            "messages/s": lambda rate: round(rate.messages_per_second),
+            "MB/s": lambda rate: rate.megabytes_per_second,
+            "seconds": lambda rate: rate.seconds,
+        },
+        empty="nothing was measured",
+    )
     if latencies:
         times = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
         run.out.text(f"one at a time, {len(latencies):,} acknowledged publishes, ms: {times}")

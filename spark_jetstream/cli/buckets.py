@@ -15,8 +15,7 @@ from spark_jetstream.admin.models.buckets import AnyBucketInfo
 from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.cli.app import FAILED, Run
 from spark_jetstream.cli.arguments import DURATION, change, created
-from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import listed, server_text
+from spark_jetstream.cli.output import as_data, listed, server_text
 from spark_jetstream.protocol.units import Bytes, Nanoseconds
 
 T = TypeVar("T")

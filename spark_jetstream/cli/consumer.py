@@ -26,17 +26,7 @@ from spark_jetstream.cli.arguments import (
     file_fields,
 )
 from spark_jetstream.cli.fields import with_fields
-from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import (
-    ago,
-    listed,
-    message_data,
-    print_message,
-    print_names,
-    rounded,
-    server_text,
-    to_the_second,
-)
+from spark_jetstream.cli.output import ago, as_data, listed, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds
 
@@ -72,7 +62,7 @@ def show_all(run: Run, stream: StreamName) -> None:
 @command(consumers, "names", example="consumer names ORDERS")
 def show_names(run: Run, stream: StreamName) -> None:
     """The names of a stream's consumers, a line each; takes fewer permissions than ls."""
-    print_names(run, run.admin.consumers.names(stream))
+    run.out.names(run.admin.consumers.names(stream))
 
 
 @command(consumers, "info", example="consumer info ORDERS billing")
@@ -108,8 +98,6 @@ def print_consumer(run: Run, info: ConsumerInfo) -> None:
     }
     title = f"Consumer {info.name} of stream {info.stream_name}"
     run.out.record(pairs, data=as_data(info), title=title)
-    if run.out.as_json:
-        return
     run.out.text("")
     state = {
         "to be delivered": f"{info.num_pending:,}",
@@ -127,7 +115,7 @@ def print_consumer(run: Run, info: ConsumerInfo) -> None:
         "servers": ", ".join(map(server_text, replicas(info.cluster))),
         "remarks": _remarks(info),
     }
-    run.out.record(state, data=None, title="State")
+    run.out.record(state, title="State")
 
 
 def _kind(info: ConsumerInfo) -> str:
@@ -358,11 +346,11 @@ def show_next(
         for delivery in delivered:
             run.out.raw(delivery.message.data)
     elif run.out.as_json:
-        run.out.record({}, data=[_delivered(message) for message in delivered])
+        run.out.json([_delivered(message) for message in delivered])
     else:
         for delivery in delivered:
             times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
-            print_message(run, delivery.message, f"{times}, {delivery.pending:,} to come")
+            run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come")
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise typer.Exit(FAILED)

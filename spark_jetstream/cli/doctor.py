@@ -72,9 +72,7 @@ def examine(
     counted = Counter(finding.status for _, finding in findings)
     bad = f"{counted['failed']} failed, {counted['warning']} to be looked at, {counted['unknown']} not known"
     run.out.text(f"{bad}, {counted['ok']} as it should be.", "bold")
-    if run.out.as_json:
-        data = [{"section": title, **dataclasses.asdict(finding)} for title, finding in findings]
-        run.out.record({}, data=data)
+    run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
     if not examination.reached:
         raise typer.Exit(NOT_REACHED)
     if counted["failed"] or (strict and counted["warning"] + counted["unknown"]):

@@ -27,8 +27,7 @@ from spark_jetstream.cli.buckets import (
     setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
-from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import content_data, content_text, print_names, to_the_second
+from spark_jetstream.cli.output import as_data, content_data, content_text, to_the_second
 from spark_jetstream.protocol.units import Nanoseconds
 
 _SETTINGS = (
@@ -153,7 +152,7 @@ def show_all(
     if verbose:
         _print_entries(run, opened.entries(*filters or ()), empty)
     else:
-        print_names(run, opened.keys(*filters or ()), empty)
+        run.out.names(opened.keys(*filters or ()), empty)
 
 
 @command(kv, "info", example="kv info settings")

@@ -13,7 +13,7 @@ from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.lag import ConsumerLag, OriginLag
 from spark_jetstream.cli.app import FAILED, Run, alone, command
 from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream
-from spark_jetstream.cli.text import ago, rounded
+from spark_jetstream.cli.output import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound
 from spark_jetstream.protocol.units import Nanoseconds
 
@@ -156,6 +156,7 @@ def show(
             if watch:
                 run.out.clear()
                 run.out.text(time.strftime("%H:%M:%S"), style="dim")
+            run.out.json(report.data())
             _print(run, report)
         for complaint in report.complaints:
             run.out.note(complaint)
@@ -176,9 +177,6 @@ def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[C
 
 
 def _print(run: Run, report: _Report) -> None:
-    if run.out.as_json:
-        run.out.record({}, data=report.data())
-        return
     run.out.table(
         report.consumers,
         {
@@ -190,7 +188,6 @@ def _print(run: Run, report: _Report) -> None:
             "oldest": lambda row: _age(row[0]),
             "": lambda row: _remarks(row[0]),
         },
-        data=vars,
         empty="there are no consumers",
     )
     if report.origins is None:
@@ -205,7 +202,6 @@ def _print(run: Run, report: _Report) -> None:
             "last sign": lambda row: ago(row[0].active),
             "": lambda row: row[0].error,
         },
-        data=vars,
         empty="there are no mirrors and sources",
     )
 

@@ -29,8 +29,7 @@ from spark_jetstream.cli.buckets import (
     setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
-from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import to_the_second
+from spark_jetstream.cli.output import as_data, to_the_second
 from spark_jetstream.errors import LAYOUT, MessageNotFound, printable
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol.units import Bytes

@@ -1,13 +1,15 @@
-"""The output of commands: tables for people, JSON for programs, and progress bars."""
+"""The output of commands: tables for people, JSON for programs, progress bars; values and messages as text."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 
 import typer
@@ -16,10 +18,14 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.table import Table
 
 from spark_jetstream.admin.models.base import Model, readable
+from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.streams import Replica
 from spark_jetstream.errors import LAYOUT, printable
+from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
 T = TypeVar("T")
 
+_SECOND = 1_000_000_000
 _WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
 
 
@@ -39,15 +45,16 @@ class Output:
         items: Iterable[T],
         columns: Mapping[str, Callable[[T], object]],
         *,
-        data: Callable[[T], Any],
-        empty: str,
+        data: Callable[[T], Any] | None = None,
+        empty: str = "",
     ) -> None:
-        """Print a row for each item; as JSON, an array of ``data(item)``.
+        """Print a row for each item; as JSON, an array of ``data(item)``, or nothing without ``data``.
 
         ``columns`` are headings, each with the function that returns the value. Without rows, ``empty`` is a note.
         """
         if self.as_json:
-            self._write([data(item) for item in items])
+            if data is not None:
+                self.json([data(item) for item in items])
             return
         rows = [[give(item) for give in columns.values()] for item in items]
         if not rows:
@@ -61,10 +68,11 @@ class Output:
             table.add_row(*map(text, row))
         self._put(table)
 
-    def record(self, pairs: Mapping[str, object], *, data: Any, title: str = "") -> None:
-        """Print a line for each property that has a value; as JSON, ``data``."""
+    def record(self, pairs: Mapping[str, object], *, data: Any = None, title: str = "") -> None:
+        """Print a line for each property that has a value; as JSON, ``data``, or nothing without it."""
         if self.as_json:
-            self._write(data)
+            if data is not None:
+                self.json(data)
             return
         shown = {name: value for name, value in pairs.items() if value not in (None, "", (), [], {})}
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -87,15 +95,40 @@ class Output:
 
     def done(self, sentence: str, **data: Any) -> None:
         """Print what was done, in a sentence; as JSON, ``data``."""
+        self.text(sentence)
+        self.json(data)
+
+    def names(self, names: Iterator[str], empty: str = "") -> None:
+        """Print names, a line each as they come; as JSON, a list. Without names, ``empty`` is a note."""
         if self.as_json:
-            self._write(data)
-        else:
-            self.text(sentence)
+            self.json(list(names))
+            return
+        first = next(names, None)
+        if first is not None:
+            self.lines(chain([first], names), str, data=str)
+        elif empty:
+            self.note(empty)
+
+    def message(self, message: StoredMessage, more: str = "") -> None:
+        """Print sequence, subject and time, the headers and the content. ``more`` ends the first line."""
+        self.text(f"{message.seq:,} {printable(message.subject)} {message.time}{more}", style="bold")
+        for name, values in message.headers.items():
+            for value in values:
+                self.text(f"{printable(name)}: {printable(value, LAYOUT)}")
+        self.text("")
+        self.text(content_text(message.data))
+        self.text("")
 
     def text(self, line: str, style: str | None = None) -> None:
         """Print a line in a style of rich; nothing with JSON."""
         if not self.as_json:
             self._console.print(printable(line, LAYOUT), style=style)
+
+    def json(self, data: Any) -> None:
+        """Print data with JSON; else nothing."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
 
     def clear(self) -> None:
         """Clear a terminal."""
@@ -150,10 +183,6 @@ class Output:
         sys.stdout.write("\n".join(line.rstrip(" ") for line in caught.get().split("\n")))
         sys.stdout.flush()
 
-    def _write(self, data: Any) -> None:
-        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
-
 
 def text(value: object) -> str:
     """Return a value as text for people: separators in numbers, units for durations and sizes, "" for nothing."""
@@ -171,3 +200,64 @@ def text(value: object) -> str:
 def as_data(model: Model) -> dict[str, Any]:
     """Return a configuration or a reply as the API has it: durations in nanoseconds, sizes in bytes."""
     return model.model_dump(mode="json", exclude_unset=True)
+
+
+def listed(value: object) -> object:
+    """Return lists without brackets, and mappings as on a command line; anything else unchanged."""
+    if isinstance(value, tuple):
+        return ", ".join(map(readable, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={readable(each)}" for name, each in value.items())
+    return value
+
+
+def server_text(each: Replica) -> str:
+    """Return a server of a cluster with its state."""
+    if each.leader:
+        return f"{each.server} (leader)"
+    if each.offline:
+        return f"{each.server} (offline)"
+    return f"{each.server} ({'current' if each.current else 'outdated'}, {each.lag:,} behind)"
+
+
+def to_the_second(time: Timestamp) -> str:
+    """Return a time without its fraction; "" for the zero time."""
+    return "" if time.never else str(time).partition(".")[0].removesuffix("Z") + "Z"
+
+
+def rounded(span: Nanoseconds) -> Nanoseconds:
+    """Return a duration rounded to seconds from a minute on, else to milliseconds."""
+    unit = _SECOND if span >= 60 * _SECOND else 1_000_000
+    return Nanoseconds((span + unit // 2) // unit * unit)
+
+
+def ago(span: Nanoseconds | None) -> str:
+    """Return how long ago something was; None and -1 (of the API) are never."""
+    return "never" if span is None or span < 0 else f"{rounded(span)} ago"
+
+
+def message_data(message: StoredMessage) -> dict[str, Any]:
+    """Return a message for JSON. ``encoding`` says whether ``data`` is text or base64."""
+    return {
+        "subject": message.subject,
+        "seq": message.seq,
+        "time": message.time,
+        "headers": message.headers,
+        **content_data("data", message.data),
+    }
+
+
+def content_data(name: str, content: bytes) -> dict[str, str]:
+    """Return bytes for JSON: the field ``name`` is text if they are UTF-8, else base64; ``encoding`` says which."""
+    try:
+        return {name: content.decode(), "encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(content).decode(), "encoding": "base64"}
+
+
+def content_text(content: bytes) -> str:
+    """Return bytes for people: their text, or their number."""
+    try:
+        return printable(content.decode(), LAYOUT)
+    except UnicodeDecodeError:
+        return f"({len(content):,} bytes that are no text)"

@@ -27,8 +27,7 @@ from spark_jetstream.cli.arguments import (
     one_of,
 )
 from spark_jetstream.cli.fields import with_fields
-from spark_jetstream.cli.output import as_data
-from spark_jetstream.cli.text import ago, listed, message_data, print_message, print_names, server_text, to_the_second
+from spark_jetstream.cli.output import ago, as_data, listed, message_data, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
 
 streams = group("stream", "Streams: list, create, change, look into, apply descriptions, save, remove.")
@@ -77,7 +76,7 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
 @command(streams, "names", example="stream names")
 def show_names(run: Run, subject: OfSubject = None) -> None:
     """The names of the streams, a line each; takes less permissions than ls."""
-    print_names(run, run.admin.streams.names(subject))
+    run.out.names(run.admin.streams.names(subject))
 
 
 @command(streams, "info", example="stream info ORDERS")
@@ -85,10 +84,8 @@ def info(run: Run, stream: StreamName) -> None:
     """How a stream is set up, where that is not the default, and how it does. JSON is the server's whole answer."""
     stream_info = run.admin.streams.load(stream)
     run.out.record(_configuration(stream_info), data=as_data(stream_info), title=f"Stream {stream_info.config.name}")
-    if run.out.as_json:
-        return
     run.out.text("")
-    run.out.record(_state(stream_info), data=None, title="State")
+    run.out.record(_state(stream_info), title="State")
     if stream_info.origins:
         run.out.text("")
         run.out.table(
@@ -99,8 +96,6 @@ def info(run: Run, stream: StreamName) -> None:
                 "last sign": lambda origin: ago(origin.active),
                 "": lambda origin: origin.error.description if origin.error else "",
             },
-            data=as_data,
-            empty="",
         )
 
 
@@ -372,14 +367,14 @@ def get(
     shown = islice(messages, count or _DEFAULT_COUNT)
     if run.out.as_json:
         data = [message_data(message) for message in shown]
-        run.out.record({}, data=data[0] if single else data)
+        run.out.json(data[0] if single else data)
     else:
         printed = 0
         for printed, message in enumerate(shown, start=1):  # noqa: B007
             if raw:
                 run.out.raw(message.data)
             else:
-                print_message(run, message)
+                run.out.message(message)
         if not printed:
             run.out.note("there are no such messages")
     if next(messages, None) is not None:

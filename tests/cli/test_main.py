@@ -146,7 +146,7 @@ def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 def test_json_is_utf_8_wherever_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)
-    Output(as_json=True).record({}, data={"subject": "\u65e5.\x07"})
+    Output(as_json=True).json({"subject": "\u65e5.\x07"})
     assert json.loads(written.getvalue().decode("utf-8")) == {"subject": "\u65e5.\x07"}
 
 
