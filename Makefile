@@ -24,6 +24,9 @@ RUN := export PYSPARK_PYTHON="$(CURDIR)/$(PY)" PYSPARK_DRIVER_PYTHON="$(CURDIR)/
 PYTEST := -m pytest -q --dist worksteal --durations=10
 MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks)
 
+# Each test process would otherwise compile the package and the tests anew, and so would every Spark worker.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-all lint bench compat-sparks lock clean
