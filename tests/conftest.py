@@ -31,19 +31,21 @@ settings.load_profile("shared")
 _numbers = itertools.count(1)
 
 
+# Last: then `items` holds only the tests that will run.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests of minutes first, then those that use the session's Spark.
+    """Give one process the tests of minutes first, and the next process those that use the session's Spark.
 
-    With `--dist worksteal` one process begins with these and the others with the rest. No process is left alone with a
-    long test at the end, and in the quick tier often only one starts Spark.
+    With `--dist worksteal` each process begins with an equal share of the list, and takes from the end of another's
+    share when it has finished its own. No process is left alone with a long test at the end, and in the quick tier
+    often only one starts Spark.
     """
-    long = ("tests/chaos/", "tests/compat/", "tests/demo/")
-    items.sort(
-        key=lambda item: (
-            item.get_closest_marker("full") is None and not item.nodeid.startswith(long),
-            "spark" not in getattr(item, "fixturenames", ()),
-        )
-    )
+    on_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
+    folders = ("tests/chaos/", "tests/compat/", "tests/demo/")
+    others.sort(key=lambda item: item.get_closest_marker("full") is None and not item.nodeid.startswith(folders))
+    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = [*others[:share], *on_spark, *others[share:]]
 
 
 class SparkLog:
