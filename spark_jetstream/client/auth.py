@@ -14,17 +14,15 @@ import re
 import ssl
 import tempfile
 from collections import UserString
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-from pydantic import SecretStr
+from typing import Any
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.options.contexts import credentials_text
-from spark_jetstream.options.values import unseen
+from spark_jetstream.options.values import revealed, unseen
 
 _JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
 _SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED-{3,}")
@@ -46,29 +44,26 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
     sent along with the job. Raises `OptionError` for a file that is missing, unreadable, or holds something else. Reads
     a few small files.
     """
-    files = _Files(resolve)
+    files = _Files({spec.name: getattr(options, spec.field_name, None) for spec in options.specs}, resolve)
     arguments: dict[str, Any] = {"inbox_prefix": options.inbox_prefix}
     if options.user is not None and options.password is not None:
         arguments |= {"user": options.user, "password": options.password.get_secret_value()}
     if options.token is not None:
         arguments["token"] = options.token.get_secret_value()
-    if options.credentials_file is not None:
-        path, content = files.text("credentialsFile", options.credentials_file)
-        clean = _credentials("credentialsFile", content)
+    credentials = files.given("credentialsFile", "credentialsSecret")
+    if credentials is not None:
+        clean = _credentials(credentials.option, credentials.content)
         # Given a path, nats-py reads the file again at each reconnect, and takes renewed credentials up. But
         # its reader trips over carriage returns and unfinished lines, so it gets only the usual form.
-        usual = all(line in content.split("\n")[:-1] for line in clean.split("\n") if line)
-        arguments["user_credentials"] = path if usual else InlineCredentials(clean)
-    if options.credentials_secret is not None:
-        content = options.credentials_secret.get_secret_value()
-        arguments["user_credentials"] = InlineCredentials(_credentials("credentialsSecret", content))
-    if options.nkey_seed_file is not None:
-        path, content = files.text("nkeySeedFile", options.nkey_seed_file)
-        seed = _seed("nkeySeedFile", content)
-        arguments |= {"nkeys_seed": path} if content.strip() == seed else {"nkeys_seed_str": seed}
-    if options.nkey_seed_secret is not None:
-        arguments["nkeys_seed_str"] = _seed("nkeySeedSecret", options.nkey_seed_secret.get_secret_value())
-    context = _tls(options, files)
+        usual = all(line in credentials.content.split("\n")[:-1] for line in clean.split("\n") if line)
+        path = credentials.path if usual else None
+        arguments["user_credentials"] = path or InlineCredentials(clean)
+    nkey = files.given("nkeySeedFile", "nkeySeedSecret")
+    if nkey is not None:
+        seed = _seed(nkey.option, nkey.content)
+        from_file = nkey.path is not None and nkey.content.strip() == seed
+        arguments |= {"nkeys_seed": nkey.path} if from_file else {"nkeys_seed_str": seed}
+    context = _tls(files)
     if context is not None:
         arguments["tls"] = context
     if options.tls_hostname is not None:
@@ -83,10 +78,39 @@ def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) ->
     return error.verify_message if options.tls_hostname is None else error.verify_message.partition(",")[0]
 
 
-class _Files(NamedTuple):
+@dataclass(repr=False)
+class _Given:
+    """A text that an option holds, or that is in the file at ``path``."""
+
+    option: str
+    content: str
+    path: str | None
+
+
+@dataclass(repr=False)
+class _Files:
+    options: Mapping[str, Any]
     resolve: Callable[[str], str]
 
-    def text(self, option: str, given: str) -> tuple[str, str]:
+    def given(self, file: str, inline: str) -> _Given | None:
+        """Return what one of two options holds; None without either."""
+        if self.options[file] is not None:
+            return self._read(file, self.options[file])
+        value = revealed(self.options[inline])
+        return None if value is None else _Given(inline, str(value), None)
+
+    def pem(self, label: str, file: str, inline: str) -> _Given | None:
+        """Return the same for options with a certificate or a key in PEM form."""
+        pem = self.given(file, inline)
+        if pem is None:
+            return None
+        if "ENCRYPTED" in pem.content and label == "PRIVATE KEY":
+            raise OptionError(f"option {pem.option} holds an encrypted key, which is not supported", option=pem.option)
+        if not re.search(rf"-----BEGIN [A-Z ]*{label}-----", pem.content):
+            raise OptionError(f"option {pem.option} holds no {label.lower()} in PEM form", option=pem.option)
+        return pem
+
+    def _read(self, option: str, given: str) -> _Given:
         path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
         if not os.path.isfile(path):
             raise OptionError(
@@ -101,7 +125,7 @@ class _Files(NamedTuple):
             problem = "is not a text file"
         else:
             if len(content) <= _MOST:
-                return path, content
+                return _Given(option, content, path)
             problem = "is too large for what it should be"
         # Outside of the except blocks: a decoding error carries along what was read.
         raise OptionError(f"option {option} names the file {path}, which {problem}", option=option)
@@ -138,11 +162,11 @@ def _check_seed(option: str, seed: str) -> None:
         raise OptionError(f"option {option} holds an NKey seed with a wrong checksum", option=option)
 
 
-def _tls(options: ConnectionOptions, files: _Files) -> ssl.SSLContext | None:
+def _tls(files: _Files) -> ssl.SSLContext | None:
     """The TLS settings; None when no option asks for any, and the system's authorities are trusted."""
-    ca = _pem(files, ("tlsCaFile", options.tls_ca_file), ("tlsCaPem", options.tls_ca_pem), "CERTIFICATE")
-    cert = _pem(files, ("tlsCertFile", options.tls_cert_file), ("tlsCertPem", options.tls_cert_pem), "CERTIFICATE")
-    key = _pem(files, ("tlsKeyFile", options.tls_key_file), ("tlsKeySecret", options.tls_key_secret), "PRIVATE KEY")
+    ca = files.pem("CERTIFICATE", "tlsCaFile", "tlsCaPem")
+    cert = files.pem("CERTIFICATE", "tlsCertFile", "tlsCertPem")
+    key = files.pem("PRIVATE KEY", "tlsKeyFile", "tlsKeySecret")
     if ca is None and cert is None:
         return None
     if ca is None:
@@ -156,32 +180,6 @@ def _tls(options: ConnectionOptions, files: _Files) -> ssl.SSLContext | None:
     return context
 
 
-@dataclass(repr=False)
-class _Pem:
-    option: str
-    content: str
-    path: str | None
-
-
-def _pem(
-    files: _Files, file: tuple[str, str | None], inline: tuple[str, str | SecretStr | None], label: str
-) -> _Pem | None:
-    path: str | None = None
-    if file[1] is not None:
-        option = file[0]
-        path, content = files.text(option, file[1])
-    elif inline[1] is not None:
-        option = inline[0]
-        content = inline[1].get_secret_value() if isinstance(inline[1], SecretStr) else inline[1]
-    else:
-        return None
-    if "ENCRYPTED" in content and label == "PRIVATE KEY":
-        raise OptionError(f"option {option} holds an encrypted key, which is not supported", option=option)
-    if not re.search(rf"-----BEGIN [A-Z ]*{label}-----", content):
-        raise OptionError(f"option {option} holds no {label.lower()} in PEM form", option=option)
-    return _Pem(option, content, path)
-
-
 def _trusting(certificates: str) -> ssl.SSLContext | None:
     """A context that trusts these authorities and no others; None when they cannot be read."""
     try:
@@ -190,7 +188,7 @@ def _trusting(certificates: str) -> ssl.SSLContext | None:
         return None
 
 
-def _load_chain(context: ssl.SSLContext, cert: _Pem, key: _Pem) -> None:
+def _load_chain(context: ssl.SSLContext, cert: _Given, key: _Given) -> None:
     option, problem = key.option, "holds a key that cannot be read"
     with ExitStack() as stack:
         cert_path = cert.path or stack.enter_context(_private_file(cert.content))
