@@ -22,6 +22,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from spark_jetstream.client import nats_py
+from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.nats_py import error_text
@@ -30,6 +31,7 @@ from spark_jetstream.errors import (
     ConnectionFailed,
     ConsumerLost,
     JetStreamError,
+    NoResponders,
     PermissionDenied,
     ProtocolError,
     RequestTimeout,
@@ -277,14 +279,20 @@ class Connection:
         logins as well.
         """
         self._tolerance = _REFUSED_FOR if patience > self.options.connect_timeout else 0.0
-        attempt = nats_py.dial(
-            self._client,
-            self.options,
-            find_file,
-            error_cb=self._on_error,
-            disconnected_cb=self._on_disconnected,
-            reconnected_cb=self._on_reconnected,
-            closed_cb=self._on_disconnected,
+        attempt = asyncio.ensure_future(
+            self._client.connect(
+                servers=list(self.options.servers),
+                name="spark-jetstream",
+                connect_timeout=self.options.connect_timeout,  # type: ignore[arg-type]  # seconds; a float will do
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.25,  # type: ignore[arg-type]
+                ping_interval=20,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_disconnected,
+                **connect_arguments(self.options, resolve=find_file),
+            )
         )
         try:
             either: set[asyncio.Future[Any]] = {attempt, self._refused}
@@ -351,11 +359,38 @@ class Connection:
         if self._deaf is not None:
             trouble.set_result(self._deaf)
         self._waiting[trouble] = subject
+        deadline = Deadline(seconds)
+        answers: list[asyncio.Future[Msg]] = []
         try:
-            return await nats_py.ask(self._client, subject, payload, headers, context, seconds, trouble, every)
+            while True:
+                sent = self._client.request(subject, payload, timeout=max(0.001, deadline.left), headers=headers)
+                answers.append(asyncio.ensure_future(sent))
+                either: set[asyncio.Future[Any]] = {trouble, *answers}
+                await asyncio.wait(either, timeout=every, return_when=asyncio.FIRST_COMPLETED)
+                answer = next((future for future in answers if future.done()), None)
+                if answer is not None:
+                    return bytes(answer.result().data)
+                if trouble.done():
+                    failure = trouble.result()
+                    text = f"cannot {context}: {failure}"
+                    if isinstance(failure, PermissionDenied):
+                        raise PermissionDenied(text, subject=failure.subject)
+                    raise ConnectionFailed(text)
+        except nats.errors.NoRespondersError:
+            raise NoResponders(
+                f"cannot {context}: nobody answers at {subject}: is JetStream enabled for this server and account, and "
+                "are the options domain and apiPrefix right?"
+            ) from None
+        except (nats.errors.TimeoutError, asyncio.TimeoutError):
+            raise jsapi.no_reply(context, seconds) from None
+        except (nats.errors.Error, OSError) as error:
+            raise ConnectionFailed(f"cannot {context}: {error_text(error)}") from None
         finally:
             del self._waiting[trouble]
             trouble.cancel()
+            for future in answers:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # retrieved, so that asyncio does not log it
 
     async def _subscribe(self, inbox: Inbox, subject: str) -> None:
         async def by_message(message: Msg) -> None:

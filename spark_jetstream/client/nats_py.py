@@ -24,20 +24,15 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, WebSocketTransport
 
-from spark_jetstream.client.auth import connect_arguments, mistrust
-from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.auth import mistrust
 from spark_jetstream.errors import (
     AuthenticationFailed,
-    ConnectionFailed,
     JetStreamError,
-    NoResponders,
-    PermissionDenied,
     ProtocolError,
     UntrustedServer,
     printable,
 )
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, Event, Frames, Scanner, Status
 
@@ -132,72 +127,6 @@ async def drain(transport: Any) -> None:
 def number_of(subscription: Subscription) -> int:
     """Return the number of a subscription on the wire."""
     return int(getattr(subscription, _SUBSCRIPTION_ID))
-
-
-def dial(
-    client: Client, options: ConnectionOptions, find_file: Callable[[str], str], **callbacks: Any
-) -> asyncio.Future[None]:
-    """Connect the client as the options say; it connects again, without limit, when the connection is lost."""
-    arguments = connect_arguments(options, resolve=find_file)
-    return asyncio.ensure_future(
-        client.connect(
-            servers=list(options.servers),
-            name="spark-jetstream",
-            connect_timeout=options.connect_timeout,  # type: ignore[arg-type]  # seconds; a float will do
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.25,  # type: ignore[arg-type]
-            ping_interval=20,
-            **callbacks,
-            **arguments,
-        )
-    )
-
-
-async def ask(
-    client: Client,
-    subject: str,
-    payload: bytes,
-    headers: dict[str, str] | None,
-    context: str,
-    seconds: float,
-    trouble: asyncio.Future[JetStreamError],
-    every: float | None = None,
-) -> bytes:
-    """Return the payload of the reply to a request, unless `trouble` comes first.
-
-    With `every` the client sends the request again every so many seconds, and the first reply counts. Raises what
-    `Connection.request` does.
-    """
-    deadline = Deadline(seconds)
-    answers: list[asyncio.Future[Any]] = []
-    try:
-        while True:
-            sent = client.request(subject, payload, timeout=max(0.001, deadline.left), headers=headers)
-            answers.append(asyncio.ensure_future(sent))
-            await asyncio.wait({trouble, *answers}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
-            answer = next((future for future in answers if future.done()), None)
-            if answer is not None or trouble.done():
-                break
-        if answer is None:
-            failure = trouble.result()
-            text = f"cannot {context}: {failure}"
-            if isinstance(failure, PermissionDenied):
-                raise PermissionDenied(text, subject=failure.subject)
-            raise ConnectionFailed(text)
-        return bytes(answer.result().data)
-    except nats.errors.NoRespondersError:
-        raise NoResponders(
-            f"cannot {context}: nobody answers at {subject}: is JetStream enabled for this server and account, and "
-            "are the options domain and apiPrefix right?"
-        ) from None
-    except (nats.errors.TimeoutError, asyncio.TimeoutError):
-        raise jsapi.no_reply(context, seconds) from None
-    except (nats.errors.Error, OSError) as error:
-        raise ConnectionFailed(f"cannot {context}: {error_text(error)}") from None
-    finally:
-        for future in answers:
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # retrieved, so that asyncio does not log it
 
 
 @dataclass(eq=False)
