@@ -244,6 +244,38 @@ def check_one(options: dict[str, str], use: str) -> None:
         check(texts_of_error(error))
 
 
+# Secrets in their own places, and what fails beside them: at a name, at a value, in two options together.
+LOGINS = [{**beside(spec.name), spec.name: MARK} for spec in ConnectionOptions.specs if spec.secret]
+LOGINS += [{"user": MARK, "password": MARK}, *({"servers": url} for url in URLS[:3])]
+CONFLICTS = (
+    {"password": MARK},
+    {"tlsKeySecret": MARK},
+    {"token": MARK, "user": "me", "password": MARK},
+    {"credentialsSecret": MARK, "credentialsFile": "/a"},
+    {"servers": URLS[0], "token": MARK},
+)
+WRONG: dict[type[SourceOptions | SinkOptions], tuple[dict[str, str], ...]] = {
+    SourceOptions: ({"nonsense": "x"}, {"fetchBatch": "none"}, {"startingOffsets": '{"X": 1}'}),
+    SinkOptions: ({"subjects": "a"}, {"delivery": "none"}, {"domain": "a", "apiPrefix": "b"}, {"stream": "a,b"}),
+}
+
+
+@pytest.mark.parametrize("model", WRONG)
+def test_no_secret_shows_beside_what_is_wrong(model: type[SourceOptions | SinkOptions]) -> None:
+    for given in (*CONFLICTS, *({**login, **wrong} for login in LOGINS for wrong in WRONG[model])):
+        with pytest.raises(errors.OptionError) as caught:
+            model.from_spark({"stream": "S", **given}, streaming=True)
+        assert caught.value.__context__ is None
+        check(texts_of_error(caught.value))
+
+
+@pytest.mark.parametrize("login", LOGINS, ids="+".join)
+def test_no_text_of_a_login_shows_it(login: dict[str, str]) -> None:
+    options = ConnectionOptions.from_spark(login)
+    shown = options.model_dump_json(exclude={"user", "tls_cert_pem"})
+    check(iter((*texts_of(options), shown, options.display_servers, options.authentication_options)))
+
+
 @pytest.mark.parametrize("given", cases(ConnectionOptions.specs))
 def test_no_connection_option_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
     check_all(given, [*USES], caplog)
