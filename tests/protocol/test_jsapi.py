@@ -157,13 +157,6 @@ def _first_status(listener: Publisher, subject: str, body: dict[str, Any]) -> St
 # Subjects and bodies
 
 
-def test_subjects() -> None:
-    assert jsapi.subject("$JS.API", jsapi.STREAM_INFO, "S") == "$JS.API.STREAM.INFO.S"
-    assert jsapi.subject("$JS.hub.API", jsapi.CONSUMER_INFO, "S", "c") == "$JS.hub.API.CONSUMER.INFO.S.c"
-    assert jsapi.subject("JSA.API", jsapi.CONSUMER_DELETE, "S", "c") == "JSA.API.CONSUMER.DELETE.S.c"
-    assert jsapi.subject("$JS.API", jsapi.CONSUMER_NEXT, "S", "c") == "$JS.API.CONSUMER.MSG.NEXT.S.c"
-
-
 def test_one_filter_is_part_of_the_subject_so_that_permissions_can_name_it() -> None:
     base = "$JS.API.CONSUMER.CREATE.S.c"
     assert jsapi.consumer_create("$JS.API", "S", "c", []) == base
@@ -192,7 +185,10 @@ READER = {
         ([], {"start_time": "T"}, {"deliver_policy": "by_start_time", "opt_start_time": "T"}),
         (["a"], {"last": True}, {"deliver_policy": "last", "filter_subject": "a"}),
         (["a", "b"], {"headers_only": True}, {"filter_subjects": ["a", "b"], "headers_only": True}),
-        ([], {"inactive_threshold": 0.25}, {"inactive_threshold": 250_000_000}),
+        *(
+            ([], {"inactive_threshold": seconds}, {"inactive_threshold": nanoseconds})
+            for seconds, nanoseconds in ((0, 0), (0.1, 100_000_000), (1e-6, 1000), (1.1, 1_100_000_000))
+        ),
         ([], {"replicas": None, "inactive_threshold": None}, {"num_replicas": None, "inactive_threshold": None}),
     ],
 )
@@ -213,11 +209,6 @@ def test_bodies() -> None:
         "expires": 30_000_000_000,
         "idle_heartbeat": 5_000_000_000,
     }
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.1, 100_000_000), (1e-6, 1000), (1.1, 1_100_000_000)])
-def test_durations(seconds: float, expected: int) -> None:
-    assert jsapi.nanoseconds(seconds) == expected
 
 
 # Replies
