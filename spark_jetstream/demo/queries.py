@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+import pandas as pd
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jetstream.demo.report import LATE, NO_FLIGHTS, Batches, Delays, Late, QueryRun, Stored
+from spark_jetstream.demo.report import LATE, Batches, QueryRun, Stored
 from spark_jetstream.java import ensure_java
 
 STREAM = "FLIGHTS"
@@ -95,9 +96,9 @@ def hourly_delays(messages: DataFrame) -> DataFrame:
         .agg(
             sf.count("*").alias("flights"),
             sf.count("flight.dep_delay").alias("departed"),
-            sf.sum("flight.dep_delay").alias("departure_minutes"),
+            sf.coalesce(sf.sum("flight.dep_delay"), sf.lit(0.0)).alias("departure_minutes"),
             sf.count("flight.arr_delay").alias("arrived"),
-            sf.sum("flight.arr_delay").alias("arrival_minutes"),
+            sf.coalesce(sf.sum("flight.arr_delay"), sf.lit(0.0)).alias("arrival_minutes"),
         )
         .withColumn("stored", sf.col("stored.start").cast("long"))
     )
@@ -131,30 +132,22 @@ def follow(query: StreamingQuery, advance: Advance) -> Batches:
 
 def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> QueryRun:
     """Read the messages of the stream, and keep the newest sums of every group."""
-    newest: dict[tuple[int, str, int], Delays] = {}
+    newest: dict[tuple[int, str, int], Row] = {}
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
-        for row in batch.collect():
-            newest[row["stored"], row["carrier"], row["hour"]] = Delays(
-                row["flights"],
-                row["departed"],
-                row["departure_minutes"] or 0.0,
-                row["arrived"],
-                row["arrival_minutes"] or 0.0,
-            )
+        newest.update(((row["stored"], row["carrier"], row["hour"]), row) for row in batch.collect())
 
+    sums = hourly_delays(read_flights_stream(spark, url, "timestamp timestamp, data binary"))
     query = (
-        hourly_delays(read_flights_stream(spark, url, "timestamp timestamp, data binary"))
-        .writeStream.outputMode("update")
+        sums.writeStream.outputMode("update")
         .foreachBatch(keep)
         .option("checkpointLocation", str(folder / "delays-checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     batches = follow(query, advance)
-    delays: dict[tuple[str, int], Delays] = {}
-    for (_stored, carrier, hour), part in newest.items():
-        delays[carrier, hour] = delays.get((carrier, hour), NO_FLIGHTS).plus(part)
+    rows = pd.DataFrame.from_records([*newest.values()], columns=sums.columns)
+    delays = rows.groupby(["carrier", "hour"]).sum().drop(columns="stored")
     watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
     return QueryRun(delays, batches, watermarks[-1] if watermarks else "")
 
@@ -222,7 +215,7 @@ def read_back(spark: SparkSession, url: str) -> Stored:
     """Read the second stream and add it up by subject. ``flights`` counts a flight once, however often it is stored."""
     began = time.monotonic()
     delay = sf.from_json(sf.col("data").cast("string"), DELAY)
-    rows = (
+    sums = (
         spark.read.format("jetstream")
         .schema("subject string, sequence bigint, headers map<string,array<string>>, data binary")
         .option("servers", url)
@@ -238,9 +231,7 @@ def read_back(spark: SparkSession, url: str) -> Stored:
             sf.sum("delay.lost").alias("lost"),
             sf.min_by(sf.col("data").cast("string"), "sequence").alias("example"),
         )
-        .collect()
     )
-    late = {
-        row["subject"]: Late(row["messages"], row["flights"], row["minutes"] or 0, row["lost"] or 0) for row in rows
-    }
-    return Stored(late, {row["subject"]: row["example"] for row in rows}, time.monotonic() - began)
+    rows = pd.DataFrame.from_records(sums.collect(), columns=sums.columns, index="subject")
+    examples = rows.pop("example").to_dict()
+    return Stored(rows, examples, time.monotonic() - began)

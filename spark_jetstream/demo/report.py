@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import pandas as pd
 import pyspark
@@ -16,8 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 import spark_jetstream
-
-K = TypeVar("K", str, tuple[str, int])
 
 #: Scheduled hours of departure, as columns of the printed table.
 PARTS_OF_DAY = (("0-9h", 0, 9), ("9-13h", 9, 13), ("13-17h", 13, 17), ("17-21h", 17, 21), ("21-24h", 21, 24))
@@ -29,31 +25,15 @@ LATE = 15
 BUSIEST = 3
 
 
-class Delays(NamedTuple):
-    """Sums over flights, in whole minutes. Cancelled flights have no delay and count in ``flights`` only."""
+#: Sums over flights by carrier and scheduled hour of departure, in whole minutes. Cancelled flights have no delay and
+#: count in ``flights`` only.
+DELAYS = (
+    "{flights} flights, {departed} departed {departure_minutes:.0f} minutes late, "
+    "{arrived} arrived {arrival_minutes:.0f} minutes late"
+)
 
-    flights: int
-    departed: int
-    departure_minutes: float
-    arrived: int
-    arrival_minutes: float
-
-    def __str__(self) -> str:
-        """Return the sums as text for people."""
-        return (
-            f"{self.flights} flights, {self.departed} departed {self.departure_minutes:.0f} minutes late, "
-            f"{self.arrived} arrived {self.arrival_minutes:.0f} minutes late"
-        )
-
-    def plus(self, other: Delays) -> Delays:
-        """Return the sums of both."""
-        return Delays(*map(operator.add, self, other))
-
-
-NO_FLIGHTS = Delays(0, 0, 0.0, 0, 0.0)
-
-#: By carrier and scheduled hour of departure.
-DelaysByHour = Mapping[tuple[str, int], Delays]
+#: Sums over late flights by subject: messages about them, different flights among those, whole minutes.
+LATE_FLIGHTS = "{messages} messages about {flights} flights, {minutes} minutes late, {lost} of them lost on the way"
 
 
 @dataclass(frozen=True)
@@ -103,94 +83,79 @@ class Batches:
 class QueryRun:
     """The sums of the first query, its micro-batches and its last watermark."""
 
-    delays: DelaysByHour
+    delays: pd.DataFrame
     batches: Batches
     watermark: str = ""
-
-
-class Late(NamedTuple):
-    """Late flights: messages about them, different flights among those, sums of whole minutes."""
-
-    messages: int
-    flights: int
-    minutes: int
-    lost: int
-
-    def __str__(self) -> str:
-        """Return the sums as text for people."""
-        return (
-            f"{self.messages} messages about {self.flights} flights, {self.minutes} minutes late, "
-            f"{self.lost} of them lost on the way"
-        )
-
-    def plus(self, other: Late) -> Late:
-        """Return the sums of both."""
-        return Late(*map(operator.add, self, other))
-
-
-#: By subject.
-LateBySubject = Mapping[str, Late]
 
 
 @dataclass(frozen=True)
 class Stored:
     """What the second stream holds, the first payload of each subject, and the seconds it took to read it back."""
 
-    late: LateBySubject
+    late: pd.DataFrame
     examples: Mapping[str, str]
     seconds: float
 
     @property
-    def total(self) -> Late:
-        """The sums of all subjects."""
-        return reduce(Late.plus, self.late.values(), Late(0, 0, 0, 0))
+    def messages(self) -> int:
+        """The messages of all subjects."""
+        return int(self.late["messages"].sum())
 
 
-def delays_by_pandas(flights: pd.DataFrame) -> DelaysByHour:
+def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
     """Return the sums that Spark must compute."""
-    sums = flights.groupby(["carrier", "hour"]).agg(
+    sums: pd.DataFrame = flights.groupby(["carrier", "hour"]).agg(
         flights=("carrier", "size"),
         departed=("dep_delay", "count"),
         departure_minutes=("dep_delay", "sum"),
         arrived=("arr_delay", "count"),
         arrival_minutes=("arr_delay", "sum"),
     )
-    return {
-        (str(carrier), int(hour)): Delays(int(flights), int(departed), float(late), int(arrived), float(arrived_late))
-        for (carrier, hour), flights, departed, late, arrived, arrived_late in sums.itertuples(name=None)
-    }
+    return sums
 
 
-def late_by_pandas(flights: pd.DataFrame) -> LateBySubject:
+def late_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
     """Return the sums of what the second stream must hold."""
     late = flights[flights["arr_delay"] >= LATE]
-    sums = (
-        late.assign(subject="delays." + late["origin"] + "." + late["carrier"])
-        .assign(lost=late["arr_delay"] - late["dep_delay"])
+    subject = "delays." + late["origin"] + "." + late["carrier"]
+    lost = late["arr_delay"] - late["dep_delay"]
+    sums: pd.DataFrame = (
+        late.assign(subject=subject, lost=lost)
         .groupby("subject")
-        .agg(messages=("subject", "size"), minutes=("arr_delay", "sum"), lost=("lost", "sum"))
+        .agg(
+            messages=("subject", "size"),
+            flights=("subject", "size"),
+            minutes=("arr_delay", "sum"),
+            lost=("lost", "sum"),
+        )
+        .astype("int64")
     )
-    return {
-        str(subject): Late(int(messages), int(messages), int(minutes), int(lost))
-        for subject, messages, minutes, lost in sums.itertuples(name=None)
-    }
+    return sums
 
 
-def differences(spark: DelaysByHour, pandas: DelaysByHour) -> list[str]:
+def differences(spark: pd.DataFrame, pandas: pd.DataFrame) -> list[str]:
     """Return a sentence for every carrier and hour whose sums differ. Sums of whole numbers are exact."""
-    return _differences(spark, pandas, "Spark has", lambda key: f"{key[0]} at {key[1]}h")
+    return _differences(spark, pandas, DELAYS, "Spark has", lambda key: f"{key[0]} at {key[1]}h")
 
 
-def late_differences(stored: LateBySubject, pandas: LateBySubject) -> list[str]:
+def late_differences(stored: pd.DataFrame, pandas: pd.DataFrame) -> list[str]:
     """Return a sentence for every subject of the second stream whose sums differ."""
-    return _differences(stored, pandas, "the stream holds", str)
+    return _differences(stored, pandas, LATE_FLIGHTS, "the stream holds", str)
 
 
-def _differences(sums: Mapping[K, object], pandas: Mapping[K, object], has: str, name: Callable[[K], str]) -> list[str]:
+def _differences(
+    sums: pd.DataFrame, pandas: pd.DataFrame, text: str, has: str, name: Callable[[Any], str]
+) -> list[str]:
+    ours: dict[Any, Any] = sums.to_dict("index")
+    theirs: dict[Any, Any] = pandas.to_dict("index")
+
+    def shown(row: Mapping[str, float] | None) -> str:
+        return "nothing" if row is None else text.format(**row)
+
     return [
-        f"{name(key)}: {has} {sums.get(key, 'nothing')}; pandas has {pandas.get(key, 'nothing')}."
-        for key in sorted(sums.keys() | pandas.keys())
-        if sums.get(key) != pandas.get(key)
+        f"{name(key)}: {has} {shown(ours.get(key))}; pandas has {shown(theirs.get(key))}."
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
     ]
 
 
@@ -200,18 +165,15 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
     table.add_column("airline", no_wrap=True, max_width=20)
     for heading in ("flights", "dep.", "arr.", *(name for name, _, _ in PARTS_OF_DAY)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    by_size = sorted({carrier for carrier, _ in result.delays}, key=lambda c: -_total(result, c).flights)
-    for carrier in by_size:
-        total = _total(result, carrier)
+    for carrier, total in _by_carrier(result).sort_values("flights", ascending=False, kind="stable").iterrows():
+        hours = result.delays.loc[carrier]
+        parts = [hours[(hours.index >= first) & (hours.index < end)].sum() for _, first, end in PARTS_OF_DAY]
         table.add_row(
-            names.get(carrier, carrier),
-            f"{total.flights:,}",
-            _mean(total.departure_minutes, total.departed),
-            _mean(total.arrival_minutes, total.arrived),
-            *(
-                _mean(part.departure_minutes, part.departed)
-                for part in (_total(result, carrier, first, end) for _, first, end in PARTS_OF_DAY)
-            ),
+            names.get(str(carrier), str(carrier)),
+            f"{total['flights']:,.0f}",
+            _mean(total["departure_minutes"], total["departed"]),
+            _mean(total["arrival_minutes"], total["arrived"]),
+            *(_mean(part["departure_minutes"], part["departed"]) for part in parts),
         )
     console.print(table)
     console.print("dep. and arr. are means over the flights that were flown; the hours are of dep.")
@@ -227,22 +189,19 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
 
 def report_back(console: Console, batches: Batches, stored: Stored) -> None:
     """Print the busiest subjects of the second stream, a message, and the rates of the second query and the batch."""
-    late = stored.late
-    busiest = sorted(late, key=lambda subject: -late[subject].messages)[:BUSIEST]
+    busiest = stored.late.nlargest(BUSIEST, "messages")
     table = _table(f"Flights {LATE} minutes late or more: stream DELAYS")
-    table.add_column(f"subject ({len(busiest)} of {len(late)})", no_wrap=True)
+    table.add_column(f"subject ({len(busiest)} of {len(stored.late)})", no_wrap=True)
     for heading in ("messages", "minutes late", "lost on the way"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for subject in busiest:
-        sums = late[subject]
-        table.add_row(
-            subject, f"{sums.messages:,}", f"{sums.minutes / sums.messages:.1f}", f"{sums.lost / sums.messages:.1f}"
-        )
+    for subject, sums in busiest.iterrows():
+        minutes, lost = (f"{sums[name] / sums['messages']:.1f}" for name in ("minutes", "lost"))
+        table.add_row(str(subject), f"{sums['messages']:,}", minutes, lost)
     console.print()
     console.print(table)
-    if busiest:
-        console.print(f"The first one on {busiest[0]}:\n{stored.examples[busiest[0]]}", highlight=False, markup=False)
-    messages = stored.total.messages
+    for subject in busiest.index[:1]:
+        console.print(f"The first one on {subject}:\n{stored.examples[subject]}", highlight=False, markup=False)
+    messages = stored.messages
     console.print(
         f"Of {batches.total_rows:,} rows read Spark stored {messages:,}, exactly once, in {batches}: "
         f"{_rate(messages, batches.total_seconds):,.0f} rows/s; and read them back in {stored.seconds:.1f} s: "
@@ -254,8 +213,7 @@ def summary(
     load: Load, result: QueryRun, back: Batches, stored: Stored, problems: list[str], spark_version: str
 ) -> dict[str, Any]:
     """Return what ``--json`` prints. Times are seconds; ``back`` are the micro-batches of the second query."""
-    carriers = sorted({carrier for carrier, _ in result.delays})
-    batches, late = result.batches, stored.total.messages
+    batches, late = result.batches, stored.messages
     return {
         "messages": load.messages,
         "payload_bytes": load.payload_bytes,
@@ -266,7 +224,7 @@ def summary(
         "rows_per_second": round(batches.rows_per_second),
         "warm_rows_per_second": round(batches.warm_rows_per_second),
         "watermark": result.watermark,
-        "carriers": {carrier: _total(result, carrier)._asdict() for carrier in carriers},
+        "carriers": _by_carrier(result).to_dict("index"),
         "way_back": {
             "rows_read": back.total_rows,
             "batches": len(back.rows),
@@ -275,7 +233,7 @@ def summary(
             "rows_stored_per_second": round(_rate(late, back.total_seconds)),
             "read_back_seconds": round(stored.seconds, 3),
             "read_back_rows_per_second": round(_rate(late, stored.seconds)),
-            "subjects": {subject: sums._asdict() for subject, sums in sorted(stored.late.items())},
+            "subjects": stored.late.sort_index().to_dict("index"),
         },
         "agrees_with_pandas": not problems,
         "differences": problems,
@@ -296,15 +254,11 @@ def _table(title: str) -> Table:
     return Table(title=title, box=SIMPLE, show_edge=False, pad_edge=False, collapse_padding=True)
 
 
-def _total(result: QueryRun, carrier: str, first_hour: int = 0, end_hour: int = 24) -> Delays:
-    total = NO_FLIGHTS
-    for (name, hour), part in result.delays.items():
-        if name == carrier and first_hour <= hour < end_hour:
-            total = total.plus(part)
-    return total
+def _by_carrier(result: QueryRun) -> pd.DataFrame:
+    return result.delays.groupby(level="carrier").sum()
 
 
-def _mean(minutes: float, flights: int) -> str:
+def _mean(minutes: float, flights: float) -> str:
     if not flights:
         return ""
     mean = minutes / flights

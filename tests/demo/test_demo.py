@@ -23,8 +23,6 @@ from spark_jetstream.demo.queries import COPIES, STREAM, read_back, run_query, w
 from spark_jetstream.demo.report import (
     LATE,
     Batches,
-    Delays,
-    Late,
     Load,
     QueryRun,
     Stored,
@@ -82,6 +80,13 @@ def test_a_message_that_the_server_refuses_fails_the_load(spark: SparkSession, t
         publish(spark, server.url, FLIGHTS.head(300), tmp_path, lambda _: None)
 
 
+def delays(sums: dict[tuple[str, int], tuple[float, ...]]) -> pd.DataFrame:
+    columns = ["flights", "departed", "departure_minutes", "arrived", "arrival_minutes"]
+    index = pd.MultiIndex.from_tuples(list(sums), names=["carrier", "hour"])
+    frame: pd.DataFrame = pd.DataFrame([*sums.values()], index=index, columns=columns)
+    return frame
+
+
 def test_sums_leave_out_cancelled_flights() -> None:
     flights = pd.DataFrame(
         {
@@ -91,18 +96,18 @@ def test_sums_leave_out_cancelled_flights() -> None:
             "arr_delay": [None, None, 4.0, None],
         }
     )
-    assert delays_by_pandas(flights) == {
-        ("AA", 5): Delays(2, 1, 2.0, 0, 0.0),
-        ("AA", 6): Delays(1, 1, -3.0, 1, 4.0),
-        ("UA", 5): Delays(1, 0, 0.0, 0, 0.0),
-    }
+    expected = delays({("AA", 5): (2, 1, 2.0, 0, 0.0), ("AA", 6): (1, 1, -3.0, 1, 4.0), ("UA", 5): (1, 0, 0.0, 0, 0.0)})
+    assert delays_by_pandas(flights).to_dict("index") == expected.to_dict("index")
 
 
 def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
-    one, other = Delays(2, 1, 2.0, 0, 0.0), Delays(2, 1, 3.0, 0, 0.0)
-    assert differences({("AA", 5): one}, {("AA", 5): one}) == []
-    found = differences({("AA", 5): one, ("AA", 6): one}, {("AA", 5): other, ("UA", 5): one})
+    one, other = (2, 1, 2.0, 0, 0.0), (2, 1, 3.0, 0, 0.0)
+    assert differences(delays({("AA", 5): one}), delays({("AA", 5): one})) == []
+    found = differences(delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one}))
     assert [sentence.partition(":")[0] for sentence in found] == ["AA at 5h", "AA at 6h", "UA at 5h"]
+    text = "2 flights, 1 departed {} minutes late, 0 arrived 0 minutes late"
+    assert found[0] == f"AA at 5h: Spark has {text.format(2)}; pandas has {text.format(3)}."
+    assert found[1].endswith("; pandas has nothing.")
 
 
 def test_only_late_flights_count_for_the_way_back() -> None:
@@ -114,7 +119,10 @@ def test_only_late_flights_count_for_the_way_back() -> None:
             "arr_delay": [LATE, 20.0, LATE - 1, None, 25.0],
         }
     )
-    assert late_by_pandas(flights) == {"delays.JFK.AA": Late(2, 2, 35, 3), "delays.EWR.UA": Late(1, 1, 25, 5)}
+    assert late_by_pandas(flights).to_dict("index") == {
+        "delays.JFK.AA": {"messages": 2, "flights": 2, "minutes": 35, "lost": 3},
+        "delays.EWR.UA": {"messages": 1, "flights": 1, "minutes": 25, "lost": 5},
+    }
 
 
 def tamper(admin: JetStreamAdmin, url: str) -> None:
@@ -153,8 +161,8 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     tampered = read_back(spark, url)
 
     assert batches.total_rows == sum(steps) == len(FLIGHTS)
-    assert back.late == expected
-    assert back.total.messages == len(messages) == (FLIGHTS["arr_delay"] >= LATE).sum()
+    assert late_differences(back.late, expected) == []
+    assert back.messages == len(messages) == (FLIGHTS["arr_delay"] >= LATE).sum()
     for message in messages:
         flight = FLIGHTS.iloc[int(message.headers["Flight-Sequence"][0]) - 1]
         assert message.subject == f"delays.{flight['origin']}.{flight['carrier']}"
@@ -166,11 +174,10 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
             "lost": flight["arr_delay"] - flight["dep_delay"],
         }
 
-    assert late_differences(back.late, expected) == []
     found = late_differences(tampered.late, expected)
     assert {sentence.partition(":")[0] for sentence in found} == {first.subject, last.subject}
-    assert tampered.total.messages == back.total.messages
-    assert tampered.total.flights == back.total.flights - 1
+    assert tampered.messages == back.messages
+    assert tampered.late["flights"].sum() == back.late["flights"].sum() - 1
 
 
 def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +188,7 @@ def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.Ca
     console = Console(width=80)
     result = QueryRun(delays_by_pandas(flights), batches, "2026-02-03T08:14:24.984Z")
     report(console, Load(336_776, 104_000_000, 2.0), result, airline_names())
-    report_back(console, batches, Stored(late, dict.fromkeys(late, example), 2.0))
+    report_back(console, batches, Stored(late, dict.fromkeys(late.index, example), 2.0))
     printed = capsys.readouterr().out
     assert "United Air Lines" in printed
     assert "58,665" in printed
@@ -201,11 +208,11 @@ def test_results_that_differ_end_with_1_and_say_so(
     wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flights = read_flights(500)
-    sums, late = dict(delays_by_pandas(flights)), dict(late_by_pandas(flights))
+    sums, late = delays_by_pandas(flights), late_by_pandas(flights)
     if wrong == "sums":
-        sums["UA", 5] = Delays(1, 1, 1.0, 1, 1.0)
+        sums.loc[("UA", 5), "flights"] = 1
     elif wrong == "way back":
-        late["delays.EWR.UA"] = late["delays.EWR.UA"]._replace(minutes=1)
+        late.loc["delays.EWR.UA", "minutes"] = 1
     batches = Batches([500], [1.0])
 
     @contextlib.contextmanager
@@ -216,7 +223,7 @@ def test_results_that_differ_end_with_1_and_say_so(
     monkeypatch.setattr(run, "publish", lambda *_: Load(500, 1, 1.0))
     monkeypatch.setattr(run, "run_query", lambda *_: QueryRun(sums, batches))
     monkeypatch.setattr(run, "write_late", lambda *_: batches)
-    monkeypatch.setattr(run, "read_back", lambda *_: Stored(late, dict.fromkeys(late, "{}"), 1.0))
+    monkeypatch.setattr(run, "read_back", lambda *_: Stored(late, dict.fromkeys(late.index, "{}"), 1.0))
     status = run.run(500, as_json=True)
     printed = capsys.readouterr()
     found = json.loads(printed.out)
