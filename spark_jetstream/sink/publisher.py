@@ -28,13 +28,13 @@ from spark_jetstream.protocol.pub_ack import (
 )
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.encode import encode
+from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.recovery import settle_expected, settle_stored
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.window import InFlight
-from spark_jetstream.streams.lookup import ReplyListeners
+from spark_jetstream.streams.lookup import RawMessage, ReplyListeners, next_message, streams_of
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,22 @@ class Publisher:
 
     def _leave_out_stored(self, portions: list[InFlight]) -> None:
         """Before rows are sent again, count those as stored that the ledger finds: a stream forgets message ids."""
-        if self._ledger is not None and settle_stored(portions, self._ledger):
+        if self._ledger is None:
+            return
+        waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
+        for portion in portions:
+            for index, message_id in portion.waiting_ids():
+                waiting.setdefault(message_id, []).append((portion, index))
+        if not waiting:
+            return
+        names = set.intersection(*(set(portion.after) for portion in portions))
+        after = {name: min(portion.after[name] for portion in portions) for name in names}
+        age = time.monotonic() - min(portion.begun for portion in portions)
+        places = self._ledger.recall(age, after, waiting.keys())
+        for message_id, (stream, sequence) in places.items():
+            for portion, index in waiting[message_id]:
+                portion.settle_as_duplicate(index, stream, sequence)
+        if places:
             self._answered = time.monotonic()
 
     # Answers
@@ -279,7 +294,7 @@ class Publisher:
             return
         meaning: Outcome | None = outcome(refusal)
         if meaning is Outcome.LOOK:
-            meaning = settle_expected(self._connection, self._target, portion, index)
+            meaning = self._settle_expected(portion, index)
         if meaning is None:
             return
         if meaning is Outcome.RETRY:
@@ -289,6 +304,40 @@ class Publisher:
         else:
             reason = self._reason(portion.row(index), refusal)
             self._refused.append(portion.refuse(index, reason, refusal.err_code))
+
+    def _settle_expected(self, portion: InFlight, index: int) -> Outcome | None:
+        """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
+
+        The server checks the expected sequence before the message id, so the message at that place may be this very
+        row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is recognised by
+        payload and headers, and looked for only if it was sent more than once.
+        """
+        row = portion.row(index)
+        if row.message_id is None and not portion.again[index]:
+            return Outcome.REFUSED
+        try:
+            place = self._earlier_try(row)
+        except JetStreamError as error:
+            log.info("cannot read the message at the expected sequence of a row: %s", error)
+            return Outcome.RETRY if error.retriable else Outcome.REFUSED
+        if place is None:
+            return Outcome.REFUSED
+        portion.settle_as_duplicate(index, *place)
+        return None
+
+    def _earlier_try(self, row: RefusedRow) -> tuple[str, int] | None:
+        """Stream and sequence of the message that follows the expected one on the row's subject, if it is this row."""
+        expected = expected_revision(row.lines)
+        if expected is None:
+            return None
+        target = self._target
+        for name in [target.stream] if target.stream else streams_of(self._connection, row.subject):
+            message = next_message(
+                self._connection, name, target.stored_at(row.subject), expected + 1, prefix=target.api_prefix
+            )
+            if message is not None and _is_row(message, row):
+                return name, message.sequence
+        return None
 
     def _reason(self, row: RefusedRow, refusal: Refusal) -> str:
         return self._target.at(row.subject).reason(refusal, row.lines)
@@ -385,3 +434,11 @@ class Publisher:
     def _stored_so_far(self) -> str:
         count = self.totals.stored
         return f"{count} row{'s' if count != 1 else ''} of it {'are' if count != 1 else 'is'} stored already"
+
+
+def _is_row(message: RawMessage, row: RefusedRow) -> bool:
+    headers = set(message.headers.split(b"\r\n"))
+    if row.message_id is not None:
+        return b"Nats-Msg-Id: " + row.message_id in headers
+    same_payload = bool(message.data == row.rows.data[row.index].as_py())
+    return same_payload and headers.issuperset(row.lines.split(b"\r\n"))

@@ -119,9 +119,10 @@ class _Sink:
             raise JetStreamError("Spark does not say which query and batch the rows belong to")
         return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId())
 
-    def _write(self, batches: Iterable[pa.RecordBatch]) -> Committed:
+    def write(self, iterator: Iterator[Any]) -> Committed:
+        """Store the rows of one task. Runs on an executor."""
         task = self._task()
-        return Committed(self.store(batches, self._connect, self.options, task=task), task.write)
+        return Committed(self.store(iterator, self._connect, self.options, task=task), task.write)
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], what: str, batch: int = 0) -> None:
         tasks = [message for message in messages if isinstance(message, Committed)]
@@ -140,10 +141,6 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("jetstream")`."""
 
     streaming = False
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
-        """Store the rows of one task. Runs on an executor."""
-        return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what is stored: every row was stored when its task ended."""
@@ -175,10 +172,6 @@ if ARROW_STREAMS:
     class JetStreamStreamWriter(_StreamSink, DataSourceStreamArrowWriter):
         """`df.writeStream.format("jetstream")`, on Arrow batches (Spark 4.1 and newer)."""
 
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
-            """Store the rows of one task. Runs on an executor."""
-            return self._write(iterator)
-
 else:
 
     class JetStreamStreamWriter(_StreamSink, DataSourceStreamWriter):  # type: ignore[no-redef]
@@ -187,7 +180,7 @@ else:
         def write(self, iterator: Iterator[Any]) -> Committed:
             """Store the rows of one task. Runs on an executor."""
             most = _ROWS if self.options.object_bucket is None else 1
-            return self._write(record_batches(iterator, self.fields, most))
+            return super().write(record_batches(iterator, self.fields, most))
 
 
 def record_batches(
