@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_jetstream.sink import message_ids
 from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.message_ids import MessageIds
+from spark_jetstream.sink.rows import Rows
 from tests.support.sinking import batch, read
 
 PREFIX = "query.7.0"
@@ -22,7 +23,7 @@ Row = tuple[str, list[tuple[str, list[str]]] | None, bytes, str | None]
 
 def ids_of(portions: Sequence[Sequence[Row]], identifier: MessageIds | None = None) -> list[bytes]:
     identifier = identifier or MessageIds(PREFIX)
-    found: list[bytes] = []
+    found = []
     for portion in portions:
         columns: dict[str, list[Any]] = {
             name: [row[at] for row in portion] for at, name in enumerate(("subject", "headers", "data", "msg_id"))
@@ -31,7 +32,12 @@ def ids_of(portions: Sequence[Sequence[Row]], identifier: MessageIds | None = No
             del columns["msg_id"]
         rows = read(batch(**columns))
         assert not rows.faults
-        found += identifier.ids(rows, tails(rows)).to_pylist()
+        found += made(identifier, rows)
+    return found
+
+
+def made(identifier: MessageIds, some: Rows) -> list[bytes]:
+    found: list[bytes] = identifier.ids(some, tails(some)).to_pylist()
     return found
 
 
@@ -87,10 +93,7 @@ def test_what_other_columns_ask_of_the_server_belongs_to_the_row() -> None:
         {"expected_last_subject_sequence": [6]},
     ]
     identifier = MessageIds(PREFIX)
-    found = []
-    for more in columns:
-        rows = read(batch(subject=["a"], data=[b"x"], **more))
-        found += identifier.ids(rows, tails(rows)).to_pylist()
+    found = [made(identifier, read(batch(subject=["a"], data=[b"x"], **more)))[0] for more in columns]
     assert len(set(found)) == len(columns)
     assert all(each.count(b".") == 3 for each in found)
 
@@ -146,8 +149,7 @@ def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
     found: list[bytes] = []
     for start in range(0, len(numbers), portion):
         data = [b"%d" % number for number in numbers[start : start + portion]]
-        rows = read(batch(data=data), "a")
-        found += identifier.ids(rows, tails(rows)).to_pylist()
+        found += made(identifier, read(batch(data=data), "a"))
     assert len(set(found)) == len(found)
     assert [each + b".1" for each in found[:10_000]] == found[50_000:]
     assert not any(each.endswith(b".1") and each.count(b".") > 3 for each in found[:50_000])
@@ -155,10 +157,8 @@ def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
 
 def test_many_equal_rows_are_counted_on() -> None:
     identifier = MessageIds(PREFIX)
-    found: list[bytes] = []
-    for _ in range(3):
-        rows = read(batch(data=[b"x"] * 2_000), "a")
-        found += identifier.ids(rows, tails(rows)).to_pylist()
+    rows = read(batch(data=[b"x"] * 2_000), "a")
+    found = [each for _ in range(3) for each in made(identifier, rows)]
     assert found == [found[0], *(found[0] + b".%d" % number for number in range(1, 6_000))]
 
 
