@@ -30,6 +30,7 @@ from spark_jetstream.java import (
     usual_places,
 )
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.values import revealed
 
 _SET_JAVA_HOME = "export JAVA_HOME=$(python -m spark_jetstream.java)"
 _ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
@@ -289,15 +290,13 @@ def _job_options(connection: ConnectionOptions) -> dict[str, str]:
     """Return the options in the form in which a job gives them."""
     given = connection.given()
     return {
-        spec.name: _option_text(getattr(connection, spec.field_name))
+        spec.name: _option_text(revealed(getattr(connection, spec.field_name)))
         for spec in ConnectionOptions.specs
         if spec.name in given and spec.name != "context"
     }
 
 
 def _option_text(value: Any) -> str:
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, bool):

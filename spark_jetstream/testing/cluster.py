@@ -6,13 +6,14 @@ import contextlib
 import http.client
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing.process import LOOPBACK, PortLease, poll
 from spark_jetstream.testing.server import NatsServer
+
+_Asset = tuple[str, str, str]  # account, stream, consumer (empty for the stream itself)
 
 
 class NatsCluster:
@@ -144,9 +145,8 @@ class NatsCluster:
 
         def find() -> int | None:
             for server in self._active():
-                for replica in _replicas(server):
-                    at = replica.stream == stream and not replica.consumer and account in (None, replica.account)
-                    if at and replica.leads:
+                for (owner, name, consumer), leads, _ in _replicas(server):
+                    if leads and (name, consumer) == (stream, "") and account in (None, owner):
                         return self._servers.index(server)
             return None
 
@@ -195,18 +195,8 @@ class NatsCluster:
         return _leaderless(active)
 
 
-@dataclass(frozen=True)
-class _Replica:
-    """A server's report about its replica of a stream (`consumer` is empty) or of a consumer."""
-
-    account: str
-    stream: str
-    consumer: str
-    leads: bool
-    peers: int
-
-
-def _replicas(server: NatsServer) -> Iterator[_Replica]:
+def _replicas(server: NatsServer) -> Iterator[tuple[_Asset, bool, int]]:
+    """Yield what a server has replicas of, whether it leads there, and how many servers have one."""
     for account in _page(server, "/jsz?accounts=true&streams=true&consumers=true").get("account_details") or ():
         for stream in account.get("stream_detail") or ():
             for asset in (stream, *(stream.get("consumer_detail") or ())):
@@ -214,18 +204,18 @@ def _replicas(server: NatsServer) -> Iterator[_Replica]:
                 # Only what a leader reports of itself: the others may not have noticed yet that it is gone.
                 leads = group.get("leader") == server.name
                 consumer = "" if asset is stream else asset["name"]
-                peers = 1 + len(group.get("replicas") or ())
-                yield _Replica(account["name"], stream["name"], consumer, leads, peers)
+                yield (account["name"], stream["name"], consumer), leads, 1 + len(group.get("replicas") or ())
 
 
 def _leaderless(active: Sequence[NatsServer]) -> str | None:
     """Return the first stream or consumer that has a majority of its replicas and no leader."""
-    groups: dict[tuple[str, str, str], list[_Replica]] = {}
+    groups: dict[_Asset, list[tuple[bool, int]]] = {}
     for server in active:
-        for replica in _replicas(server):
-            groups.setdefault((replica.account, replica.stream, replica.consumer), []).append(replica)
-    for (_, stream, consumer), group in groups.items():
-        if len(group) > group[0].peers // 2 and not any(replica.leads for replica in group):
+        for asset, leads, size in _replicas(server):
+            groups.setdefault(asset, []).append((leads, size))
+    for (_, stream, consumer), replicas in groups.items():
+        size = replicas[0][1]
+        if len(replicas) > size // 2 and not any(leads for leads, _ in replicas):
             return f"no leader of stream {stream}" + (f", consumer {consumer}" if consumer else "")
     return None
 
