@@ -69,7 +69,8 @@ def description(
     ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
     with integers, which ``nats stream add --config`` reads.
     """
-    first, *others = (_described(config) if readable else config.body() for config in (stream, *consumers))
+    configs: tuple[StreamConfig | ConsumerConfig, ...] = (stream, *consumers)
+    first, *others = (_described(config) if readable else config.body() for config in configs)
     return first | ({_CONSUMERS: others} if others else {})
 
 
