@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, EntryKind, Framing, Manifest, indented
 from spark_jetstream.admin.models.messages import SnapshotConfig
 from spark_jetstream.admin.models.streams import SnapshotReply
@@ -53,7 +54,7 @@ class Backup:
 
 
 def backup(
-    connection: Connection,
+    api: Api,
     stream: str,
     target: str | os.PathLike[str],
     *,
@@ -80,12 +81,11 @@ def backup(
     Raises:
         OptionError: The target exists.
         StreamNotFound: There is no such stream.
-        ApiError: The server refuses the backup.
-        PermissionDenied: The account may not publish to a subject, which the error has.
-        ConnectionFailed: The connection was lost.
         BackupError: The server stopped, was silent, or sent data that cannot be a backup. The target is removed.
+        JetStreamError: What `Api` raises.
     """
     context = f"back up stream {stream}"
+    connection = api.connection
     with connection.inbox(replies=True, paced=False, token=_TOKEN) as inbox:
         draft = Draft(Path(file_path("target", target)))
         try:
@@ -97,9 +97,7 @@ def backup(
                 **{name: size for name, size in sizes.items() if size},
             }
             request = SnapshotConfig.parse(asked, context).body()
-            subject = jsapi.subject(connection.prefix, jsapi.STREAM_SNAPSHOT, stream)
-            body = connection.api(subject, jsapi.request_body(**request), context=context)
-            reply = SnapshotReply.from_server(body, context)
+            reply = api.reply(SnapshotReply, jsapi.STREAM_SNAPSHOT, request, context=context, stream=stream)
             chunks = _Chunks(connection, inbox, stream, silence)
             framing = Framing(f"what the server sent of stream {stream}")
             for data in chunks:
@@ -108,7 +106,7 @@ def backup(
                 if progress is not None:
                     progress(draft.size, reply.state.bytes)
             kind = framing.finish()
-            meta = indented({name: body[name] for name in ("config", "state")})
+            meta = indented(reply.model_dump(mode="json", exclude_unset=True, include={"config", "state"}))
             manifest = Manifest(
                 stream=stream,
                 server=".".join(map(str, connection.server_version)),

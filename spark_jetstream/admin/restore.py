@@ -11,7 +11,6 @@ Needed permissions, besides the inbox: publish to ``$JS.API.STREAM.RESTORE.<stre
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, EntryKind, Saved, checked, opened
 from spark_jetstream.admin.models.base import complaint
@@ -64,12 +64,11 @@ class Restored:
 
 
 def restore(
-    connection: Connection,
+    api: Api,
     source: str | os.PathLike[str],
+    name: str | None,
+    changes: Mapping[str, Any],
     *,
-    name: str | None = None,
-    changes: Mapping[str, Any] | None = None,
-    chunk_size: int = CHUNK_SIZE,
     checking: Progress | None = None,
     progress: Progress | None = None,
 ) -> Restored:
@@ -86,27 +85,19 @@ def restore(
             not be removed, which the error says. After any other error the stream is removed.
         OptionError: The changes are not possible.
         StreamExists: There is a stream of this name.
-        ApiError: The server refuses another request.
-        PermissionDenied: The account may not publish to a subject, which the error has.
-        ConnectionFailed: The connection was lost.
+        JetStreamError: What `Api` raises.
     """
-    if chunk_size < 1:
-        raise OptionError(f"chunk_size must be 1 or more, not {chunk_size}", option="chunk_size")
     with opened(Path(file_path("source", source))) as saved:
-        config = _config(saved, name, changes or {})
+        config = _config(saved, name, changes)
         kind = checked(saved, checking)
         _refuse_old(saved, config, kind)
-        _refuse_taken_subjects(connection, config)
-        upload = _Upload(connection, saved, config, kind)
-        size = min(chunk_size, connection.max_payload)
-        info = upload.carry_out(iter(lambda: saved.data.read(size), b""), progress)
+        _refuse_taken_subjects(api.connection, config)
+        info = _Upload(api, saved, config, kind).carry_out(progress)
         sha256 = saved.manifest.data_sha256 if saved.manifest else ""
         return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
 
 
 def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> StreamConfig:
-    if "name" in changes:
-        raise OptionError("changes cannot hold name: give it as name", option="changes")
     renamed = {} if name is None else {"name": name}
     try:
         return saved.config.changed(**changes, **renamed)
@@ -140,27 +131,26 @@ def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None
 class _Upload:
     """One restore. After an error it removes the stream."""
 
-    def __init__(self, connection: Connection, saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
+    def __init__(self, api: Api, saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
         self.name = config.name
         self.context = f"restore stream {config.name} from {saved.source}"
-        self.seconds = max(_CHUNK_TIMEOUT, connection.options.request_timeout)
-        self._connection = connection
+        self._api = api
+        self._connection = api.connection
         self._saved = saved
         self._config = config
         self._kind = kind
         self._to = ""
         self._ended = False
 
-    def carry_out(self, pieces: Iterator[bytes], progress: Progress | None) -> StreamInfo:
+    def carry_out(self, progress: Progress | None) -> StreamInfo:
         state = self._saved.state.model_dump(mode="json", exclude_unset=True)
         # The metadata of the server is kept: it tells other servers what the stream needs.
         config = self._config.model_dump(mode="json", exclude_unset=True)
-        body = json.dumps({"config": config, "state": state}).encode()
-        subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_RESTORE, self.name)
-        reply = self._connection.api(subject, body, context=self.context)
-        self._to = RestoreReply.from_server(reply, self.context).deliver_subject
+        request = {"config": config, "state": state}
+        reply = self._api.reply(RestoreReply, jsapi.STREAM_RESTORE, request, context=self.context, stream=self.name)
+        self._to = reply.deliver_subject
         try:
-            return self._send(pieces, progress)
+            return self._send(progress)
         except StreamExists:
             # Another client has created it while this was sent.
             raise
@@ -168,9 +158,9 @@ class _Upload:
             self._take_back(error)
             raise
 
-    def _send(self, pieces: Iterator[bytes], progress: Progress | None) -> StreamInfo:
-        sent = 0
-        for piece in pieces:
+    def _send(self, progress: Progress | None) -> StreamInfo:
+        sent, size = 0, min(CHUNK_SIZE, self._connection.max_payload)
+        while piece := self._saved.data.read(size):
             answer = self._ask(piece) if sent else self._ask_first(piece)
             if answer:
                 self._refuse(answer)
@@ -195,8 +185,9 @@ class _Upload:
 
     def _ask(self, piece: bytes) -> bytes:
         # A server waits five seconds for the next piece, so a longer wait for the connection is useless.
-        self._connection.wait(self._connection.options.request_timeout)
-        return self._connection.request(self._to, piece, context=self.context, timeout=self.seconds)
+        patience = self._api.options.request_timeout
+        self._connection.wait(patience)
+        return self._connection.request(self._to, piece, context=self.context, timeout=max(_CHUNK_TIMEOUT, patience))
 
     def _refuse(self, answer: bytes) -> dict[str, Any]:
         """Return the reply, or raise its error."""
@@ -215,7 +206,7 @@ class _Upload:
         connection = self._connection
         context = f"remove what was restored of stream {self.name}"
         try:
-            connection.wait(connection.options.request_timeout)
+            connection.wait(self._api.options.request_timeout)
             if not self._ended:
                 try:
                     connection.request(self._to, b"", context=context)  # the server must not wait for more
@@ -232,9 +223,7 @@ class _Upload:
             # When the restore began there was no stream of this name. Another client may have created one since.
             if info is not None and not self._is_of_the_backup(info):
                 raise BackupError(f"stream {self.name} has other messages than the backup")
-            connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_DELETE, self.name), b"", context=context)
-        except StreamNotFound:
-            return
+            self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, True, context=context, stream=self.name)
         except JetStreamError as second:
             raise BackupError(
                 f"{str(error) or type(error).__name__}; a part of stream {self.name} may be left, delete it before "
@@ -242,9 +231,8 @@ class _Upload:
             ) from error
 
     def _look(self, context: str) -> StreamInfo | None:
-        subject = jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self.name)
         try:
-            return StreamInfo.from_server(self._connection.api(subject, b"", context=context), context)
+            return self._api.reply(StreamInfo, jsapi.STREAM_INFO, context=context, stream=self.name)
         except StreamNotFound:
             return None
 

@@ -208,8 +208,7 @@ class Streams:
         progress: Progress | None = None,
     ) -> Backup:
         """Save a stream, with its consumers. Arguments and errors as for `spark_jetstream.admin.backup.backup`."""
-        connection = self._api.connection
-        return backup(connection, stream_name(name), target, consumers=consumers, check=check, progress=progress)
+        return backup(self._api, name, target, consumers=consumers, check=check, progress=progress)
 
     def restore(
         self,
@@ -222,8 +221,7 @@ class Streams:
     ) -> Restored:
         """Create a stream from a backup. Arguments and errors as for `spark_jetstream.admin.restore.restore`."""
         named = None if name is None else stream_name(name)
-        connection = self._api.connection
-        return restore(connection, source, name=named, changes=changes, checking=checking, progress=progress)
+        return restore(self._api, source, named, changes, checking=checking, progress=progress)
 
     # Removing
 

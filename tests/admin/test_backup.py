@@ -18,16 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.admin import RestoreReply, SnapshotConfig, SnapshotReply
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, EntryKind, Framing, checked, opened
-from spark_jetstream.admin.restore import Restored, restore
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.admin.restore import Restored
+from spark_jetstream.admin.streams import Streams
+from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import BackupError, ConnectionFailed, OptionError, StreamExists, StreamNotFound
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
-from tests.admin.configs import STREAMS, read
+from tests.admin.configs import STREAMS
 from tests.admin.conftest import Api, Make
 from tests.support.client import ask
 from tests.support.proxy import WireProxy
@@ -43,20 +44,17 @@ TOTAL = MESSAGES + POUR + 1
 class There:
     """The shared server, and the files of a test. The streams that are restored are gone after it."""
 
-    connection: Connection
+    requests: Requester
     api: Api
     folder: Path
     restored: list[str] = field(default_factory=list)
 
     def save(self, stream: str, target: str = "b", **how: Any) -> Backup:
-        return backup(self.connection, stream, self.folder / target, **how)
+        return backup(self.requests, stream, self.folder / target, **how)
 
-    def restore(
-        self, source: Path, name: str, *, progress: Progress | None = None, chunk_size: int = 65536, **changes: Any
-    ) -> Restored:
-        """Restore a stream under another name and, unless `changes` say so, other subjects."""
-        changes = {"subjects": [f"{name.lower()}.>"], **changes}
-        result = restore(self.connection, source, name=name, changes=changes, chunk_size=chunk_size, progress=progress)
+    def restore(self, source: Path, name: str, **given: Any) -> Restored:
+        """Restore a stream under another name and, unless it is ``given``, with other subjects."""
+        result = Streams(self.requests).restore(source, name, **{"subjects": [f"{name.lower()}.>"], **given})
         self.restored.append(name)
         return result
 
@@ -84,8 +82,9 @@ class There:
 
 
 @pytest.fixture
-def there(nats_server: NatsServer, api: Api, tmp_path: Path) -> Iterator[There]:
-    there = There(connect(options(nats_server.url)), api, tmp_path)
+def there(admin: JetStreamAdmin, nats_server: NatsServer, api: Api, tmp_path: Path) -> Iterator[There]:
+    """With ``admin`` the models must know every field of the replies."""
+    there = There(Requester(options(nats_server.url)), api, tmp_path)
     yield there
     for name in there.restored:
         api(f"STREAM.DELETE.{name}")
@@ -97,7 +96,7 @@ def whole(nats_server: NatsServer, api: Api, publisher: Publisher, tmp_path_fact
     api("STREAM.CREATE.FILLED", {"name": "FILLED", "subjects": ["filled.>"]})
     publisher.publish(Message(f"filled.{n % 3}", b"%d" % n * 40, [("N", str(n)), ("N", "x")]) for n in range(MESSAGES))
     publisher.pour(incompressible("filled"), 1, Message("filled.end", b"end"))
-    return backup(connect(options(nats_server.url)), "FILLED", tmp_path_factory.mktemp("whole") / "saved").path
+    return backup(Requester(options(nats_server.url)), "FILLED", tmp_path_factory.mktemp("whole") / "saved").path
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,12 +205,10 @@ def test_a_stream_of_100_mb_comes_back_message_by_message(
     assert seen == sorted(seen)
     assert seen[-1] == (made.manifest.data_bytes, made.reply.state.bytes)
     seen.clear()
-    restored = there.restore(
-        made.path, "LARGE2", chunk_size=512 * 1024, progress=lambda done, total: seen.append((done, total))
-    )
+    restored = there.restore(made.path, "LARGE2", progress=lambda done, total: seen.append((done, total)))
     assert restored.differences == ()
     assert seen[-1] == (made.manifest.data_bytes, made.manifest.data_bytes)
-    messages, copies = (table(there.connection, nats_server.url, stream) for stream in (name, "LARGE2"))
+    messages, copies = (table(there.requests.connection, nats_server.url, stream) for stream in (name, "LARGE2"))
     assert copies.equals(messages)
     assert messages.num_rows == POUR * times + 1
 
@@ -219,16 +216,16 @@ def test_a_stream_of_100_mb_comes_back_message_by_message(
 def test_a_stream_with_three_replicas_comes_back_with_one_and_with_three(
     nats_cluster: NatsCluster, tmp_path: Path
 ) -> None:
-    connection = connect(options(nats_cluster.url))
+    requests = Requester(options(nats_cluster.url))
     with Publisher(nats_cluster.urls[1]) as publisher:
-        there = There(connection, publisher.api, tmp_path)
+        there = There(requests, publisher.api, tmp_path)
         config = {"name": "CLUSTERED", "subjects": ["clustered.>"], "num_replicas": 3}
         there.api("STREAM.CREATE.CLUSTERED", config)
         consumer = {"durable_name": "c", "name": "c", "ack_policy": "explicit"}
         there.api("CONSUMER.CREATE.CLUSTERED.c", {"stream_name": "CLUSTERED", "config": consumer, "action": "create"})
         publisher.publish(Message(f"clustered.{n}", b"%d" % n) for n in range(500))
         made = there.save("CLUSTERED")
-        messages = table(connection, nats_cluster.url, "CLUSTERED")
+        messages = table(requests.connection, nats_cluster.url, "CLUSTERED")
         assert messages.num_rows == 500
 
         def named(stream: str) -> list[str] | None:
@@ -240,7 +237,7 @@ def test_a_stream_with_three_replicas_comes_back_with_one_and_with_three(
             assert restored.info.config.num_replicas == replicas
             # Its leader is chosen a moment later.
             poll(partial(named, name), 10, lambda: TimeoutError("the consumer is not there"))
-            assert table(connection, nats_cluster.url, name).equals(messages)
+            assert table(requests.connection, nats_cluster.url, name).equals(messages)
         (made.path / MANIFEST).unlink()
         data = bytearray((made.path / DATA).read_bytes())
         data[-20] ^= 1  # in its last message
@@ -285,14 +282,23 @@ def test_a_backup_of_the_nats_tool_is_taken(saved: Path, there: There) -> None:
 
 def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Path) -> None:
     target = str(tmp_path / "deep" / "b.tar")
-    made = backup(there.connection, "FILLED", target, check=True, chunk_size=16384, window_size=32768)
+    steps: dict[str, tuple[int, int]] = {}
+
+    def report(what: str) -> Progress:
+        return lambda *step: steps.update({what: step})
+
+    sizes: dict[str, Any] = {"chunk_size": 16384, "window_size": 32768}
+    made = backup(there.requests, "FILLED", target, check=True, progress=report("saved"), **sizes)
     assert made.path == Path(target)
-    assert made.manifest.chunks == -(-made.manifest.data_bytes // 16384)
+    size = int(made.manifest.data_bytes)
+    assert made.manifest.chunks == -(-size // 16384)
     with tarfile.open(made.path) as archive:
         assert archive.getnames() == [DATA, META, MANIFEST]
         archive.extractall(tmp_path / "out", filter="data")
     assert hashlib.sha256((tmp_path / "out" / DATA).read_bytes()).hexdigest() == made.manifest.data_sha256
-    assert there.restore(tmp_path / "out", "UNPACKED").notes == ()
+    restored = there.restore(tmp_path / "out", "UNPACKED", checking=report("checked"), progress=report("sent"))
+    assert (restored.differences, restored.notes, restored.sha256) == ((), (), made.manifest.data_sha256)
+    assert steps == {"saved": (size, made.reply.state.bytes), "checked": (size, size), "sent": (size, size)}
     with tarfile.open(tmp_path / "again.tar", "w") as archive:
         archive.add(tmp_path / "out", "some/where")
     assert there.restore(tmp_path / "again.tar", "REPACKED").notes == ()
@@ -325,7 +331,7 @@ def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
 @pytest.fixture
 def behind(there: There, proxy: WireProxy) -> There:
     """The server behind a connection that can be disturbed."""
-    return replace(there, connection=connect(options(proxy.url)))
+    return replace(there, requests=Requester(options(proxy.url)))
 
 
 def ending(frame: bytes, head: bytes) -> bytes:
@@ -467,7 +473,7 @@ def test_a_backup_with_a_missing_file_or_for_another_storage_is_refused(there: T
     (saved / MANIFEST).unlink()
     (saved / DATA).write_bytes(OLD)
     with pytest.raises(BackupError, match="can only be restored as file, not as memory"):
-        restore(there.connection, saved, changes={"storage": "memory"})
+        there.restore(saved, "FILLED", storage="memory")
     for name in (DATA, META):
         (saved / name).unlink()
         with pytest.raises(BackupError, match=f"{saved / name} is missing"):
@@ -530,9 +536,9 @@ def test_compressed_data_tells_what_it_is() -> None:
 def test_a_stream_that_exists_is_left_alone(there: There, whole: Path) -> None:
     before = there.api("STREAM.INFO.FILLED")
     with pytest.raises(StreamExists, match="restore stream FILLED"):
-        restore(there.connection, whole)
+        there.restore(whole, "FILLED")
     with pytest.raises(BackupError, match=r"its subject filled\.> overlaps those of stream FILLED"):
-        restore(there.connection, whole, name="OTHER")
+        there.restore(whole, "OTHER", subjects=["filled.>"])
     after = there.api("STREAM.INFO.FILLED")
     assert (after["created"], after["state"]) == (before["created"], before["state"])
     assert not there.has("OTHER")
@@ -547,17 +553,23 @@ def test_a_stream_made_by_others_meanwhile_is_left_alone(there: There, whole: Pa
         sent.append(done)
 
     with pytest.raises(StreamExists, match="already in use"):
-        there.restore(whole, "RACE", chunk_size=200_000, progress=come_first)
+        there.restore(whole, "RACE", progress=come_first)
     assert there.state("RACE")["messages"] == 0
     there.api("STREAM.DELETE.RACE")
 
 
 def test_changes_are_checked_like_what_a_user_writes(there: There, whole: Path) -> None:
-    for changes, said in (({"subject": ["a"]}, "subjects"), ({"storage": "tape"}, "storage")):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"subject": ["a"]}, r"did you mean subjects\?"),
+        ({"storage": "tape"}, "storage"),
+        ({"name": "a.b"}, "stream must be the name"),
+    ]
+    for changes, said in wrong:
         with pytest.raises(OptionError, match=said):
-            there.restore(whole, "CHANGED", **changes)
-    with pytest.raises(OptionError, match="give it as name"):
-        restore(there.connection, whole, changes={"name": "X"})
+            there.restore(whole, **{"name": "CHANGED", **changes})
+    with pytest.raises(OptionError, match="stream must be the name of a stream"):
+        there.save("a.b")
+    assert list(there.folder.iterdir()) == []
 
 
 def halfway(disturb: Callable[[], object]) -> Progress:
@@ -607,15 +619,15 @@ def test_an_answer_to_a_chunk_ends_it(answer: bytes, said: str, proxy: WireProxy
 
 @pytest.mark.full
 def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole: Path) -> None:
-    connection = connect(options(proxy.url, requestTimeout="1s"))
+    requests = Requester(options(proxy.url, requestTimeout="1s"))
 
     def away() -> None:
         proxy.refuse()
         proxy.cut()
-        poll(lambda: None if connection._is_up else True, 10, lambda: TimeoutError("still up"))
+        poll(lambda: None if requests.connection._is_up else True, 10, lambda: TimeoutError("still up"))
 
     with pytest.raises(BackupError, match="a part of stream AWAY may be left, delete it before"):
-        replace(there, connection=connection).restore(whole, "AWAY", progress=halfway(away))
+        replace(there, requests=requests).restore(whole, "AWAY", progress=halfway(away))
     there.api("STREAM.DELETE.AWAY")
 
 
@@ -624,18 +636,3 @@ def test_what_differs_afterwards_is_said(there: There, whole: Path) -> None:
     assert restored.info.state.messages == 100
     assert f"messages was {TOTAL} and is 100" in restored.differences
     assert any(difference.startswith("first_seq was 1 and is ") for difference in restored.differences)
-
-
-def test_a_backup_begins(api: Api, make_stream: Make) -> None:
-    name = make_stream({})
-    given = {"deliver_subject": "b", "no_consumers": True, "chunk_size": "1k", "window_size": "2k", "jsck": True}
-    request = SnapshotConfig.parse(given, "the backup")
-    reply = read(SnapshotReply, api(f"STREAM.SNAPSHOT.{name}", request.body()))
-    assert reply.config.name == name
-    assert reply.config.own_metadata == {}
-    sent = {
-        "config": {**reply.config.body(), "name": "RESTORED", "subjects": ["restored"]},
-        "state": reply.state.body(),
-    }
-    restore = read(RestoreReply, api("STREAM.RESTORE.RESTORED", sent))
-    assert restore.deliver_subject.startswith("$JS.SNAPSHOT.RESTORE.RESTORED.")

@@ -19,7 +19,6 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.admin.conftest import Api, Make, consumer_config, stream_config
 from tests.admin.fake_api import account, administered, meddled
-from tests.support.publish import Message, Publisher
 
 New = Callable[[], str]
 
@@ -314,7 +313,7 @@ def test_damaged_files(name: str, text: str | bytes | None, words: str, tmp_path
     assert words in str(caught.value)
 
 
-# -- through JetStreamAdmin: plans, descriptions, backups --
+# -- through JetStreamAdmin --
 
 
 @pytest.fixture
@@ -398,30 +397,3 @@ def test_yaml_needs_an_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         template(tmp_path / "own.yaml")
     with pytest.raises(OptionError, match=f"^writing {extra}"):
         yaml_text({"name": "A"})
-
-
-def test_backup_and_restore(
-    admin: JetStreamAdmin, names: tuple[str, ...], publisher: Publisher, tmp_path: Path
-) -> None:
-    name, copy = names
-    admin.streams.create(name=name, subjects=["planned.>"])
-    publisher.publish(Message("planned.a", b"%d" % number) for number in range(10))
-    steps: dict[str, tuple[int, int]] = {}
-
-    def report(what: str) -> Callable[[int, int], None]:
-        return lambda *step: steps.update({what: step})
-
-    made = admin.streams.backup(name, tmp_path / "saved", progress=report("saved"))
-    size = int(made.manifest.data_bytes)
-    progress: dict[str, Any] = {"checking": report("checked"), "progress": report("sent")}
-    restored = admin.streams.restore(made.path, copy, subjects=["copied.>"], **progress)
-    assert (restored.differences, restored.notes, restored.sha256) == ((), (), made.manifest.data_sha256)
-    assert (steps["saved"][0], steps["checked"], steps["sent"]) == (size, (size, size), (size, size))
-    with pytest.raises(OptionError, match="stream must be the name of a stream"):
-        admin.streams.backup("a.b", tmp_path / "x")
-    for wrong, message in (
-        ({"name": "a.b"}, "stream must be the name"),
-        ({"max_ages": "1h"}, r"did you mean max_age\?"),
-    ):
-        with pytest.raises(OptionError, match=message):
-            admin.streams.restore(made.path, **wrong)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup import backup
 from spark_jetstream.errors import ApiError
 from spark_jetstream.permissions import LEDGER, Permission, merged
@@ -103,7 +104,7 @@ def messages(account: Account) -> None:
 def back_up(account: Account) -> None:
     """By `admin.streams.backup`, but with a window that is smaller than the stream."""
     with tempfile.TemporaryDirectory() as folder:
-        backup(account.connect(), "S", Path(folder) / "s.tar", chunk_size=65536, window_size=65536)
+        backup(Api(account.connect().options), "S", Path(folder) / "s.tar", chunk_size=65536, window_size=65536)
 
 
 def large(account: Account) -> None:
