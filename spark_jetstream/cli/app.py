@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -39,38 +38,28 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-@dataclass(frozen=True)
-class _SharedOption:
-    """An option of every command: its flags, the connection option that it sets, and its help."""
-
-    flags: tuple[str, ...]
-    option: str
-    help: str
-    kind: type = str
-
-    @property
-    def parameter(self) -> inspect.Parameter:
-        """The option as a parameter of a function."""
-        how = typer.Option(*self.flags, help=self.help, rich_help_panel=_PANEL)
-        return _parameter(self.option, Annotated[bool | None if self.kind is bool else str | None, how])
+def _connecting(option: str, flags: str, help: str, kind: type = str) -> inspect.Parameter:
+    """Return the parameter of a flag that sets a connection option."""
+    how = typer.Option(*flags.split(), help=help, rich_help_panel=_PANEL)
+    return _parameter(option, Annotated[bool | None if kind is bool else str | None, how])
 
 
 CONNECTING = (
-    _SharedOption(("--server", "-s"), "servers", "NATS servers, separated by commas."),
-    _SharedOption(("--context",), "context", "A context of the nats CLI, or the path of one."),
-    _SharedOption(("--user",), "user", "User name."),
-    _SharedOption(("--password",), "password", "Password. Other users of this machine can see it: prefer a context."),
-    _SharedOption(("--token",), "token", "Token."),
-    _SharedOption(("--creds",), "credentialsFile", "Path of a .creds file."),
-    _SharedOption(("--nkey",), "nkeySeedFile", "Path of a file with a user NKey seed."),
-    _SharedOption(("--tlsca",), "tlsCaFile", "Path of the CA certificates (PEM)."),
-    _SharedOption(("--tlscert",), "tlsCertFile", "Path of the client's certificate (PEM)."),
-    _SharedOption(("--tlskey",), "tlsKeyFile", "Path of the client's key (PEM)."),
-    _SharedOption(("--tlsfirst/--no-tlsfirst",), "tlsHandshakeFirst", "TLS before the server says hello.", bool),
-    _SharedOption(("--js-domain",), "domain", "JetStream domain."),
-    _SharedOption(("--js-api-prefix",), "apiPrefix", "Prefix of another account's JetStream API."),
-    _SharedOption(("--inbox-prefix",), "inboxPrefix", "Prefix of the subjects on which replies come."),
-    _SharedOption(("--timeout",), "requestTimeout", "Time for one request, such as 5s."),
+    _connecting("servers", "--server -s", "NATS servers, separated by commas."),
+    _connecting("context", "--context", "A context of the nats CLI, or the path of one."),
+    _connecting("user", "--user", "User name."),
+    _connecting("password", "--password", "Password. Other users of this machine can see it: prefer a context."),
+    _connecting("token", "--token", "Token."),
+    _connecting("credentialsFile", "--creds", "Path of a .creds file."),
+    _connecting("nkeySeedFile", "--nkey", "Path of a file with a user NKey seed."),
+    _connecting("tlsCaFile", "--tlsca", "Path of the CA certificates (PEM)."),
+    _connecting("tlsCertFile", "--tlscert", "Path of the client's certificate (PEM)."),
+    _connecting("tlsKeyFile", "--tlskey", "Path of the client's key (PEM)."),
+    _connecting("tlsHandshakeFirst", "--tlsfirst/--no-tlsfirst", "TLS before the server says hello.", bool),
+    _connecting("domain", "--js-domain", "JetStream domain."),
+    _connecting("apiPrefix", "--js-api-prefix", "Prefix of another account's JetStream API."),
+    _connecting("inboxPrefix", "--inbox-prefix", "Prefix of the subjects on which replies come."),
+    _connecting("requestTimeout", "--timeout", "Time for one request, such as 5s."),
 )
 _MORE_HELP = "Any connection option of docs/options.md, as name=value."
 _MORE = _parameter(
@@ -78,7 +67,7 @@ _MORE = _parameter(
 )
 _AS_JSON = _parameter("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
 _CONTEXT = _parameter("ctx", typer.Context, inspect.Parameter.empty)
-SHARED = (_AS_JSON, *(option.parameter for option in CONNECTING), _MORE)
+SHARED = (_AS_JSON, *CONNECTING, _MORE)
 """The parameters of all commands."""
 
 
@@ -148,7 +137,7 @@ def make_run(ctx: typer.Context, given: dict[str, Any]) -> Run:
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
     """Take the shared parameters out of ``given``, and return the connection options that they set, hidden."""
     more = [SecretStr(pair) for pair in given.pop("more", None) or ()]
-    shared = hidden({parameter.option: given.pop(parameter.option, None) for parameter in CONNECTING})
+    shared = hidden({parameter.name: given.pop(parameter.name, None) for parameter in CONNECTING})
     if not all("=" in pair.get_secret_value() for pair in more):
         raise typer.BadParameter("the value is no name=value", param_hint="--option")
     options = {}
