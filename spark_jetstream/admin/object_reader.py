@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import Messages
+from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.objects import OBJECT_STORE, object_name
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
@@ -78,6 +79,10 @@ class ObjectReader:
                 message = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
         except MessageNotFound:
             return None
+        return self.stored(message)
+
+    def stored(self, message: StoredMessage) -> StoredObject:
+        """Return the object of a meta message. Raises `ProtocolError` when it is none."""
         return StoredObject.read(message.data, self.bucket, message.subject, message.seq, message.time.nanoseconds)
 
     def existing(self, name: str, why: str = "") -> StoredObject:

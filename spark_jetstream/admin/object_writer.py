@@ -8,7 +8,7 @@ write at the same time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -58,12 +58,11 @@ class ObjectWriter:
 
     def delete(self, name: str) -> None:
         """Delete an object or a link. Raises `MessageNotFound`."""
-        before, _, _ = self._change(
-            self._reader.existing,
-            name,
-            f"delete object {name!r} of",
-            lambda stored: replace(stored.meta, deleted=True, size=0, chunks=0, digest=""),
-        )
+
+        def gone(stored: StoredObject) -> ObjectMeta:
+            return replace(stored.meta, deleted=True, size=0, chunks=0, digest="")
+
+        before, _, _ = self._change(self._reader.existing, name, f"delete object {name!r} of", gone)
         self._remove_chunks(before)
 
     def link(self, name: str, bucket: str, target: str) -> ObjectInfo:
@@ -78,19 +77,11 @@ class ObjectWriter:
         self._remove_chunks(before)
         return self._done(meta, sequence)
 
-    def describe(
-        self,
-        name: str,
-        description: str | None,
-        headers: Mapping[str, Sequence[str]] | None,
-        metadata: Mapping[str, str] | None,
-    ) -> ObjectInfo:
-        """Change what the meta message says beside the content; None leaves a field as it is."""
+    def describe(self, name: str, **fields: Any) -> ObjectInfo:
+        """Change what the meta message says beside the content, as `described` does."""
+        what = f"change object {name!r} of"
         _, meta, sequence = self._change(
-            self._reader.existing,
-            name,
-            f"change object {name!r} of",
-            lambda stored: described(stored.meta, description, headers, metadata),
+            self._reader.existing, name, what, lambda stored: described(stored.meta, **fields)
         )
         return self._done(meta, sequence)
 
@@ -199,16 +190,9 @@ class ObjectWriter:
         return OptionError(f"bucket {self._reader.bucket} has an object {name!r} already: {advice}", option="name")
 
 
-def described(
-    meta: ObjectMeta,
-    description: str | None,
-    headers: Mapping[str, Sequence[str]] | None,
-    metadata: Mapping[str, str] | None,
-    name: str | None = None,
-) -> ObjectMeta:
-    """Return a meta message with another description, headers, metadata, name; None leaves a field as it is."""
-    given = {"description": description, "headers": headers, "metadata": metadata, "name": name}
-    changed = replace(meta, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+def described(meta: ObjectMeta, **fields: Any) -> ObjectMeta:
+    """Return a meta message with another description, headers, metadata or name; None leaves a field as it is."""
+    changed = replace(meta, **{name: value for name, value in fields.items() if value is not None})
     return changed if changed.description else replace(changed, description=None)
 
 

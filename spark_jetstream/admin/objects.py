@@ -91,27 +91,13 @@ class ObjectBucket:
             DataLossError: The bucket was deleted or created again, or a server lost data that it had.
             OutageError: The server was away for longer than option ``retryTimeout``.
         """
+        reader, start = self._reader, None if updates_only else 1
         with OBJECT_STORE.naming(self.name):
             messages = watch(
-                self._api,
-                self._reader.stream,
-                (self._reader.metas,),
-                start=None if updates_only else 1,
-                latest=not updates_only,
-                timeout=timeout,
+                self._api, reader.stream, [reader.metas], start=start, latest=not updates_only, timeout=timeout
             )
-
-        def changes() -> Iterator[ObjectInfo | None]:
-            for message in messages:
-                if message is None:
-                    yield None
-                    continue
-                time = message.time.nanoseconds
-                stored = StoredObject.read(message.data, self.name, message.subject, message.seq, time)
-                if deleted or not stored.meta.deleted:
-                    yield ObjectInfo.of(stored)
-
-        return changes()
+        changes = (None if message is None else ObjectInfo.of(reader.stored(message)) for message in messages)
+        return (change for change in changes if change is None or deleted or not change.deleted)
 
     # Reading
 
@@ -281,11 +267,11 @@ class ObjectBucket:
         moment. If another writer puts an object under the old name in that moment, only this package leaves the content
         alone. Raises `OptionError` when an object with the new name exists.
         """
-        given = (description, _headers(headers), _metadata(metadata))
+        given = {"description": description, "headers": _headers(headers), "metadata": _metadata(metadata)}
         if new_name is None or new_name == name:
-            return self._writer.describe(name, *given)
+            return self._writer.describe(name, **given)
         existing = self._reader.existing(object_name(name))
-        return self._writer.rename(existing, described(existing.meta, *given, name=object_name(new_name)))
+        return self._writer.rename(existing, described(existing.meta, name=object_name(new_name), **given))
 
     def link(self, name: str, to_bucket: str, to_name: str) -> ObjectInfo:
         """Store a link to an object of this or another bucket; it leads to whatever has that name when it is read.
