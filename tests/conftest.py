@@ -86,11 +86,11 @@ def spark(spark_log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         .appName("spark-jetstream tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(warehouse))
         # Each query runs for a second or two: what the JVM's second compiler makes of it is never used.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     )
     session = _into(spark_log_file, builder.getOrCreate)
     session.sparkContext.setLogLevel("ERROR")

@@ -28,7 +28,7 @@ import pytest
 from spark_jetstream.errors import DeliveryError
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
-from tests.support import warm_daemon, write_job
+from tests.support import write_job
 from tests.support.jobs import Job, SinkJob
 from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Publisher
@@ -209,7 +209,7 @@ def start(folder: Path, url: str, master: str) -> SinkJob:
         options,
         format=f"{BATCH}/1",
         trigger={"processingTime": "0 seconds"},
-        conf={"spark.master": master, "spark.python.daemon.module": warm_daemon.__name__},
+        conf={"spark.master": master},
     )
 
 

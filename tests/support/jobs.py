@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
-from tests.support import read_job, sink_job
+from tests.support import read_job, sink_job, warm_daemon
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +25,7 @@ BRISK = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
+    "spark.python.daemon.module": warm_daemon.__name__,
 }
 
 _Job = TypeVar("_Job", bound="Job")

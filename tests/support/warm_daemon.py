@@ -6,13 +6,20 @@ Named by `spark.python.daemon.module`.
 
 from __future__ import annotations
 
+import pyspark.sql.worker.plan_data_source_read
 import pyspark.sql.worker.write_into_data_source
 from pyspark import daemon
 
 import spark_jetstream.sink.writer
+import spark_jetstream.source.reader
 
 #: What must not look unused.
-IMPORTED = (pyspark.sql.worker.write_into_data_source, spark_jetstream.sink.writer)
+IMPORTED = (
+    pyspark.sql.worker.plan_data_source_read,
+    pyspark.sql.worker.write_into_data_source,
+    spark_jetstream.sink.writer,
+    spark_jetstream.source.reader,
+)
 
 if __name__ == "__main__":
     daemon.manager()
