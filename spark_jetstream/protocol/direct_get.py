@@ -255,39 +255,23 @@ class MergedReplies:
         return pa.concat_arrays(arrays).take(pa.array(self.order))
 
 
-class _Reader:
-    """One of the readers, and the rest of its run."""
-
-    def __init__(self, runs: Iterator[DirectBatch]) -> None:
-        self.runs = runs
-        self.head: DirectBatch | None = None
-
-    def fill(self) -> bool:
-        """Read the next run if there is no rest; return whether there are messages."""
-        if self.head is None:
-            self.head = next(self.runs, None)
-        return self.head is not None
-
-    def up_to(self, sequence: int) -> DirectBatch | None:
-        """Return the messages up to a sequence; None if there are none."""
-        assert self.head is not None
-        inside = int(self.head.sequences.searchsorted(sequence, side="right"))
-        taken = self.head[:inside] if inside else None
-        self.head = self.head[inside:] if inside < len(self.head) else None
-        return taken
-
-
 def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[Messages]:
     """Yield the messages of all readers in the order of sequences; holds one run of each reader at a time.
 
     The runs of a reader ascend, and no two readers have the same message.
     """
-    left = [_Reader(runs) for runs in readers]
-    while left := [reader for reader in left if reader.fill()]:
+    heads: list[DirectBatch | None] = [None] * len(readers)  # what is left of the run of each reader
+    while True:
+        heads = [next(reader, None) if head is None else head for reader, head in zip(readers, heads, strict=True)]
         # Everything is known up to the end of the run that ends first.
-        heads = [reader.head for reader in left if reader.head is not None]
-        known = min(int(head.sequences[-1]) for head in heads)
-        parts = [part for reader in left if (part := reader.up_to(known)) is not None]
+        known = min((int(head.sequences[-1]) for head in heads if head is not None), default=None)
+        if known is None:
+            return
+        parts: list[DirectBatch] = []
+        for number, head in enumerate(heads):
+            if head is not None and (inside := int(head.sequences.searchsorted(known, side="right"))):
+                parts.append(head[:inside])
+                heads[number] = head[inside:] if inside < len(head) else None
         if len(parts) == 1:
             yield parts[0]
             continue

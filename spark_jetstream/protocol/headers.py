@@ -56,10 +56,7 @@ def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, I
     feeds = np.flatnonzero(octets == _LF)
     feeds = feeds[(feeds > 0) & (octets[feeds - 1] == _CR)]
     if len(feeds) and np.isin(bounds[1:] - 1, feeds, assume_unique=True).all():
-        ends = feeds + 1
-        trim = 2
-        begin = np.concatenate((bounds[:1], ends[:-1]))
-        return begin, ends - trim
+        return np.concatenate((bounds[:1], feeds[:-1] + 1)), feeds - 1
     ends = np.union1d(feeds + 1, bounds[1:])
     begin = np.concatenate((bounds[:1], ends[:-1]))
     closed = np.isin(ends - 1, feeds)

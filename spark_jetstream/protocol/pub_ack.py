@@ -179,40 +179,29 @@ class Outcome(enum.Enum):
     FAIL = "no row can be stored as things are"
 
 
-#: err_code -> what it means (nats-server: server/errors.json); what is missing is worth a retry or fails.
-_MEANING: Mapping[int, Outcome] = {
-    10054: Outcome.REFUSED,  # message larger than the stream's max_msg_size
-    10060: Outcome.REFUSED,  # another stream than option `stream` captures the subject
-    10070: Outcome.REFUSED,  # wrong last message id
-    10071: Outcome.LOOK,  # wrong last sequence: N
-    10077: Outcome.RETRY,  # the store says no: a full stream with discard=new, most of all
-    10097: Outcome.REFUSED,  # headers of more than 64 KiB
-    10109: Outcome.FAIL,  # sealed stream
-    10111: Outcome.REFUSED,  # rollup not permitted
-    10164: Outcome.LOOK,  # wrong last sequence
-    10165: Outcome.REFUSED,  # a TTL that cannot be read
-    10166: Outcome.REFUSED,  # a TTL on a stream without allow_msg_ttl
+_WRONG_SEQUENCE = "column expected_last_subject_sequence names another message than the last one on its subject"
+_FULL = "the stream is full and discards what is new: raise its limits or set discard to old"
+
+#: err_code -> what it means, and what to change (nats-server: server/errors.json); what is missing is worth a retry or
+#: fails.
+_MEANING: Mapping[int, tuple[Outcome, str]] = {
+    10054: (Outcome.REFUSED, "raise the stream's max_msg_size"),
+    10060: (Outcome.REFUSED, "another stream than the one in option stream captures this subject"),
+    10070: (Outcome.REFUSED, ""),  # wrong last message id
+    10071: (Outcome.LOOK, _WRONG_SEQUENCE),
+    10077: (Outcome.RETRY, _FULL),  # the store says no: a full stream with discard=new, most of all
+    10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
+    10109: (Outcome.FAIL, "nothing can be written to a sealed stream any more: write to another one"),
+    10111: (Outcome.REFUSED, ""),  # rollup not permitted
+    10164: (Outcome.LOOK, _WRONG_SEQUENCE),
+    10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
+    10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl"),
+}
+_ADVICE: Mapping[int, str] = {
+    **{err_code: advice for err_code, (_, advice) in _MEANING.items()},
+    **dict.fromkeys((10002, 10023, 10028, 10047), "raise the limits of the server or the account"),
 }
 _SUBJECT_IS_FULL = "maximum messages per subject"
-
-_WRONG_SEQUENCE = "column expected_last_subject_sequence names another message than the last one on its subject"
-_LIMITS = "raise the limits of the server or the account"
-
-_ADVICE: Mapping[int, str] = {
-    10002: _LIMITS,
-    10023: _LIMITS,
-    10028: _LIMITS,
-    10047: _LIMITS,
-    10054: "raise the stream's max_msg_size",
-    10060: "another stream than the one in option stream captures this subject",
-    10071: _WRONG_SEQUENCE,
-    10077: "the stream is full and discards what is new: raise its limits or set discard to old",
-    10097: "make column headers smaller: a server keeps 64 KiB of them",
-    10109: "nothing can be written to a sealed stream any more: write to another one",
-    10164: _WRONG_SEQUENCE,
-    10165: "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
-    10166: "set allow_msg_ttl on the stream, or drop column ttl",
-}
 
 
 def queue_is_full(refusal: Refusal) -> bool:
@@ -226,9 +215,8 @@ def outcome(refusal: Refusal) -> Outcome:
         return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
     if refusal.err_code == 10077 and refusal.description.startswith(_SUBJECT_IS_FULL):
         return Outcome.REFUSED
-    known = _MEANING.get(refusal.err_code)
-    if known is not None:
-        return known
+    if refusal.err_code in _MEANING:
+        return _MEANING[refusal.err_code][0]
     kind = API_ERRORS.get(refusal.err_code)
     return Outcome.RETRY if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources)) else Outcome.FAIL
 

@@ -208,18 +208,15 @@ def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _Run], int]:
     if not chained:
         return [], 0
     run = _Run(starts[:chained], feeds[:chained], size[:chained])
-    _check_ends(octets, follows[:chained])
+    ends = follows[:chained]
+    if not ((octets[ends - 1] == _LF) & (octets[ends - 2] == _CR)).all():
+        raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
     used = run.end
     # What follows may be a message that is not complete yet, or another kind of line.
     if used < len(data) and chained == len(starts):
         rest, more = _scan_by_walk(data, used)
         return [run, *rest], more
     return [run], used
-
-
-def _check_ends(octets: npt.NDArray[np.uint8], follows: IntArray) -> None:
-    if not ((octets[follows - 1] == _LF) & (octets[follows - 2] == _CR)).all():
-        raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
 
 
 def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _Run], int]:
