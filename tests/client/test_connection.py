@@ -388,16 +388,6 @@ def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> Non
     assert 0.4 < time.monotonic() - began < 2
 
 
-def test_garbage_instead_of_a_reply(server: NatsServer) -> None:
-    with WireProxy(server.url) as proxy:
-        connection = connect(options(proxy.url))
-        left = [b"\x00\x01\x02\r\n"]
-        proxy.drop(lambda frame: left.pop() + frame if left else frame)
-        account(proxy.url, patience=5)
-        assert not left
-        assert connection.reconnects == 1
-
-
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.full)], ids=["plain", "tls"])
 def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
     with NatsServer(config=tls_config(tmp_path) if tls else None) as server, WireProxy(server.url) as proxy:

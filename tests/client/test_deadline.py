@@ -47,40 +47,32 @@ def test_a_pause_lasts_as_long_as_it_says_and_ends_with_the_deadline() -> None:
     assert time.monotonic() - began < 10
 
 
-class Clock:
-    """A monotonic clock that moves only when the test, or a pause of the code under test, moves it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_an_outage_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(time, "sleep", clock.pass_by)
+    now = 0.0
+
+    def pass_by(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "sleep", pass_by)
     outage = Outage(5, Backoff(0.001, at_once=True))
     cut, silent = ConnectionFailed("cut"), RequestTimeout("silent")
     outage.begin()
     outage.failed(cut, "reading")
     outage.pause()
-    clock.pass_by(6)
+    pass_by(6)
     outage.failed(silent, "reading", progressed=True)  # something came: a new outage begins
-    clock.pass_by(6)
+    pass_by(6)
     assert outage.begin().expired
     with pytest.raises(OutageError, match=r"^reading got no further for 5 s \(option retryTimeout\): cut$"):
         outage.failed(cut, "reading")
     outage.over()
     assert not outage.begin().expired
-    clock.pass_by(6)
+    pass_by(6)
     outage.failed(silent, "reading")  # waiting for the reply came before the outage
     outage.over()
     outage.begin()
-    clock.pass_by(6)
+    pass_by(6)
     with pytest.raises(OutageError):
         outage.failed(cut, "reading")  # waiting for the connection is part of the outage

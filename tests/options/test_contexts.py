@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from spark_jetstream.admin import JetStreamAdmin, environment_options
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SourceOptions
-from spark_jetstream.options.contexts import context_options, selected_context
+from spark_jetstream.options.contexts import context_options
 
 SECRET = "hunter2-never-shown"
 
@@ -74,14 +74,6 @@ def test_a_context_is_found_by_name_or_by_path(home: Path, tmp_path: Path, monke
     write(other, url="nats://by-xdg")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     assert context_options("prod")["servers"] == "nats://by-xdg"
-
-
-def test_the_selected_context_is_told_but_not_used(home: Path) -> None:
-    assert selected_context() is None
-    write(home, url="nats://selected")
-    (home.parent / "context.txt").write_text("prod\n", "utf-8")
-    assert selected_context() == "prod"
-    assert ConnectionOptions.from_spark({}) == ConnectionOptions()
 
 
 def test_home_and_variables_are_expanded_where_the_tool_expands_them(
