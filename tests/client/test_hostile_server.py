@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,8 +23,7 @@ from nats.aio.client import ServerVersion
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client import inbox as inbox_module
 from spark_jetstream.client import nats_py
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.inbox import Inbox, Link
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
     ApiError,
@@ -430,10 +430,8 @@ def test_a_sparse_stream_is_planned_and_read_by_what_it_holds(server: FakeJetStr
 # One inbox
 
 
-class NoConnection:
-    """What an inbox needs of a connection that nothing is sent over."""
-
-    reconnects = 0
+NO_CONNECTION = cast(Link, SimpleNamespace(reconnects=0))
+"""What an inbox needs of a connection that nothing is sent over."""
 
 
 def messages_for(inbox: Inbox, count: int, size: int) -> Frames:
@@ -443,7 +441,7 @@ def messages_for(inbox: Inbox, count: int, size: int) -> Frames:
 
 
 def test_an_inbox_takes_no_more_than_its_reader_expects() -> None:
-    inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a")
     inbox.expect(8 << 20)
     for _ in range(inbox_module.MOST_WAITING // (1 << 20) + 8 + 5):
         inbox.put(messages_for(inbox, 1000, 1000))
@@ -456,7 +454,7 @@ def test_an_inbox_takes_no_more_than_its_reader_expects() -> None:
 
 
 def test_an_inbox_that_is_read_takes_any_number() -> None:
-    inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a")
     frames = messages_for(inbox, 100, 100_000)
     for _ in range(50):
         inbox.put(frames)
@@ -466,7 +464,7 @@ def test_an_inbox_that_is_read_takes_any_number() -> None:
 
 @pytest.mark.full
 def test_statuses_take_memory_too() -> None:
-    inbox = Inbox(cast(Connection, NoConnection()), "_INBOX.a")
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a")
     for _ in range(inbox_module.MOST_WAITING // 1000 + 1):
         inbox.put(Status(1, b"", 100, "Idle", {}))
     with pytest.raises(ProtocolError, match="nobody has asked for"):

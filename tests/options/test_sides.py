@@ -126,11 +126,6 @@ def test_every_option_of_a_sink_reaches_its_field_in_any_case(spec: OptionSpec, 
     check_sample(sink(spec.only != "batch", **beside, **{change(spec.name): text}), spec, expected)
 
 
-def test_every_option_has_a_sample() -> None:
-    assert set(SOURCE_SAMPLES) == {spec.name for spec in SOURCE_SPECS}
-    assert set(SINK_SAMPLES) == {spec.name for spec in SinkOptions.specs}
-
-
 def test_secret_options_have_names_that_spark_redacts() -> None:
     redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, Spark 4
     for spec in (*SOURCE_SPECS, *SinkOptions.specs):
@@ -346,10 +341,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
 REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     # names
     (STREAM, {"maxinflights": "5"}, "maxinflights", "there is no option maxinflights; did you mean maxInFlight"),
-    (STREAM, {"deliver": "x"}, "deliver", "did you mean delivery"),
     (BATCH, {"streams": "x"}, "streams", "did you mean stream"),
-    (BATCH, {"write_id": "x"}, "write_id", "did you mean writeId"),
-    (STREAM, {"Subject": "a", "subject": "b"}, "subject", "is given twice"),
     # the source's
     (STREAM, {"Subjects": "a"}, "subjects", "has no meaning for a sink; did you mean subject"),
     *(
@@ -360,15 +352,12 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     ),
     # streams that are made
     (STREAM, {"ensureStreamOnConflict": "update"}, "ensureStreamOnConflict", "has no meaning without ensureStream"),
-    (BATCH, {"ensureStream": ""}, "ensureStream", "must not be empty"),
-    (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "no"}, "ensureStreamOnConflict", "error, update or ignor"),
     (STREAM, {"bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more than"),
     (BATCH, {"objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
     # buckets
     (STREAM, {"bucket": "b", "subject": "a"}, "subject", "no meaning with bucket: column key says"),
     (STREAM, {"bucket": "b", "stream": "KV_b"}, "stream", "options stream and bucket exclude each other"),
     (STREAM, {"bucket": "b", "delivery": "exactly-once"}, "delivery", "cannot be exactly-once with bucket"),
-    (STREAM, {"bucket": "b", "objectBucket": "o"}, "bucket", "exclude each other"),
     (BATCH, {"objectBucket": "o", "subject": "a"}, "subject", "column name says what an object is called"),
     (BATCH, {"objectBucket": "o", "delivery": "deduplicated"}, "delivery", "an object is replaced as a whole"),
     (BATCH, {"objectBucket": "o", "writeId": "x"}, "writeId", "an object is replaced as a whole"),

@@ -37,14 +37,6 @@ def test_different_subjects_have_different_hashes_that_use_all_bits() -> None:
         assert 0.47 < share < 0.53, bit
 
 
-def test_new_hashes_come_once_by_their_last_index() -> None:
-    seen = HashSet()
-    seen.add(array([1, 5]))
-    assert seen.take_new(array([5, 7, 9, 7, 1, 9, 8])).tolist() == [3, 5, 6]
-    assert seen.take_new(array([7, 9, 8, 1, 5])).tolist() == []
-    assert HashSet().take_new(array([3, 3])).tolist() == [1]
-
-
 @pytest.mark.parametrize(
     "keys",
     [
