@@ -13,8 +13,9 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -24,6 +25,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.values import hidden
+from spark_jetstream.schema import COLUMNS
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
@@ -32,9 +34,6 @@ from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_files import find_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -187,17 +186,8 @@ def record_batches(
     rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]], most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yield Python rows as record batches of at most `most` rows. `fields` are names and Spark `simpleString` types."""
-    import pyarrow as pa  # noqa: PLC0415  # not needed where Spark hands over Arrow
-
-    texts = pa.list_(pa.string())
-    types = {
-        "binary": pa.binary(),
-        "string": pa.string(),
-        "bigint": pa.int64(),
-        "timestamp": pa.timestamp("us"),
-        "map<string,array<string>>": pa.map_(pa.string(), texts),
-        "map<string,string>": pa.map_(pa.string(), pa.string()),
-    }
+    types = {column.spark: column.arrow for column in COLUMNS}
+    types["map<string,string>"] = pa.map_(pa.string(), pa.string())
     remaining = iter(rows)
     while some := list(itertools.islice(remaining, most)):
         arrays = []

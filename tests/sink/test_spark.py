@@ -20,6 +20,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
@@ -373,35 +374,18 @@ def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
 
 # Rows instead of Arrow, as Spark 4.0 hands them to the writer of a stream.
 
-FIELDS = [
-    ("stream", "string"),
-    ("subject", "string"),
-    ("sequence", "bigint"),
-    ("timestamp", "timestamp"),
-    ("headers", "map<string,array<string>>"),
-    ("data", "binary"),
-]
-
 
 def test_rows_become_record_batches() -> None:
     now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - as Spark hands it over
     full = Row(stream="S", subject="a", sequence=7, timestamp=now, headers={"A": ["1", "2"]}, data=bytearray(b"\0\xff"))
     empty = Row(stream=None, subject=None, sequence=None, timestamp=None, headers=None, data=None)
-    (found,) = record_batches([full, empty], FIELDS)
-    assert found.schema.names == [name for name, _ in FIELDS]
-    assert found.schema.types == [
-        pa.string(),
-        pa.string(),
-        pa.int64(),
-        pa.timestamp("us"),
-        pa.map_(pa.string(), pa.list_(pa.string())),
-        pa.binary(),
-    ]
+    (found,) = record_batches([full, empty], [(column.name, column.spark) for column in COLUMNS])
+    assert found.schema == arrow_schema(COLUMN_NAMES)
     assert [column.to_pylist() for column in found.columns] == [
         ["S", None],
         ["a", None],
         [7, None],
-        [now, None],
+        [now.replace(tzinfo=datetime.timezone.utc), None],
         [[("A", ["1", "2"])], None],
         [b"\0\xff", None],
     ]
