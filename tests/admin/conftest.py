@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
@@ -142,15 +143,22 @@ def update_consumer(api: Api) -> Api:
     return update
 
 
-@pytest.fixture
-def admin(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[JetStreamAdmin]:
-    """Administers the shared server; the models must know and keep every field of all replies."""
+@contextmanager
+def knowing_admin(url: str) -> Iterator[JetStreamAdmin]:
+    """An administrator of a server; the models must know and keep every field of all replies."""
 
     def reply(self: Requester, model: type[M], subject: str, body: Any = None, *, context: str, **names: str) -> M:
         return read(model, self.ask(subject, body, context=context, **names), context)
 
-    monkeypatch.setattr(Requester, "reply", reply)
-    with JetStreamAdmin(servers=nats_server.url) as admin:
+    with pytest.MonkeyPatch.context() as patch, JetStreamAdmin(servers=url) as admin:
+        patch.setattr(Requester, "reply", reply)
+        yield admin
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[JetStreamAdmin]:
+    """Administers the shared server."""
+    with knowing_admin(nats_server.url) as admin:
         yield admin
 
 
