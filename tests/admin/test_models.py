@@ -27,11 +27,13 @@ from spark_jetstream.admin import (
     StoredMessage,
     StreamConfig,
     StreamInfo,
+    readable,
+    rendered,
 )
 from spark_jetstream.admin.models import account, base, consumers, messages, streams
 from spark_jetstream.admin.models.events import EVENT_TYPES, ClientInfo
 from spark_jetstream.errors import OptionError, ProtocolError
-from tests.admin.configs import EVERYTHING
+from tests.admin.configs import CONSUMERS, EVERYTHING, STREAMS
 
 SECOND = 1_000_000_000
 ALL = [
@@ -213,6 +215,36 @@ def test_whatever_people_write_is_a_stream_or_an_option_error(given: dict[str, A
     except OptionError:
         return
     assert json.loads(json.dumps(body)) == body
+
+
+KINDS: list[Model] = [StreamConfig.parse({"name": "S", **body}, "it") for body in STREAMS.values()]
+KINDS += [ConsumerConfig.parse(body, "it") for body in CONSUMERS.values()]
+
+
+@pytest.mark.parametrize("config", KINDS, ids=[*STREAMS, *CONSUMERS])
+def test_a_configuration_as_people_see_it_is_the_same(config: Model) -> None:
+    shown = rendered(config)
+    assert type(config).parse(json.loads(json.dumps(shown)), "it").body() == config.body()
+    numbers = {name: value for name, value in shown.items() if name not in ("first_seq", "rate_limit_bps")}
+    assert "000000000" not in json.dumps(numbers)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "nothing"),
+        ((), "nothing"),
+        ("", "nothing"),
+        (False, "false"),
+        (0, "0"),
+        (Nanoseconds(0), "0s"),
+        (Bytes(65536), "64KiB"),
+        (("a", "b"), '["a", "b"]'),
+        (StreamConfig.parse({"name": "S", "max_age": "5m"}, "it"), '{"name": "S", "max_age": "5m"}'),
+    ],
+)
+def test_readable_values(value: object, words: str) -> None:
+    assert readable(value) == words
 
 
 # -- servers --
