@@ -13,13 +13,13 @@ from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.kv import KeyValue
-from spark_jetstream.admin.lag import ConsumerLag, OriginLag, lag_of, lags, origin_lags
+from spark_jetstream.admin.lag import ConsumerLag, OriginLag, consumer_lag
 from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, Tier
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import OptionError
+from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.specs import given_options
@@ -128,19 +128,34 @@ class JetStreamAdmin:
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True
     ) -> Iterator[ConsumerLag]:
-        """Return how far each consumer of a stream, or of all streams, lags, as `lags` does; or one consumer.
+        """Return how far each consumer of a stream, or of all streams, lags, sorted by name; or one consumer.
 
+        ``ages`` asks for the oldest message that is not processed: a request for each filter of a consumer that lags.
         Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given without ``stream``.
         """
         if consumer is None:
-            return lags(self._api, stream, ages=ages)
+            return self._lags(stream, ages)
         if stream is None:
             raise OptionError(f"consumer {consumer}: its stream must be named, too")
-        return iter([lag_of(self._api, self.consumers.load(stream, consumer), ages=ages)])
+        return iter([consumer_lag(self.messages, self.consumers.load(stream, consumer), ages)])
+
+    def _lags(self, stream: str | None, ages: bool) -> Iterator[ConsumerLag]:
+        for name in self.streams.names() if stream is None else [stream]:
+            try:
+                for info in self.consumers.infos(name):
+                    yield consumer_lag(self.messages, info, ages)
+            except StreamNotFound:
+                if stream is not None:
+                    raise
+                # The stream was deleted since the list was read.
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
         """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted."""
-        return origin_lags(self._api, stream)
+        for info in self.streams.infos() if stream is None else [self.streams.load(stream)]:
+            for origin in info.origins:
+                active = origin.active if origin.active >= 0 else None
+                error = origin.error.description if origin.error else ""
+                yield OriginLag(info.config.name, origin.name, origin.lag, active, error)
 
     def plan(self, *described: str | os.PathLike[str] | Mapping[str, Any], given_only: bool = False) -> Plan:
         """Return the steps that make streams and consumers what descriptions say. Nothing is changed.

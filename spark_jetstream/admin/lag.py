@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.consumers import ConsumerInfo
-from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import MessageNotFound, StreamNotFound
+from spark_jetstream.errors import MessageNotFound
 from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
@@ -59,37 +55,9 @@ class OriginLag:
     error: str
 
 
-def origin_lags(api: Api, stream: str | None = None) -> Iterator[OriginLag]:
-    """Return the lag of a stream, or of all streams, behind their origins; sorted by name.
-
-    Raises what `Streams.infos` and `Streams.load` raise.
-    """
-    streams = Streams(api)
-    for info in streams.infos() if stream is None else [streams.load(stream)]:
-        for origin in info.origins:
-            active = origin.active if origin.active >= 0 else None
-            error = origin.error.description if origin.error else ""
-            yield OriginLag(info.config.name, origin.name, origin.lag, active, error)
-
-
-def lags(api: Api, stream: str | None, *, ages: bool = True) -> Iterator[ConsumerLag]:
-    """Return the lag of each consumer of a stream, or of all streams, sorted by name.
-
-    ``ages`` asks for the oldest message that is not processed: a request for each filter of a consumer that lags.
-    Raises what `Consumers.infos` and `Streams.names` raise.
-    """
-    for name in Streams(api).names() if stream is None else [stream]:
-        try:
-            yield from (lag_of(api, info, ages=ages) for info in Consumers(api).infos(name))
-        except StreamNotFound:
-            if stream is not None:
-                raise
-            # The stream was deleted since the list was read.
-
-
-def lag_of(api: Api, info: ConsumerInfo, *, ages: bool = True) -> ConsumerLag:
-    """Return the lag of one consumer, as `lags` does."""
-    oldest = _oldest(Messages(api), info) if ages else None
+def consumer_lag(messages: Messages, info: ConsumerInfo, ages: bool) -> ConsumerLag:
+    """Return the lag of a consumer, as `JetStreamAdmin.lag` does."""
+    oldest = _oldest(messages, info) if ages else None
     age = None
     if oldest is not None and not info.ts.never:
         age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))
