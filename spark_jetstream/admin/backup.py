@@ -98,9 +98,10 @@ def backup(
             }
             request = SnapshotConfig.parse(asked, context).body()
             reply = api.reply(SnapshotReply, jsapi.STREAM_SNAPSHOT, request, context=context, stream=stream)
-            chunks = _Chunks(connection, inbox, stream, silence)
             framing = Framing(f"what the server sent of stream {stream}")
-            for data in chunks:
+            count = 0
+            for data in _chunks(connection, inbox, stream, silence):
+                count += 1
                 framing.feed(data)
                 draft.write(data)
                 if progress is not None:
@@ -112,7 +113,7 @@ def backup(
                 server=".".join(map(str, connection.server_version)),
                 time=Timestamp.of(dt.datetime.now(dt.timezone.utc)),
                 consumers=consumers,
-                chunks=chunks.count,
+                chunks=count,
                 data_bytes=Bytes(draft.size),
                 data_sha256=draft.sha256,
                 meta_sha256=hashlib.sha256(meta).hexdigest(),
@@ -123,72 +124,65 @@ def backup(
     return Backup(draft.target, reply, manifest, kind)
 
 
-class _Chunks:
-    """Yields the chunks in their order, each acknowledged before."""
+def _chunks(connection: Connection, inbox: Inbox, stream: str, silence: float) -> Iterator[bytes]:
+    """Yield the chunks in their order, each acknowledged before."""
+    count = acknowledged = 0
+    while True:
+        frames = _frames(connection, inbox, stream, silence)
+        for index, (head, data) in enumerate(frames.parts()):
+            if not data:
+                _check_end(head, stream, single=count > 0 and not acknowledged)
+                return
+            if acknowledged < count:
+                raise BackupError(f"the backup of stream {stream} continues after its last chunk")
+            count += 1
+            subject = frames.reply_subject(index)
+            if subject:  # the last chunk has none if it is not full (server 2.15)
+                _check_place(subject, stream, len(data), count)
+                inbox.send(b"PUB %s 0\r\n\r\n" % subject.encode())
+                acknowledged += 1
+            yield data
 
-    def __init__(self, connection: Connection, inbox: Inbox, stream: str, silence: float) -> None:
-        self.stream = stream
-        self.count = 0
-        self._connection = connection
-        self._inbox = inbox
-        self._silence = silence
-        self._acknowledged = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        while True:
-            frames = self._next()
-            for index, (head, data) in enumerate(frames.parts()):
-                if not data:
-                    self._check_end(head)
-                    return
-                if self._acknowledged < self.count:
-                    raise BackupError(f"the backup of stream {self.stream} continues after its last chunk")
-                self.count += 1
-                self._acknowledge(frames.reply_subject(index), len(data))
-                yield data
-
-    def _next(self) -> Frames:
-        while True:
-            try:
-                event = self._inbox.get(self._silence)
-            except PermissionDenied as error:
-                # The inbox also receives the refusals of other publishers of this connection.
-                denied = error.subject or ""
-                if denied == f"{self._connection.options.inbox_prefix}.>":
-                    raise
-                if not denied.startswith(_ACKS.lower()):
-                    continue
-                subject = f"{_ACKS}{self.stream}.>"
-                raise PermissionDenied(
-                    f"cannot back up stream {self.stream}: the account may not publish to {subject}", subject=subject
-                ) from None
-            if event is None:
-                self._connection.check()
-                raise BackupError(
-                    f"the backup of stream {self.stream} is broken off: the server has sent nothing for "
-                    f"{self._silence:g} s"
-                )
-            assert not isinstance(event, Status)  # an inbox with replies has none
-            return event
-
-    def _acknowledge(self, subject: str, size: int) -> None:
-        """Acknowledge a chunk. The last one has no reply subject if it is not full (server 2.15)."""
-        if not subject:
-            return
-        self._inbox.send(b"PUB %s 0\r\n\r\n" % subject.encode())
-        self._acknowledged += 1
-        # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be mapped to another subject.
-        numbers = subject.rpartition(f"{_ACKS}{self.stream}.")[2].split(".")[1:]
-        if subject.startswith(_ACKS) and numbers != [str(size), str(self.count)]:
+def _frames(connection: Connection, inbox: Inbox, stream: str, silence: float) -> Frames:
+    while True:
+        try:
+            event = inbox.get(silence)
+        except PermissionDenied as error:
+            # The inbox also receives the refusals of other publishers of this connection.
+            denied = error.subject or ""
+            if denied == f"{connection.options.inbox_prefix}.>":
+                raise
+            if not denied.startswith(_ACKS.lower()):
+                continue
+            subject = f"{_ACKS}{stream}.>"
+            raise PermissionDenied(
+                f"cannot back up stream {stream}: the account may not publish to {subject}", subject=subject
+            ) from None
+        if event is None:
+            connection.check()
             raise BackupError(
-                f"the backup of stream {self.stream} has a hole: chunk {self.count} has {size} bytes, and comes as "
-                f"{subject}"
+                f"the backup of stream {stream} is broken off: the server has sent nothing for {silence:g} s"
             )
+        assert not isinstance(event, Status)  # an inbox with replies has none
+        return event
 
-    def _check_end(self, head: bytes) -> None:
-        line = head.partition(b"\r\n")[0].decode("utf-8", "replace").strip()
-        status = line.split(None, 2)[1:]
-        if status[:1] == [str(_DONE)] or (not line and not self._acknowledged and self.count):
-            return
-        reason = " ".join(status) or "an end without a status"
-        raise BackupError(f"the backup of stream {self.stream} is broken off by the server: {reason}")
+
+def _check_place(subject: str, stream: str, size: int, number: int) -> None:
+    """Raise `BackupError` when the reply subject of a chunk belongs to another chunk."""
+    # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be mapped to another subject.
+    numbers = subject.rpartition(f"{_ACKS}{stream}.")[2].split(".")[1:]
+    if subject.startswith(_ACKS) and numbers != [str(size), str(number)]:
+        raise BackupError(
+            f"the backup of stream {stream} has a hole: chunk {number} has {size} bytes, and comes as {subject}"
+        )
+
+
+def _check_end(head: bytes, stream: str, *, single: bool) -> None:
+    """Raise `BackupError` unless this ends a backup; that of a ``single`` chunk may end without a status."""
+    line = head.partition(b"\r\n")[0].decode("utf-8", "replace").strip()
+    status = line.split(None, 2)[1:]
+    if status[:1] == [str(_DONE)] or (not line and single):
+        return
+    reason = " ".join(status) or "an end without a status"
+    raise BackupError(f"the backup of stream {stream} is broken off by the server: {reason}")

@@ -436,7 +436,6 @@ DAMAGES: tuple[tuple[str, Callable[[bytes], bytes], str], ...] = (
     (META, lambda text: text.replace(b"FILLED", b"OTHER"), f"{META} is not what was"),
     (MANIFEST, lambda text: text[:-20], f"{MANIFEST} is not JSON"),
     (MANIFEST, lambda text: text.replace(b'n": 1', b'n": 2'), f"{MANIFEST} has version 2"),
-    (MANIFEST, lambda text: text.replace(b'n": 1', b'n": 0'), f"{MANIFEST}: there is no version 0"),
     (MANIFEST, lambda text: text.replace(b"data_sha256", b"d"), f"{MANIFEST}: there is no"),
 )
 #: The same where there is no manifest.
