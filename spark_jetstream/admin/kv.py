@@ -28,7 +28,7 @@ from spark_jetstream.admin.models.kv import (
 )
 from spark_jetstream.admin.models.messages import PubAck, StoredMessage
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.admin.watch import LABEL, settings, watch
+from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, WRONG_REVISION, Origin, last_revision, stream_name
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
@@ -158,7 +158,7 @@ class Bucket:
     def history(self, key: str) -> list[Entry]:
         """Return the revisions of a key, deletions too, the oldest first. Raises `KeyNotFound` if there is none."""
         subject = f"{self._place.subjects}.{_key(key)}"
-        messages = watch(self._api, self._stream, [subject], follow=False)
+        messages = watch(self._api, self._stream, [subject], "all", follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
             problem = f"cannot get the history of key {key} of bucket {self.name}: there is no such key"
@@ -186,14 +186,8 @@ class Bucket:
         """
         if history and updates_only:
             raise OptionError("history and updates_only cannot be set together")
-        messages = watch(
-            self._api,
-            self._stream,
-            self._subjects(filters),
-            start=None if updates_only else 1,
-            latest=not (history or updates_only),
-            timeout=timeout,
-        )
+        begin: Begin = "new" if updates_only else "all" if history else "latest"
+        messages = watch(self._api, self._stream, self._subjects(filters), begin, timeout=timeout)
         changes = (None if message is None else entry_of(self.name, message) for message in messages)
         return (change for change in changes if change is None or change.live or include_deletes)
 

@@ -28,7 +28,7 @@ from spark_jetstream.admin.models.objects import (
 from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.object_writer import Data, ObjectWriter, Progress, described, new_object
-from spark_jetstream.admin.watch import LABEL, settings, watch
+from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, StoredObject, stored_objects
 from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options.values import file_path
@@ -91,11 +91,10 @@ class ObjectBucket:
             DataLossError: The bucket was deleted or created again, or a server lost data that it had.
             OutageError: The server was away for longer than option ``retryTimeout``.
         """
-        reader, start = self._reader, None if updates_only else 1
+        reader = self._reader
+        begin: Begin = "new" if updates_only else "latest"
         with OBJECT_STORE.naming(self.name):
-            messages = watch(
-                self._api, reader.stream, [reader.metas], start=start, latest=not updates_only, timeout=timeout
-            )
+            messages = watch(self._api, reader.stream, [reader.metas], begin, timeout=timeout)
         changes = (None if message is None else ObjectInfo.of(reader.stored(message)) for message in messages)
         return (change for change in changes if change is None or deleted or not change.deleted)
 

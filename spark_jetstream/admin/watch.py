@@ -11,9 +11,9 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from spark_jetstream.admin.api import Api, positive, subject_filter
+from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.consumers import stored_messages
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
@@ -39,6 +39,9 @@ from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader,
 LABEL = "spark-jetstream-admin"
 """The beginning of the names of the consumers that the administration creates."""
 
+Begin = Literal["all", "latest", "new"]
+"""What comes first: all that the stream has, the last message of each subject, or only what is stored from now on."""
+
 _END = 2**63 - 1  # beyond every sequence
 BATCH = 500
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -54,22 +57,13 @@ def settings(api: Api, batch: int = BATCH, *, headers_only: bool = False) -> Pul
 
 
 def watch(
-    api: Api,
-    stream: str,
-    filters: Sequence[str] = (),
-    *,
-    start: int | None = 1,
-    latest: bool = False,
-    headers_only: bool = False,
-    timeout: float | None = None,
-    follow: bool = True,
+    api: Api, stream: str, filters: Sequence[str], begin: Begin, *, timeout: float | None = None, follow: bool = True
 ) -> Iterator[StoredMessage | None]:
     """Return the messages of a stream in order, each once, without an end; and None once, before the first new one.
 
     Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
-    ``filters`` are subjects; none for all. ``start`` is the first sequence, None for what is stored after this call;
-    with ``latest`` it begins with the last message of each subject instead. ``headers_only`` returns no data. After the
-    None, it ends when no message came for ``timeout`` seconds; without ``follow``, before the None.
+    ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds; without ``follow``,
+    before the None.
 
     Raises:
         StreamNotFound: At once: there is no such stream.
@@ -77,20 +71,16 @@ def watch(
         OutageError: The server was away for longer than option ``retryTimeout``.
         ApiError: Error 10138: the filters overlap; and other errors that do not pass.
     """
-    subjects = tuple(map(subject_filter, filters)) or (">",)
     if timeout is not None and not timeout > 0:
         raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
-    first = 1 if start is None or latest else positive(start)
     info = Streams(api).load(stream)
     end = info.state.last_seq + 1
-    if start is None and not latest:
-        first = end
-    part = SequenceRange(stream, first, max(first, end), None, info.created, subjects)
-    how = settings(api, headers_only=headers_only)
+    part = SequenceRange(stream, end if begin == "new" else 1, end, None, info.created, tuple(filters))
+    how = settings(api)
 
     def messages() -> Iterator[StoredMessage | None]:
         try:
-            yield from (_latest if latest else _present)(api, part, how, info)
+            yield from (_latest if begin == "latest" else _present)(api, part, how, info)
             if follow:
                 follower = _Follower(api, replace(part, first=part.end, end=_END), how, info)
                 yield from follower.follow(math.inf if timeout is None else timeout)

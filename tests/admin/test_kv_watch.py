@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import Entry, JetStreamAdmin, StoredMessage
+from spark_jetstream.admin import Entry, JetStreamAdmin
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.watch import LABEL, watch
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import ApiError, DataLossError, OptionError, OutageError
+from spark_jetstream.errors import ApiError, DataLossError, OutageError
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.streams import pull
 from spark_jetstream.streams.pull import create_reader
@@ -119,18 +119,13 @@ def test_a_stream_is_watched(admin: JetStreamAdmin, make: MakeKv, nats_server: N
     stream = f"KV_{bucket.name}"
     for number in range(6):
         bucket.put(f"k{number % 2}", str(number))
-    found = list(watch(api, stream, start=4, timeout=0.1))
-    assert [each and each.seq for each in found] == [4, 5, 6, None]
-    first = found[0]
-    assert isinstance(first, StoredMessage)
-    assert first == admin.messages.get(stream, 4).changed(stream=stream)
-    empty = list(watch(api, stream, ["$KV.*.k1"], latest=True, headers_only=True, timeout=0.1))
-    assert [each and (each.data, each.headers) for each in empty] == [(b"", {"Nats-Msg-Size": ["1"]}), None]
+    found = list(watch(api, stream, [">"], "all", timeout=0.1))
+    assert [each and each.seq for each in found] == [1, 2, 3, 4, 5, 6, None]
+    assert found[3] == admin.messages.get(stream, 4).changed(stream=stream)
+    latest = list(watch(api, stream, ["$KV.*.k1"], "latest", timeout=0.1))
+    assert [each and each.data for each in latest] == [b"5", None]
     with pytest.raises(ApiError, match="10138"):
-        list(watch(api, stream, ["$KV.*.k1", "$KV.>"], timeout=0.1))
-    for wrong in (0, -1):
-        with pytest.raises(OptionError, match="sequence must be"):
-            watch(api, stream, start=wrong)
+        list(watch(api, stream, ["$KV.*.k1", "$KV.>"], "all", timeout=0.1))
 
 
 # -- what breaks --
