@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from nats.aio.msg import Msg
 from nats.js.api import KeyValueConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
@@ -31,6 +29,7 @@ from spark_jetstream.streams.latest import read_table
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import MakeKv
+from tests.admin.fake_api import FakeApi
 from tests.support.client import ask
 from tests.support.keyed import table_of
 from tests.support.leaf import Linked
@@ -132,7 +131,7 @@ def test_a_bucket_that_exists(admin: JetStreamAdmin, make: MakeKv, name: str) ->
     assert admin.kv.load_or_create(f"{name}b", storage="memory").history == 1
 
 
-def test_buckets_are_listed(admin: JetStreamAdmin, make: MakeKv, name: str, publisher: Publisher) -> None:
+def test_buckets_are_listed(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     make().put("a", "1")
     make("b", description="second")
     make("m", mirror=name, history=1)
@@ -506,9 +505,7 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
     assert [(each.key, each.value) for each in plain.entries()] == [("a", b"own"), ("c", b"own")]
 
 
-def test_what_another_stream_stores_is_no_success(
-    admin: JetStreamAdmin, nats_server: NatsServer, name: str, publisher: Publisher
-) -> None:
+def test_what_another_stream_stores_is_no_success(admin: JetStreamAdmin, nats_server: NatsServer, name: str) -> None:
     for stream, key in ((f"KV_{name}", "a"), (f"KV_{name}other", "b")):
         admin.streams.create(name=stream, subjects=[f"$KV.{name}.{key}"], max_msgs_per_subject=5, storage="memory")
     bucket = admin.kv.bucket(name)
@@ -516,25 +513,15 @@ def test_what_another_stream_stores_is_no_success(
     with pytest.raises(JetStreamError, match=rf"put key b .*: stream KV_{name}other has stored it .*, not KV_{name}$"):
         bucket.put("b", "1")
 
-    async def answering(js: JetStreamContext) -> list[str]:
-        said = [b'{"stream":"ELSE","seq":7}', b'{"stream":"KV_%b","seq":7,"duplicate":true}' % name.encode()]
+    class Keys(FakeApi):
+        prefix = f"$KV.{name}"
 
-        async def answer(message: Msg) -> None:
-            await message.respond(said[0])
-
-        await js._nc.subscribe(f"$KV.{name}.c", cb=answer)
-        await js._nc.flush()
-        found = []
-        while said:
-            with pytest.raises(JetStreamError) as caught:
-                await asyncio.to_thread(bucket.put, "c", "1")
-            found.append(str(caught.value))
-            del said[0]
-        return found
-
-    elsewhere, duplicate = ask(nats_server.url, answering)
-    assert f"stream ELSE has stored it (sequence 7), not KV_{name}" in elsewhere
-    assert "took it for a duplicate" in duplicate
+    with Keys(nats_server.url, {"c": {"stream": "ELSE", "seq": 7}}) as keys:
+        with pytest.raises(JetStreamError, match=rf"stream ELSE has stored it \(sequence 7\), not KV_{name}"):
+            bucket.put("c", "1")
+        keys.answers = {"c": {"stream": f"KV_{name}", "seq": 7, "duplicate": True}}
+        with pytest.raises(JetStreamError, match="took it for a duplicate"):
+            bucket.put("c", "1")
 
 
 _SMALL = """

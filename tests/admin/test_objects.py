@@ -76,7 +76,7 @@ def test_a_large_object_to_and_from_a_file(store: Made, tmp_path: Path) -> None:
     store.check()
 
 
-def test_what_content_can_be_made_of(store: Made, tmp_path: Path) -> None:
+def test_what_content_can_be_made_of(store: Made) -> None:
     data = content("a", 1, 300_000)
 
     class Slow(io.RawIOBase):

@@ -291,7 +291,7 @@ def test_renamed_before_a_put_notes_what_it_replaces(store: Made, monkeypatch: p
     store.check()
 
 
-def test_replaced_at_the_moment_of_a_rename(store: Made, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_at_the_moment_of_a_rename(store: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new name goes again: its content is about to go."""
     old = content("a", 1, 3 * CHUNK)
     store.objects.put("a", old)

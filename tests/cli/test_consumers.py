@@ -44,7 +44,7 @@ def do(do: Command) -> Command:
 # -- looking --
 
 
-def test_ls(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_ls(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     ran = do("ls", stream)
     assert (ran.out, ran.err) == ("", "there are no consumers\n")
     assert do("ls", stream, "--json").json == do("names", stream, "--json").json == []
@@ -74,7 +74,7 @@ def test_ls(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> No
     assert do("names", stream, "--json").json == ["a", "b", "p"]
 
 
-def test_info(admin: JetStreamAdmin, stream: str, nats_server: NatsServer, do: Command, run: Command) -> None:
+def test_info(admin: JetStreamAdmin, stream: str, nats_server: NatsServer, do: Command) -> None:
     admin.consumers.create(
         stream, DEFAULT_CONSUMER, durable_name="c", ack_wait="90s", backoff=["90s", "3m"], metadata={"owner": "me"}
     )
@@ -215,7 +215,7 @@ def test_edit(admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, r
     assert "risk: without a durable name" in do("edit", stream, "c", "--unset", "durable_name", "--dry-run").out
 
 
-def test_copy(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_copy(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
     admin.consumers.create(
         stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject=f"{stream}.0", metadata=metadata
@@ -294,7 +294,7 @@ def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, do: Comm
     assert (ran.code, ran.json) == (1, [])
 
 
-def test_unpin(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_unpin(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **PINNED, priority_timeout="1h")
     assert do("next", stream, "c", "--group", "g", "--raw").raw == b"0"
     ran = do("unpin", stream, "c", "g")
