@@ -14,7 +14,6 @@ import pytest
 from spark_jetstream.admin import Entry, JetStreamAdmin
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.watch import LABEL, watch
-from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import ApiError, DataLossError, OutageError
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.streams import pull
@@ -25,6 +24,8 @@ from tests.admin.conftest import MakeKv
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, consumers, wait_until
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 def facts(entry: Entry | None) -> tuple[str, bytes, int] | None:
@@ -150,7 +151,6 @@ def test_consumers_that_are_deleted_and_servers_that_restart(nats_server_factory
         server.start()
         put = poll(lambda: _put(server.url, "3"), 10, lambda: TimeoutError("the server"))
         assert facts(next(found)) == ("a", b"3", put)
-    close_all()
 
 
 def _put(url: str, value: str) -> int:
@@ -184,7 +184,6 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(make: MakeKv, nats_serv
             came += revisions(found, 1)
         writer.join()
         assert came == list(range(1, count + 1))
-    close_all()
 
 
 def test_a_bucket_that_is_deleted_or_created_again(admin: JetStreamAdmin, make: MakeKv) -> None:
@@ -221,7 +220,6 @@ def test_a_server_that_comes_back_without_what_it_had(nats_server_factory: Calla
         for found in watched:
             with pytest.raises(DataLossError, match="a server came back without what it had"):
                 next(found)
-    close_all()
 
 
 def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]) -> None:
@@ -233,7 +231,6 @@ def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]
         server.stop()
         with pytest.raises(OutageError, match=r"watching stream KV_b at sequence 1 got no further for 0\.5 s .*retryT"):
             next(found)
-    close_all()
 
 
 @pytest.mark.full
@@ -260,7 +257,6 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
         assert [each.value for each in bucket.history("b")] == [b"0", b"1", b"2"]
         assert set(bucket.keys()) == {"a", "b"}
         admin.kv.delete("moved")
-    close_all()
 
 
 def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,4 +277,3 @@ def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest
         asked = itertools.count()
         assert revisions(bucket.watch(), 3) == [2, 3]
         admin.kv.delete("behind")
-    close_all()

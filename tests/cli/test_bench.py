@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_jetstream import bench
-from spark_jetstream.bench import Rate, percentile
+from spark_jetstream.bench import percentile
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, RowRefused
 from spark_jetstream.options import ConnectionOptions, SinkOptions
@@ -22,6 +22,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.support.command import run_command, succeed
 from tests.support.publish import Publisher
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 FEW = ("bench", "--messages", 2000, "--single", 20)
@@ -31,8 +32,15 @@ def names(publisher: Publisher) -> set[str]:
     return set(publisher.api("STREAM.NAMES")["streams"] or [])
 
 
-def test_a_table(nats_server: NatsServer, publisher: Publisher) -> None:
+@pytest.fixture(autouse=True)
+def nothing_left(publisher: Publisher) -> Iterator[None]:
+    """No stream is made that is not deleted again."""
     before = names(publisher)
+    yield
+    assert names(publisher) == before
+
+
+def test_a_table(nats_server: NatsServer) -> None:
     ran = succeed(*FEW, "--size", 50, "--subjects", 3, "--storage", "memory", url=nats_server.url)
     first, heading, *rows, last = ran.out.splitlines()
     assert first.startswith("2,000 messages of 50 bytes on 3 subject(s), memory, 1 replica(s)")
@@ -44,11 +52,9 @@ def test_a_table(nats_server: NatsServer, publisher: Publisher) -> None:
         "source, readWith=direct",
     ]
     assert last.startswith("one at a time, 20 acknowledged publishes, ms: p50 ")
-    assert names(publisher) == before
 
 
-def test_json(nats_server: NatsServer, publisher: Publisher) -> None:
-    before = names(publisher)
+def test_json(nats_server: NatsServer) -> None:
     ran = succeed(
         *FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500, url=nats_server.url
     )
@@ -62,7 +68,6 @@ def test_json(nats_server: NatsServer, publisher: Publisher) -> None:
     latency = found["latency_seconds"]
     assert latency["count"] == 20
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
-    assert names(publisher) == before
 
 
 def test_a_stream_that_is_there_is_only_read(
@@ -71,15 +76,11 @@ def test_a_stream_that_is_there_is_only_read(
     made = stream(allow_direct=True)
     made.fill(300)
     publisher.api(f"STREAM.MSG.DELETE.{made.name}", {"seq": 7})
-    before = publisher.api(f"STREAM.INFO.{made.name}")["state"], names(publisher)
+    before = publisher.api(f"STREAM.INFO.{made.name}")["state"]
     ran = succeed("bench", "--json", "--stream", made.name, "--messages", 200, url=nats_server.url)
     assert [rate["messages"] for rate in ran.json["rates"]] == [199, 199]
     assert "latency_seconds" not in ran.json
-    poll(
-        lambda: (publisher.api(f"STREAM.INFO.{made.name}")["state"], names(publisher)) == before or None,
-        10,
-        lambda: TimeoutError("the stream is not as it was"),
-    )
+    wait_until(lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before, "the stream is as it was")
 
 
 def test_streams_whose_consumers_decide_what_stays(
@@ -99,8 +100,7 @@ def test_streams_whose_consumers_decide_what_stays(
     assert (len(ran.json["rates"]), "allow_direct" in ran.err) == (1, True)
 
 
-def test_what_cannot_be_done(nats_server: NatsServer, publisher: Publisher) -> None:
-    before = names(publisher)
+def test_what_cannot_be_done(nats_server: NatsServer) -> None:
     ran = run_command(*FEW, "--replicas", 3, url=nats_server.url)
     assert (ran.code, ran.out.count("\n")) == (1, 1)
     assert "replicas" in ran.err
@@ -113,7 +113,6 @@ def test_what_cannot_be_done(nats_server: NatsServer, publisher: Publisher) -> N
     # An error in the middle
     ran = run_command(*FEW, "--messages", 1, "--size", 2_000_000, url=nats_server.url)
     assert (ran.code, "max_payload" in ran.err) == (1, True)
-    assert names(publisher) == before
 
 
 @pytest.mark.full
@@ -137,15 +136,12 @@ def test_a_signal_leaves_nothing(
         finally:
             process.kill()
     assert process.returncode == 128 + number, said
-    assert names(publisher) == before
 
 
 # The parts
 
 
-def test_figures() -> None:
-    rate = Rate("x", 1000, 50_000, 0.5)
-    assert (rate.messages_per_second, rate.megabytes_per_second) == (2000, 0.1)
+def test_percentiles() -> None:
     taken = [number / 100 for number in range(100, 0, -1)]
     assert [percentile(taken, percent) for percent in (0, 1, 50, 99, 100)] == [0.01, 0.01, 0.5, 0.99, 1.0]
     assert percentile([3.0], 50) == 3.0
@@ -159,7 +155,7 @@ def test_what_is_not_all_there_is_no_figure(nats_server: NatsServer, stream: Cal
     created = made.publisher.api(f"STREAM.INFO.{made.name}")["created"]
     part = SequenceRange(made.name, 1, 11, 10, created)
 
-    def read() -> Rate:
+    def read() -> bench.Rate:
         return bench.read("x", read_range(lambda _: connect(options), part, settings, "bench"), part)
 
     assert read().messages == 10
