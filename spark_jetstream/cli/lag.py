@@ -31,7 +31,15 @@ class _Limits:
     unacknowledged: int | None
     age: Nanoseconds | None
 
-    def exceeded(self, consumer: ConsumerLag) -> Iterator[str]:
+    def consumer(self, lag: ConsumerLag) -> _Row:
+        """Return the row of a consumer."""
+        return _Row(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", list(self._of_consumer(lag)))
+
+    def origin(self, lag: OriginLag) -> _Row:
+        """Return the row of a mirror or a source."""
+        return _Row(f"stream {lag.stream}, copying {lag.origin}", lag, "active", list(self._of_origin(lag)))
+
+    def _of_consumer(self, consumer: ConsumerLag) -> Iterator[str]:
         """Yield the limits that a consumer exceeds, as text. An unknown age exceeds any limit."""
         yield from self._too_many(consumer.pending, self.pending, "pending")
         yield from self._too_many(consumer.ack_pending, self.unacknowledged, "waiting for their acknowledgement")
@@ -41,7 +49,7 @@ class _Limits:
             elif consumer.age > self.age:
                 yield f"its oldest message is {rounded(consumer.age)} old, more than {self.age}"
 
-    def exceeded_by_origin(self, origin: OriginLag) -> Iterator[str]:
+    def _of_origin(self, origin: OriginLag) -> Iterator[str]:
         """Yield the limits that a mirror or a source exceeds. An error exceeds any limit."""
         yield from self._too_many(origin.lag, self.pending, "pending")
         if self.age is not None and not origin.error:
@@ -59,31 +67,19 @@ class _Limits:
 
 
 @dataclass(frozen=True)
-class _Report:
-    """The lags of consumers and origins, each with the limits that it exceeds."""
+class _Row:
+    """A consumer, or a mirror or source: its lag, and the limits that it exceeds. ``span`` names its duration."""
 
-    consumers: list[tuple[ConsumerLag, list[str]]]
-    origins: list[tuple[OriginLag, list[str]]] | None
-
-    @property
-    def complaints(self) -> list[str]:
-        """A line for each consumer and origin that exceeds a limit."""
-        consumers = [(f"consumer {each.consumer} of stream {each.stream}", wrong) for each, wrong in self.consumers]
-        origins = [(f"stream {each.stream}, copying {each.origin}", wrong) for each, wrong in self.origins or []]
-        return [f"{what}: {'; '.join(wrong)}" for what, wrong in consumers + origins if wrong]
+    what: str
+    lag: Any
+    span: str
+    exceeded: list[str]
 
     def data(self) -> dict[str, Any]:
-        """Return the report for JSON, with durations in seconds."""
-        data: dict[str, Any] = {
-            "consumers": [
-                {**asdict(each), "age": _seconds(each.age), "exceeded": wrong} for each, wrong in self.consumers
-            ]
-        }
-        if self.origins is not None:
-            data["origins"] = [
-                {**asdict(each), "active": _seconds(each.active), "exceeded": wrong} for each, wrong in self.origins
-            ]
-        return data
+        """Return the lag for JSON, with its duration in seconds."""
+        span = getattr(self.lag, self.span)
+        seconds = None if span is None else int(span) / _SECOND
+        return {**asdict(self.lag), self.span: seconds, "exceeded": self.exceeded}
 
 
 @command(lag, "lag", example="lag ORDERS --max-pending 1000 --max-age 5m")
@@ -134,34 +130,30 @@ def show(
         raise typer.BadParameter(f"{every} is less than 100ms", param_hint="--every")
     limits = _Limits(max_pending, max_ack_pending, max_age)
 
-    def reports() -> Iterator[_Report]:
-        while True:
-            lags = run.admin.lag(stream, consumer)
-            if max_age is not None:
-                lags = _with_ages(run.admin, lags)
-            copies = list(run.admin.origin_lag(stream)) if origins else None
-            report = _Report(
-                [(lag, list(limits.exceeded(lag))) for lag in lags],
-                None if copies is None else [(copy, list(limits.exceeded_by_origin(copy))) for copy in copies],
-            )
-            yield report
-            if report.complaints or not watch:
-                return
-            time.sleep(every / _SECOND)
-
-    for report in reports():
+    while True:
+        lags = run.admin.lag(stream, consumer)
+        if max_age is not None:
+            lags = _with_ages(run.admin, lags)
+        rows = {"consumers": [limits.consumer(lag) for lag in lags]}
+        if origins:
+            rows["origins"] = [limits.origin(lag) for lag in run.admin.origin_lag(stream)]
+        data = {kind: [row.data() for row in some] for kind, some in rows.items()}
         if run.out.as_json and watch:
-            run.out.lines([report], str, data=_Report.data)
+            run.out.lines([data], str, data=dict)
         else:
             if watch:
                 run.out.clear()
                 run.out.text(time.strftime("%H:%M:%S"), style="dim")
-            run.out.json(report.data())
-            _print(run, report)
-        for complaint in report.complaints:
-            run.out.note(complaint)
-        if report.complaints:
+            run.out.json(data)
+            _print(run, **rows)
+        exceeding = [row for some in rows.values() for row in some if row.exceeded]
+        for row in exceeding:
+            run.out.note(f"{row.what}: {'; '.join(row.exceeded)}")
+        if exceeding:
             raise typer.Exit(FAILED)
+        if not watch:
+            return
+        time.sleep(every / _SECOND)
 
 
 def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
@@ -176,38 +168,34 @@ def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[C
             continue
 
 
-def _print(run: Run, report: _Report) -> None:
+def _print(run: Run, consumers: list[_Row], origins: list[_Row] | None = None) -> None:
     run.out.table(
-        report.consumers,
+        [row.lag for row in consumers],
         {
-            "stream": lambda row: row[0].stream,
-            "consumer": lambda row: row[0].consumer,
-            "pending": lambda row: row[0].pending,
-            "waiting for ack": lambda row: row[0].ack_pending,
-            "redelivered": lambda row: row[0].redelivered,
-            "oldest": lambda row: _age(row[0]),
-            "": lambda row: _remarks(row[0]),
+            "stream": lambda lag: lag.stream,
+            "consumer": lambda lag: lag.consumer,
+            "pending": lambda lag: lag.pending,
+            "waiting for ack": lambda lag: lag.ack_pending,
+            "redelivered": lambda lag: lag.redelivered,
+            "oldest": _age,
+            "": _remarks,
         },
         empty="there are no consumers",
     )
-    if report.origins is None:
+    if origins is None:
         return
     run.out.text("")
     run.out.table(
-        report.origins,
+        [row.lag for row in origins],
         {
-            "stream": lambda row: row[0].stream,
-            "copies": lambda row: row[0].origin,
-            "pending": lambda row: row[0].lag,
-            "last sign": lambda row: ago(row[0].active),
-            "": lambda row: row[0].error,
+            "stream": lambda lag: lag.stream,
+            "copies": lambda lag: lag.origin,
+            "pending": lambda lag: lag.lag,
+            "last sign": lambda lag: ago(lag.active),
+            "": lambda lag: lag.error,
         },
         empty="there are no mirrors and sources",
     )
-
-
-def _seconds(span: Nanoseconds | None) -> float | None:
-    return None if span is None else int(span) / _SECOND
 
 
 def _age(consumer: ConsumerLag) -> str:
