@@ -13,6 +13,7 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import (
     ConnectionFailed,
+    ConsumerNotFound,
     JetStreamError,
     JetStreamNotEnabled,
     NoResponders,
@@ -188,6 +189,47 @@ def test_a_level_that_may_not_be_asked_for_is_trusted(server: NatsServer) -> Non
         admin.consumers.create("ORDERS", durable_name="paused", ack_policy="explicit")
         assert admin.consumers.pause("ORDERS", "paused", "2036-01-01T00:00:00Z").paused
         assert admin.consumers.delete("ORDERS", "paused")
+
+
+def test_what_is_missing_is_named(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name)
+    streams, consumers, until = admin.streams, admin.consumers, "2036-01-01T00:00:00Z"
+    of_nowhere = "of stream NOWHERE: stream not found"
+    missing: list[tuple[str, Callable[[], object]]] = [
+        ("cannot look at stream NOWHERE: stream not found", lambda: streams.load("NOWHERE")),
+        ("cannot count the messages of stream NOWHERE", lambda: list(streams.subjects("NOWHERE"))),
+        ("stream NOWHERE", lambda: streams.update("NOWHERE", max_msgs=5)),
+        ("stream NOWHERE", lambda: streams.plan("NOWHERE", max_msgs=5)),
+        ("stream NOWHERE", lambda: streams.copy("NOWHERE", f"{name}C")),
+        ("stream NOWHERE", lambda: streams.seal("NOWHERE")),
+        ("stream NOWHERE", lambda: streams.purge("NOWHERE")),
+        ("stream NOWHERE", lambda: streams.purge("NOWHERE", sequence=3)),
+        ("cannot delete stream NOWHERE: stream not found", lambda: streams.delete("NOWHERE")),
+        ("stream NOWHERE", lambda: admin.describe("NOWHERE")),
+        ("stream NOWHERE", lambda: list(admin.lag("NOWHERE"))),
+        (f"consumer c {of_nowhere}", lambda: consumers.create("NOWHERE", "c")),
+        (f"consumer c {of_nowhere}", lambda: consumers.load_or_create("NOWHERE", "c")),
+        (of_nowhere, lambda: consumers.load("NOWHERE", "c")),
+        (of_nowhere, lambda: list(consumers.names("NOWHERE"))),
+        (of_nowhere, lambda: list(consumers.infos("NOWHERE"))),
+        (of_nowhere, lambda: consumers.delete("NOWHERE", "c", missing_ok=True)),
+        # The server does not reply to this request.
+        (f"consumer c {of_nowhere}", lambda: consumers.reset("NOWHERE", "c", 5)),
+        ("cannot look at consumer c of stream S: consumer not found", lambda: consumers.load(name, "c")),
+        ("consumer c of stream S", lambda: consumers.update(name, "c", max_deliver=5)),
+        ("consumer c of stream S", lambda: consumers.plan(name, "c", max_deliver=5)),
+        ("cannot delete consumer c of stream S: consumer not found", lambda: consumers.delete(name, "c")),
+        ("consumer c of stream S", lambda: consumers.pause(name, "c", until)),
+        ("consumer c of stream S", lambda: consumers.resume(name, "c")),
+        ("consumer c of stream S", lambda: consumers.reset(name, "c")),
+        ("unpin group g of consumer c of stream S", lambda: consumers.unpin(name, "c", "g")),
+        ("consumer c of stream S", lambda: consumers.next(name, "c")),
+        ("consumer c of stream S", lambda: admin.lag(name, "c")),
+    ]
+    for words, request in missing:
+        with pytest.raises(StreamNotFound if "NOWHERE" in words else ConsumerNotFound) as caught:
+            request()
+        assert words.replace("stream S", f"stream {name}") in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "A.B", "*", ">", "A B", "a/b"])
