@@ -16,7 +16,7 @@ from spark_jetstream.admin.models.events import EVENT_TYPES, ClientInfo
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.errors import OptionError, printable
 from spark_jetstream.protocol.subjects import subjects_overlap
-from spark_jetstream.protocol.units import Nanoseconds, Timestamp
+from spark_jetstream.protocol.units import Timestamp
 
 START, END = "2026-03-01T12:00:00.5Z", "2026-03-01T12:00:01.123456789Z"
 CLIENT = {
@@ -201,13 +201,6 @@ def test_an_event_with_all_fields(kind: str) -> None:
     assert event_json(event) == newer
 
 
-def test_units_are_exact() -> None:
-    event = parse_event("s", encoded(sample("consumer_ack")))
-    assert isinstance(event, events.ConsumerAck)
-    assert (event.ack_time, type(event.ack_time), str(event.ack_time)) == (1_500_000, Nanoseconds, "1.5ms")
-    assert (event.stream_seq, event.timestamp.nanoseconds % 10**9) == (2**64 - 1, 123_456_789)
-
-
 def test_an_event_of_an_unknown_type_keeps_its_fields() -> None:
     body = {"type": "io.nats.jetstream.advisory.v9.flood", "id": "1", "timestamp": START, "stream": "S", "depth": 3}
     event = parse_event("$JS.EVENT.ADVISORY.FLOOD", encoded(body))
@@ -245,7 +238,6 @@ def test_an_event_cut_short_or_with_more_behind_it_is_none() -> None:
         assert_no_event("s", data[:end])
     for more in (b"{}", b"x", b"\0", b"]"):
         assert_no_event("s", data + more)
-    assert parse_event("s", data + b" \r\n") == parse_event("s", data + b" \r\n")
     assert type(parse_event("s", b"\n" + data + b" \r\n")) is type(parse_event("s", data))
 
 
