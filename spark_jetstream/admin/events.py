@@ -169,7 +169,6 @@ class Watch:
         self._since = _now()
 
     def _next(self) -> Event | None:
-        """Return the next event, or gap; None at the end."""
         if self._lost is not None:
             return self._back(*self._lost)
         try:

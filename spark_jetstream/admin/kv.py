@@ -124,23 +124,17 @@ class Bucket:
                 else:
                     message = self._messages.get(self._stream, positive(revision, "revision"), direct=direct)
         except MessageNotFound:
-            problem = "there is no such key"
-            if revision is not None:
-                context, problem = f"{context} at revision {revision}", "the bucket has no such revision (any more)"
-            raise KeyNotFound(f"cannot {context}: {problem}", bucket=self.name, key=key) from None
+            if revision is None:
+                raise self._missing(key, context, "there is no such key") from None
+            problem = "the bucket has no such revision (any more)"
+            raise self._missing(key, f"{context} at revision {revision}", problem) from None
         entry = entry_of(self.name, message)
         if entry.key != key:
-            problem = f"cannot {context} at revision {revision}: that is a revision of key {entry.key}"
-            raise KeyNotFound(problem, bucket=self.name, key=key)
+            raise self._missing(key, f"{context} at revision {revision}", f"that is a revision of key {entry.key}")
         if not entry.live:
             done = "deleted" if entry.operation == "DELETE" else "purged"
-            raise KeyNotFound(
-                f"cannot {context}: it was {done} at revision {entry.revision}",
-                bucket=self.name,
-                key=key,
-                operation=entry.operation,
-                revision=entry.revision,
-            )
+            problem = f"it was {done} at revision {entry.revision}"
+            raise self._missing(key, context, problem, operation=entry.operation, revision=entry.revision)
         return entry
 
     def keys(self, *filters: str) -> Iterator[str]:
@@ -161,8 +155,7 @@ class Bucket:
         messages = watch(self._api, self._stream, [subject], "all", follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
-            problem = f"cannot get the history of key {key} of bucket {self.name}: there is no such key"
-            raise KeyNotFound(problem, bucket=self.name, key=key)
+            raise self._missing(key, f"get the history of key {key} of bucket {self.name}", "there is no such key")
         return revisions
 
     def watch(
@@ -285,6 +278,9 @@ class Bucket:
                     connection.api(purge, jsapi.purge_request(end, subject), context=context)
                 count += old
         return count
+
+    def _missing(self, key: str, context: str, problem: str, **mark: Any) -> KeyNotFound:
+        return KeyNotFound(f"cannot {context}: {problem}", bucket=self.name, key=key, **mark)
 
     @functools.cached_property
     def _place(self) -> _Place:
@@ -410,7 +406,6 @@ class Bucket:
         return ack.seq
 
     def _refusal(self, error: ApiError, key: str, headers: Mapping[str, str], context: str) -> ApiError:
-        """Return what to raise for an error of the server."""
         if error.err_code in WRONG_REVISION and EXPECTED in headers:
             expected, actual = int(headers[EXPECTED]), last_revision(error.description)
             there = "another one" if actual is None else "none" if actual == 0 else f"revision {actual}"

@@ -94,7 +94,6 @@ def watch(
 
 
 def _present(api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo) -> Iterator[StoredMessage]:
-    """Return what the stream has."""
     for delivered in _PresentReader(api, part, how, info.config.num_replicas).read():
         yield from stored_messages(delivered.frames, delivered.acks, part.stream)
 
@@ -167,7 +166,6 @@ class _Follower(RangeReader):
                 outage.pause()
 
     def _follow_with_one(self, timeout: float) -> Iterator[StoredMessage | None]:
-        """Return what one consumer delivers."""
         connection = self.connect(0.0)
         name = reader_consumer(self.label)
         with connection.inbox() as inbox:

@@ -142,7 +142,6 @@ def _help(info: FieldInfo, names: tuple[str, ...]) -> str:
 
 
 def _metavar(annotation: Any, metadata: Collection[Any] = ()) -> str:
-    """Return the placeholder of the value in the help."""
     type_ = _bare(annotation)
     if get_origin(type_) is tuple:
         inner = _metavar(get_args(type_)[0])

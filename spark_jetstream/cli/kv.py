@@ -244,15 +244,13 @@ def watch(
 @command(kv, "put", example="kv put settings eu.colour blue")
 def put(run: Run, bucket: BucketName, key: Key, value: Value = "-") -> None:
     """Give a key a value, whatever it had before."""
-    revision = run.admin.kv.bucket(bucket).put(key, _value_bytes(value))
-    _stored(run, bucket, key, revision)
+    _stored(run, bucket, key, run.admin.kv.bucket(bucket).put(key, _value_bytes(value)))
 
 
 @command(kv, "create", example="kv create settings eu.colour blue")
 def create(run: Run, bucket: BucketName, key: Key, value: Value = "-", ttl: Ttl = None) -> None:
     """Give a value to a key that has none; one that has ends with 1."""
-    revision = run.admin.kv.bucket(bucket).create(key, _value_bytes(value), ttl=ttl)
-    _stored(run, bucket, key, revision)
+    _stored(run, bucket, key, run.admin.kv.bucket(bucket).create(key, _value_bytes(value), ttl=ttl))
 
 
 @command(kv, "update", example="kv update settings eu.colour red --revision 7")

@@ -117,7 +117,6 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    """Print one line on standard error."""
     typer.echo(f"spark-jetstream: {printable(message)}", err=True)
 
 
