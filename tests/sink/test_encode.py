@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -142,11 +140,3 @@ def test_a_server_reads_what_the_rows_hold(
     part = frames.frames(begin, end)
     assert isinstance(part, memoryview)
     assert parsed(bytes(part)) == wanted[begin:end]
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(ROW, min_size=1, max_size=8), st.data())
-def test_rows_taken_from_others_are_framed_alike(some: list[tuple[Any, ...]], data: st.DataObject) -> None:
-    picked = data.draw(st.lists(st.sampled_from(range(len(some))), unique=True, min_size=1))
-    part = made(some).take(np.array(picked))
-    assert parsed(bytes(encoded(part).data)) == expected([some[index] for index in picked], None, None, 1)

@@ -158,28 +158,6 @@ class TestCut:
         assert_stored(target.url, target.name, 7500, once=delivery in IDS)
         assert report.streams == {target.name: (1, target.state()["messages"])}
 
-    @pytest.mark.parametrize("delivery", LEVELS)
-    def test_before_the_first_answer(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
-        sink = Sink(proxy.url, delivery=delivery)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            # All rows are stored, and no answer gets through.
-            proxy.drop(mute)
-            yield rows(f"{target.subject}.a", 0, 100)
-            proxy.wait(lambda: proxy.dropped == 100)
-            proxy.cut()
-            proxy.drop(None)
-            yield rows(f"{target.subject}.a", 100, 100)
-
-        report = sink.write(batches())
-        found = numbers(target.url, target.name)
-        assert report.stored == 200
-        assert report.duplicates == (100 if delivery in IDS else 0)
-        if delivery in IDS:
-            assert sorted(found) == list(range(200))
-        else:
-            assert sorted(found) == sorted([*range(100), *range(200)])
-
     def test_of_the_server_itself(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         server = nats_server_factory()
         create(server.url, "S", storage="file")

@@ -102,16 +102,6 @@ def test_stall_holds_everything_and_unstall_delivers_it(proxy: WireProxy, client
     proxy.unstall()
 
 
-def test_refuse_and_accept(proxy: WireProxy, client: Raw, dial: Dial) -> None:
-    proxy.refuse()
-    proxy.refuse()
-    with pytest.raises(ConnectionRefusedError):
-        dial()
-    client.ping()
-    proxy.accept()
-    dial().hello()
-
-
 def test_drop_rewrites_whole_frames(proxy: WireProxy, client: Raw) -> None:
     seen: list[bytes] = []
 
