@@ -67,6 +67,7 @@ class Section:
     """Whether findings that are ok may be counted instead of shown."""
 
 
+@dataclass(eq=False)
 class Examination:
     """All checks for a job.
 
@@ -74,45 +75,42 @@ class Examination:
     Spark is started too; ``spark=False`` leaves out Spark, Java and Python.
     """
 
-    def __init__(
-        self, given: Mapping[str, SecretStr], environ: Mapping[str, str], job: Job, *, spark: bool | None
-    ) -> None:
-        self.reached = False
-        """Whether a server has accepted the login."""
-        self._given = given
-        self._environ = environ
-        self._job = job
-        self._spark = spark
-        self._any_server = False
-        self._jetstream = False
-        self._info: StreamInfo | None = None
-        self._clock_known = False
+    given: Mapping[str, SecretStr]
+    environ: Mapping[str, str]
+    job: Job
+    spark: bool | None
+    reached: bool = False
+    """Whether a server has accepted the login."""
+    _any_server: bool = False
+    _jetstream: bool = False
+    _info: StreamInfo | None = None
+    _clock_known: bool = False
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""
-        admin = JetStreamAdmin.from_environment(**self._given)
-        if self._spark is not False:
+        admin = JetStreamAdmin.from_environment(**self.given)
+        if self.spark is not False:
             yield Section("Spark on this machine", self._machine())
         yield Section("Options", self._options(admin.options))
         yield Section("Servers", self._servers(admin.options))
         yield Section("Account", self._account(admin))
-        name = self._job.stream_name
+        name = self.job.stream_name
         if self._jetstream and name is not None:
             yield Section(f"Stream {name}", self._stream(admin, name))
-        if self._jetstream and self._job.purposes:
-            title = f"Permissions to {', '.join(self._job.purposes)}"
+        if self._jetstream and self.job.purposes:
+            title = f"Permissions to {', '.join(self.job.purposes)}"
             yield Section(title, self._permissions(admin.options), brief=True)
-        if self._spark:
+        if self.spark:
             yield Section("A local Spark", self._start_spark(admin.options))
 
     def _machine(self) -> Iterator[Finding]:
         mine = this_python()
-        yield from check_java(self._environ, mine.versions.get("pyspark"))
-        yield from check_driver(mine, self._environ)
-        yield from check_workers(mine, self._environ)
+        yield from check_java(self.environ, mine.versions.get("pyspark"))
+        yield from check_driver(mine, self.environ)
+        yield from check_workers(mine, self.environ)
 
     def _options(self, options: ConnectionOptions) -> Iterator[Finding]:
-        yield from check_origins(options, self._given, self._environ)
+        yield from check_origins(options, self.given, self.environ)
         try:
             connect_arguments(options)  # reads the files that options name
         except OptionError as error:
@@ -168,20 +166,20 @@ class Examination:
         account: AccountInfo | None = None
         with contextlib.suppress(JetStreamError):  # the section about the account has the reason
             account = admin.account.info()
-        yield from check_stream(info, self._job, account, admin.options)
+        yield from check_stream(info, self.job, account, admin.options)
 
     def _permissions(self, options: ConnectionOptions) -> Iterator[Finding]:
         connection = connect(options)
         queue = self._info is not None and self._info.config.retention == "workqueue"
         clustered = self._info is None or bool(self._info.cluster and self._info.cluster.name)
-        lines = self._job.permissions(options, queue=queue, old=connection.server_version < (2, 14))
+        lines = self.job.permissions(options, queue=queue, old=connection.server_version < (2, 14))
         yield from check_permissions(connection, lines, clustered=clustered)
 
     def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
         if self._info is None:
             yield unknown("local Spark", "there is no stream to read from", "name one with --stream")
             return
-        yield from check_spark(options, _reading(self._job, self._info), self._environ)
+        yield from check_spark(options, _reading(self.job, self._info), self.environ)
 
 
 def _reading(job: Job, info: StreamInfo) -> dict[str, str]:
