@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from spark_jetstream.admin.client import JetStreamAdmin
+from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.admin.consumers import DeliveredMessage
 from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
 from spark_jetstream.admin.event_parsing import parse_event, stored_event
 from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.kv import Bucket, KeyValue
-from spark_jetstream.admin.lag import ConsumerLag, OriginLag
 from spark_jetstream.admin.models.account import AccountInfo, AccountLimits, ApiStats, ServerInfo, Tier
 from spark_jetstream.admin.models.base import Model, Page, Reply, complaint, readable, rendered
 from spark_jetstream.admin.models.changes import (

@@ -1,9 +1,11 @@
-"""`JetStreamAdmin`: the administration of the JetStream of one account."""
+"""`JetStreamAdmin`: the administration of the JetStream of one account. The lag of its consumers and copies."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr
@@ -13,17 +15,19 @@ from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.kv import KeyValue
-from spark_jetstream.admin.lag import ConsumerLag, OriginLag, consumer_lag
 from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, Tier
+from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import OptionError, StreamNotFound
+from spark_jetstream.errors import MessageNotFound, OptionError, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, hidden
+from spark_jetstream.protocol.conventions import SINCE
+from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
@@ -49,6 +53,50 @@ class Account:
         connection = self._api.connection
         version = ".".join(map(str, connection.server_version))
         return ServerInfo(version, info.api.level, info.domain, connection.max_payload)
+
+
+@dataclass(frozen=True)
+class ConsumerLag:
+    """How far a consumer lags.
+
+    ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged, ``redelivered`` of
+    them more than once. ``oldest`` is when the oldest message was stored that is not processed, ``age`` how long ago
+    that was by the server's clock; None when there is none, when not asked for, and for ``deliver_policy``
+    ``last_per_subject``. While acknowledgements are missing, it may be a message that was given up (``max_deliver``).
+    ``spark_since`` is when a Spark query took the consumer to show its progress (option ``durable``), None for others;
+    ``pending`` then counts what the query has not committed yet.
+    """
+
+    stream: str
+    consumer: str
+    pending: int
+    ack_pending: int
+    redelivered: int
+    waiting: int
+    paused: bool
+    oldest: Timestamp | None = None
+    age: Nanoseconds | None = None
+    spark_since: Timestamp | None = None
+
+    @property
+    def total(self) -> int:
+        """How many messages are not processed."""
+        return self.pending + self.ack_pending
+
+
+@dataclass(frozen=True)
+class OriginLag:
+    """How far a mirror, or a stream with sources, lags behind one ``origin``.
+
+    ``lag`` messages are not copied yet; it is 0 too when the origin was never reached: see ``error`` and ``active``.
+    ``active`` is how long ago a message or heartbeat came from the origin; None for never.
+    """
+
+    stream: str
+    origin: str
+    lag: int
+    active: Nanoseconds | None
+    error: str
 
 
 class JetStreamAdmin:
@@ -137,17 +185,47 @@ class JetStreamAdmin:
             return self._lags(stream, ages)
         if stream is None:
             raise OptionError(f"consumer {consumer}: its stream must be named, too")
-        return iter([consumer_lag(self.messages, self.consumers.load(stream, consumer), ages)])
+        return iter([self._lag(self.consumers.load(stream, consumer), ages)])
 
     def _lags(self, stream: str | None, ages: bool) -> Iterator[ConsumerLag]:
         for name in self.streams.names() if stream is None else [stream]:
             try:
                 for info in self.consumers.infos(name):
-                    yield consumer_lag(self.messages, info, ages)
+                    yield self._lag(info, ages)
             except StreamNotFound:
                 if stream is not None:
                     raise
                 # The stream was deleted since the list was read.
+
+    def _lag(self, info: ConsumerInfo, ages: bool) -> ConsumerLag:
+        oldest = self._oldest(info) if ages else None
+        age = None
+        if oldest is not None and not info.ts.never:
+            age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))
+        return ConsumerLag(
+            info.stream_name,
+            info.name,
+            info.num_pending,
+            info.num_ack_pending,
+            info.num_redelivered,
+            info.num_waiting,
+            info.paused,
+            oldest,
+            age,
+            Timestamp(info.config.metadata[SINCE]) if SINCE in info.config.metadata else None,
+        )
+
+    def _oldest(self, info: ConsumerInfo) -> Timestamp | None:
+        """Return when the oldest message was stored that is not delivered, or not acknowledged."""
+        if not info.lag or info.config.deliver_policy == "last_per_subject":
+            return None
+        # The acknowledgement floor counts only while one is missing: it stays where a message was given up.
+        behind = info.ack_floor if info.num_ack_pending else info.delivered
+        oldest = []
+        for subject in info.config.filters or (">",):
+            with contextlib.suppress(MessageNotFound):
+                oldest.append(self.messages.next(info.stream_name, subject, behind.stream_seq + 1))
+        return min(oldest, key=lambda message: message.seq).time if oldest else None
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
         """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted."""

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.admin.lag import ConsumerLag, OriginLag
+from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.cli.app import FAILED, Run, alone, command
 from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream
 from spark_jetstream.cli.output import ago, rounded
