@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import SecretStr
@@ -17,7 +17,8 @@ from spark_jetstream.admin.descriptions import template
 from spark_jetstream.admin.models.base import Model
 from spark_jetstream.admin.models.buckets import AnyBucketInfo
 from spark_jetstream.admin.models.changes import Difference
-from spark_jetstream.admin.models.streams import replicas
+from spark_jetstream.admin.models.consumers import ConsumerInfo
+from spark_jetstream.admin.models.streams import StreamInfo, replicas
 from spark_jetstream.admin.plan import difference_data, difference_words
 from spark_jetstream.cli.app import FAILED, Run, connection_options
 from spark_jetstream.cli.output import as_data, listed, server_text
@@ -25,6 +26,7 @@ from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionD
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, minutes_or_months, shown
 
 T = TypeVar("T")
+A = TypeVar("A", bound=StreamInfo | ConsumerInfo | AnyBucketInfo)
 
 _MAX_COMPLETIONS = 100
 _TIMEOUT = "2s"  # a user waits for the completion
@@ -94,17 +96,6 @@ def file_fields(config: str | None) -> dict[str, Any]:
 
 CREATED = "was created"
 UNCHANGED = "already exists, unchanged"
-
-
-class Asset(Protocol):
-    """A stream, a consumer or a bucket."""
-
-    @property
-    def created(self) -> str:
-        """When the server created it."""
-
-
-A = TypeVar("A", bound=Asset)
 
 
 def create(load: Callable[[], A], make: Callable[[], A]) -> tuple[A, str]:
@@ -241,15 +232,7 @@ def print_changes(
     timeout: Nanoseconds | None,
 ) -> None:
     """Print a line for each change of a bucket as it comes, at most ``count``. The command ends with 1 after fewer."""
-    seen = 0
-
-    def counted() -> Iterator[T]:
-        nonlocal seen
-        for item in islice((item for item in changes if item is not None), count):
-            seen += 1
-            yield item
-
-    run.out.lines(counted(), line, data=data)
+    seen = run.out.lines(islice((item for item in changes if item is not None), count), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
         raise typer.Exit(FAILED)

@@ -333,23 +333,14 @@ def show_next(
         raise typer.BadParameter(f"--no-ack and --ack {ack} contradict each other")
     if raw and run.out.as_json:
         raise typer.BadParameter("--raw and --json contradict each other")
-    how = "none" if no_ack else ack
-    delivered = run.admin.consumers.next(
-        stream,
-        consumer,
-        count,
-        timeout=wait / _SECOND,
-        ack=how,  # type: ignore[arg-type]  # `next` checks it
-        group=group,
-    )
-    if raw:
-        for delivery in delivered:
+    how: Any = "none" if no_ack else ack  # `next` checks it
+    delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / _SECOND, ack=how, group=group)
+    run.out.json([_delivered(message) for message in delivered])
+    for delivery in delivered:
+        times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
+        if raw:
             run.out.raw(delivery.message.data)
-    elif run.out.as_json:
-        run.out.json([_delivered(message) for message in delivered])
-    else:
-        for delivery in delivered:
-            times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
+        else:
             run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come")
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
@@ -378,7 +369,7 @@ def step_down(run: Run, stream: StreamName, consumer: ConsumerName, preferred: P
 
     Done when it has agreed: the servers elect another one within seconds.
     """
-    before = replicas(run.admin.consumers.load(stream, consumer).cluster)
+    before = run.admin.consumers.replicas(stream, consumer)
     leader = next((replica.server for replica in before if replica.leader), None)
     run.admin.consumers.step_down(stream, consumer, preferred=preferred)
     run.out.done(

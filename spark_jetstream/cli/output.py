@@ -9,7 +9,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any, TypeVar
 
 import typer
@@ -84,29 +83,27 @@ class Output:
             self.text(title, style="bold underline")
         self._put(table, shutil.get_terminal_size().columns)
 
-    def lines(self, items: Iterable[T], line: Callable[[T], str], *, data: Callable[[T], Any]) -> None:
-        """Print a line for each item as soon as it comes; as JSON, an object a line."""
-        for item in items:
+    def lines(self, items: Iterable[T], line: Callable[[T], str], *, data: Callable[[T], Any]) -> int:
+        """Print a line for each item as soon as it comes; as JSON, an object a line. Return how many there were."""
+        count = 0
+        for count, item in enumerate(items, start=1):  # noqa: B007
             if self.as_json:
                 sys.stdout.write(json.dumps(data(item), ensure_ascii=False) + "\n")
             else:
                 self.text(line(item))
             sys.stdout.flush()
+        return count
 
     def done(self, sentence: str, **data: Any) -> None:
         """Print what was done, in a sentence; as JSON, ``data``."""
         self.text(sentence)
         self.json(data)
 
-    def names(self, names: Iterator[str], empty: str = "") -> None:
+    def names(self, names: Iterable[str], empty: str = "") -> None:
         """Print names, a line each as they come; as JSON, a list. Without names, ``empty`` is a note."""
         if self.as_json:
             self.json(list(names))
-            return
-        first = next(names, None)
-        if first is not None:
-            self.lines(chain([first], names), str, data=str)
-        elif empty:
+        elif not self.lines(names, str, data=str) and empty:
             self.note(empty)
 
     def message(self, message: StoredMessage, more: str = "") -> None:
