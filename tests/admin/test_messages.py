@@ -206,6 +206,13 @@ def test_headers_without_an_empty_line_at_their_end(
     assert {each.hdrs for each in found} == {block[:-2] + b"\r\n"}
 
 
+@pytest.mark.parametrize("way", [True, False], ids=["direct", "leader"])
+def test_a_header_block_without_headers(way: bool, admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
+    (sequence,) = publisher.publish([Message("d.odd", b"content", block=b"NATS/1.0\r\n\r\n")])
+    message = admin.messages.get(direct, sequence, direct=way)
+    assert (message.headers, message.data) == ({}, b"content")
+
+
 def test_the_last_of_each(admin: JetStreamAdmin, direct: str) -> None:
     def found(*subjects: str, **limit: object) -> list[int]:
         return [each.seq for each in admin.messages.last_of_each(direct, *subjects, **limit)]  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def _headers(block: bytes) -> dict[str, list[str]]:
         return {}
     octets = np.frombuffer(block, np.uint8)
     found = decode_headers(octets, np.array([0], np.int64), np.array([len(block)], np.int64))
-    return dict(found.to_pylist()[0])
+    return dict(found.to_pylist()[0] or ())  # a block without headers is null
 
 
 class MessageReply(Reply):
