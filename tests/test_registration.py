@@ -1,4 +1,4 @@
-"""How `format("jetstream")` becomes known: by being installed, by `register`, over Spark Connect, in SQL."""
+"""How `format("jetstream")` becomes known: by being installed, by `register`, in SQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 import pyspark_jetstream
 import spark_jetstream
 from spark_jetstream.datasource import JetStreamDataSource
-from tests.support import session_script
 from tests.support.jobs import run_script
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
@@ -29,27 +28,30 @@ def filled(stream: MakeStream) -> Stream:
     return s
 
 
+UNDISCOVERED = """
+import json, sys
+from pyspark.sql import SparkSession
+import spark_jetstream
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+reader = spark.read.format("jetstream").options(servers=sys.argv[1], stream=sys.argv[2])
+try:
+    reader.load()
+except Exception as error:
+    refused = str(error)
+spark_jetstream.register(spark)
+print("RESULT", json.dumps({"refused": refused, "rows": reader.load().count()}))
+spark.stop()
+"""
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("mode", ["connect", "classic"])
-def test_a_session_of_its_own(stream: MakeStream, tmp_path: Path, mode: str) -> None:
+def test_where_spark_does_not_look_for_data_sources(stream: MakeStream, tmp_path: Path) -> None:
     s = filled(stream)
-    decoy = tmp_path / "decoy"
-    decoy.mkdir()
-    (decoy / "pyspark_jetstream.py").touch()
-    if mode == "connect":
-        result = run_script(session_script.__file__, mode, s.url, s.name, folder=tmp_path)
-        assert result["session"] == "pyspark.sql.connect.session"
-        # Being installed is enough on the server too.
-        assert result["discovered"] == result["registered"]
-    else:
-        # As where Spark does not look for data sources: a module without one stands before the installed one.
-        result = run_script(session_script.__file__, mode, s.url, s.name, folder=tmp_path, PYTHONPATH=str(decoy))
-        assert result["session"] == "pyspark.sql.session"
-        assert "DATA_SOURCE_NOT_FOUND" in result["discovered"]
-    expected = [[row.subject, row.sequence, row.data.hex().upper(), row.headers] for row in s.rows()]
-    assert result["registered"] == expected
-    assert result["streamed"] == [[4, 4, 2], [[sequence, data] for _, sequence, data, _ in expected]]
-    assert "there is no option startingofsets; did you mean startingOffsets" in result["refused"]
+    # A module without a data source stands before the installed one.
+    (tmp_path / "pyspark_jetstream.py").touch()
+    result = run_script("-c", UNDISCOVERED, s.url, s.name, folder=tmp_path, PYTHONPATH=str(tmp_path))
+    assert "DATA_SOURCE_NOT_FOUND" in result["refused"]
+    assert result["rows"] == 10
 
 
 def test_the_module_that_spark_finds() -> None:

@@ -1,9 +1,9 @@
 """Read and write in every basic way on whichever Spark the environment holds, and print what was read as JSON.
 
-    python smoke.py URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
+    python smoke.py (classic|connect) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
 What is written goes to subjects that begin with the name of the stream TARGET in lower case. With 2 as TIMES everything
-runs once more from its checkpoint, and errors are tried out.
+runs once more from its checkpoint, a query writes files, and errors are tried out.
 
 Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm.
 """
@@ -99,43 +99,42 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, 
     return {"refused": error_of(run), "overwrite": error_of(lambda: writer.mode("overwrite").save())}
 
 
-def main(url: str, stream: str, folder: str, limit: int, target: str, times: int) -> dict[str, Any]:
-    """Batch, stream into files, what `write` does; the second time a query with nothing new, a filter, `register`."""
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
+def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str, times: int) -> dict[str, Any]:
+    """Batch, what `write` does; the second time a stream into files, twice, a filter, `register`, a wrong option."""
+    builder = (
+        SparkSession.builder.config("spark.ui.enabled", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-        .getOrCreate()
     )
+    spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
     try:
         table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
         result = {
+            "session": type(spark).__module__,
             "spark": spark.version,
             "schema": table.schema.simpleString(),
             "batch": describe(table),
-            "micro_batches": run_available(spark, url, stream, folder, limit),
-            "streamed": describe(spark.read.parquet(f"{folder}/rows")),
-            "errors": write(spark, url, stream, folder, target, times),
+            **write(spark, url, stream, folder, target, times),
         }
         if times == 1:
             return result
+        for again in ("", "again_"):
+            result[f"{again}micro_batches"] = run_available(spark, url, stream, folder, limit)
+            result[f"{again}streamed"] = describe(spark.read.parquet(f"{folder}/rows"))
+        result["registered"] = error_of(lambda: register(spark))
         filtered = spark.read.format("jetstream").schema("data binary, sequence bigint")
-        rows = filtered.options(servers=url, stream=stream, subjects="*.odd").load()
-        return {
-            **result,
-            "again": run_available(spark, url, stream, folder, limit),
-            "again_streamed": describe(spark.read.parquet(f"{folder}/rows")),
-            "filtered": {"schema": rows.schema.simpleString(), "count": rows.count()},
-            "registered": error_of(lambda: register(spark)),
-        }
+        filtered = filtered.options(servers=url, stream=stream, subjects="*.odd")
+        rows = filtered.load()
+        result["filtered"] = {"schema": rows.schema.simpleString(), "count": rows.count()}
+        result["misspelt"] = error_of(lambda: filtered.option("startingOfsets", "earliest").load().count())
+        return result
     finally:
         spark.stop()
 
 
 if __name__ == "__main__":
-    url, stream, folder, limit, target, times = sys.argv[1:]
-    print("RESULT " + json.dumps(main(url, stream, folder, int(limit), target, int(times))))
+    mode, url, stream, folder, limit, target, times = sys.argv[1:]
+    print("RESULT " + json.dumps(main(mode, url, stream, folder, int(limit), target, int(times))))

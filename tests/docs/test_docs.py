@@ -6,8 +6,6 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from spark_jetstream.options import options_markdown
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
+from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
@@ -209,16 +208,9 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     # A process without this project's configuration.
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
-        cwd=tmp_path,
-        env={**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert re.search(r"^2 passed", ran.stdout, re.MULTILINE)
+    pytest_here = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path)
+    environment = {**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
+    assert re.search(r"^2 passed", run_python(*pytest_here, cwd=tmp_path, env=environment), re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -319,13 +311,3 @@ def test_the_columns_are_those_of_the_schema(name: str) -> None:
     assert [(column, kind.strip("`").replace(" ", "")) for column, kind in rows] == [
         (column.name, column.spark) for column in COLUMNS
     ]
-
-
-@pytest.mark.full
-def test_a_table_has_no_options_and_says_so(spark: SparkSession, shop: NatsServer) -> None:
-    spark.sql(f"CREATE TABLE docs_orders USING jetstream OPTIONS (servers '{shop.url}', stream 'ORDERS')")
-    try:
-        with pytest.raises(Exception, match="option stream is required"):
-            spark.sql("SELECT * FROM docs_orders").collect()
-    finally:
-        spark.sql("DROP TABLE docs_orders")

@@ -6,8 +6,6 @@ import ast
 import asyncio
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -21,9 +19,9 @@ from pyspark.sql import SparkSession
 from notebooks import build
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
+from tests.support.jobs import run_python
 from tests.support.publish import Publisher
 
-ROOT = Path(__file__).parents[2]
 QUICKSTART = Path(build.__file__).with_name("quickstart.py")
 CELLS = list(build.cells(QUICKSTART.read_text(encoding="utf-8")))
 CODE = [cell.text for cell in CELLS if cell.kind == "code"]
@@ -92,15 +90,8 @@ def executed(folder: Path) -> NotebookNode:
         # The JVM's second compiler is too slow for queries that run once.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.run_notebook", QUICKSTART.with_suffix(".ipynb"), folder / "result.ipynb"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+    files = QUICKSTART.with_suffix(".ipynb"), folder / "result.ipynb"
+    run_python("-m", "tests.support.run_notebook", *files, env=environment)
     # The server's folder and the files of the queries are removed.
     assert not list(folder.glob("spark-jetstream-*"))
     return read_notebook(folder / "result.ipynb")

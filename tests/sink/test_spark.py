@@ -24,9 +24,7 @@ from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support import write_script
 from tests.support.calls import ROWS, data_source, store, stored, writer_of
-from tests.support.jobs import run_script
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal, streaming
 from tests.support.sinking import batch, forget, seen
@@ -353,23 +351,6 @@ def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, t
     data = [message.data.decode().removeprefix(f"{source.subject}.") for message in seen(target)]
     assert sorted(data[:3]) == ["a 2", "b 1", "c 1"]
     assert sorted(data[3:]) == ["b 2", "c 2"]
-
-
-@pytest.mark.full
-def test_spark_connect(stream: MakeStream, tmp_path: Path) -> None:
-    source, target = stream(), stream()
-    source.send(*(Message(f"{source.subject}.h", data, [("A", "1"), ("A", "2")]) for data in PAYLOADS))
-    found = run_script(write_script.__file__, source.url, source.name, target.name, folder=tmp_path)
-    assert found["session"] == "pyspark.sql.connect.session"
-    assert found["rows"] == len(PAYLOADS)
-    assert 'mode "overwrite" is not possible' in found["overwrite"]
-    assert "row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this" in found["refused"]
-    messages = [message for message in seen(target) if not message.subject.endswith(".refused")]
-    assert [message.subject for message in messages] == [f"{target.subject}.batch"] * len(PAYLOADS) + [
-        f"{target.subject}.stream"
-    ] * len(PAYLOADS)
-    assert [message.data for message in messages] == [*PAYLOADS, *PAYLOADS]
-    assert all(message.lines == ["A: 1", "A: 2"] for message in messages)
 
 
 # Rows instead of Arrow, as Spark 4.0 hands them to the writer of a stream.

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
-from tests.support import read_job, sink_job, warm_daemon
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +24,7 @@ BRISK = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
-    "spark.python.daemon.module": warm_daemon.__name__,
+    "spark.python.daemon.module": "tests.support.warm_daemon",
 }
 
 _Job = TypeVar("_Job", bound="Job")
@@ -37,7 +36,7 @@ class Job:
     Its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``.
     """
 
-    script = read_job.__file__
+    script = "read_job.py"
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Job:
         }
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, self.script, json.dumps(work)],
+                [sys.executable, Path(__file__).with_name(self.script), json.dumps(work)],
                 cwd=folder,
                 env=_environment(PYTHONPATH=str(ROOT), **(environment or {})),
                 stdin=subprocess.DEVNULL,
@@ -196,7 +195,7 @@ class Job:
 class SinkJob(Job):
     """One run of `sink_job`; its logs are ``<query>/offsets`` and ``<query>/commits``."""
 
-    script = sink_job.__file__
+    script = "sink_job.py"
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -206,26 +205,21 @@ def _environment(**more: str) -> dict[str, str]:
     return {**given, **python, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
-def run_script(script: str, *arguments: str, folder: Path, **environment: str) -> dict[str, Any]:
-    """Return what a script writes to `folder/result.json`; `folder` is its last argument.
+def run_python(*arguments: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
+    """Run Python, which must end with 0; its standard output."""
+    command = [sys.executable, *map(str, arguments)]
+    ran = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
 
-    It runs in an empty folder, so that only what is installed is found. A Spark Connect server listens on a free port.
-    """
-    elsewhere = folder / "elsewhere"
-    elsewhere.mkdir()
-    ran = subprocess.run(
-        [sys.executable, script, *arguments, str(folder)],
-        cwd=elsewhere,
-        env=_environment(SPARK_TESTING="1", **environment),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    result = folder / "result.json"
-    assert result.is_file(), f"{ran.stdout}\n{ran.stderr}"
-    read: dict[str, Any] = json.loads(result.read_text())
-    return read
+
+def run_script(*arguments: object, folder: Path, **environment: str) -> dict[str, Any]:
+    """Run Python in a folder of its own, where only what is installed is found; what it prints as JSON after RESULT."""
+    printed = run_python(*arguments, cwd=folder, env=_environment(**environment))
+    lines = [line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")]
+    assert len(lines) == 1, printed
+    result: dict[str, Any] = json.loads(lines[0])
+    return result
 
 
 def _parent(pid: int) -> int:

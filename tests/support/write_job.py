@@ -1,17 +1,17 @@
 """Tasks of a write that die in the middle: `write_task` without Spark, in processes of their own.
 
-    python write_job.py '{"options": {...}, "write_name": "w1"}'
+    python -m tests.support.write_job '{"options": {...}, "write_name": "w1"}'
 
 writes the task of partition 1 until its first moment and is killed there (SIGKILL), partition 2 until its second, and
 so on until one gets to its end. Moments are those right before and after whatever goes out to the server, and the one
 when the server has got what was published. Prints the names of the moments as JSON.
 
-    python write_job.py '{"options": {...}, "write_name": "w1", "count": 8000, "jumps": [7, 120, ...]}'
+    python -m tests.support.write_job '{"options": {...}, "write_name": "w1", "count": 8000, "jumps": [7, 120, ...]}'
 
 writes partition 0 again and again, and kills it each time when so many more rows are stored than before. For an Object
 Store bucket, whose tasks write one object each:
 
-    python write_job.py '{"options": {...}, "names": "fresh", "size": 300000}'
+    python -m tests.support.write_job '{"options": {...}, "names": "fresh", "size": 300000}'
 
 writes the object ``<names>-<n>`` in the task that is killed at its n-th moment.
 """
@@ -23,10 +23,8 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +33,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
+from tests.support.jobs import run_python
 from tests.support.objects import content
 from tests.support.publish import Publisher
 from tests.support.sinking import Sink, batch, forget
@@ -137,16 +136,7 @@ def die_everywhere(work: Callable[[int], object]) -> list[str]:
 
 def run_apart(**work: Any) -> str:
     """What this script prints that does this work in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps(work)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_python("-m", "tests.support.write_job", json.dumps(work))
 
 
 def die_again_and_again(options: dict[str, str], write_name: str, count: int, jumps: list[int]) -> None:
