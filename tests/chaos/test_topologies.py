@@ -33,7 +33,6 @@ from tests.support import calls
 from tests.support.client import Raw
 from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.queries import as_stored
 from tests.support.reading import QUICK, api, wait_until
 from tests.support.sinking import Sink, die, numbers, rows
 from tests.support.streams import Stored, Stream
@@ -105,39 +104,9 @@ def read(url: str, name: str, **options: Any) -> list[Stored]:
     return list(reading(url, name, **options))
 
 
-class Query:
-    """A streaming query without Spark: micro-batches between offsets as its checkpoint would hold them."""
-
-    def __init__(self, url: str, name: str, **options: Any) -> None:
-        self._options = {**QUICK, "servers": url, "stream": name, **options}
-        self.resume()
-        self.at: dict[str, Any] = self._reader.initialOffset()
-
-    def resume(self, **changed: Any) -> None:
-        """Start again at the offset reached, as a query with its checkpoint does, with other options."""
-        self._options |= changed
-        self._reader: Any = calls.data_source(self._options).streamReader(calls.ROWS)
-
-    def step(self) -> list[Stored]:
-        """Return the rows of the next micro-batch; none when there is nothing to read."""
-        end = self._reader.latestOffset(self.at, self._reader.getDefaultReadLimit())
-        rows = [as_stored(row) for row in calls.rows_of(self._reader, self._reader.partitions(self.at, end))]
-        self.at = end
-        return rows
-
-    def commit(self) -> None:
-        """Commit what was read, and wait for the thread that does it."""
-        self._reader.commit(self.at)
-        self._reader.open_planner().progress.settle()
-
-    def rest(self) -> list[Stored]:
-        """Return the rows of all micro-batches until there is nothing left to read."""
-        rows: list[Stored] = []
-        before = None
-        while before != self.at:
-            before = self.at
-            rows += self.step()
-        return rows
+def query_of(url: str, name: str, **options: Any) -> calls.Query:
+    """A streaming query that is read by single micro-batches."""
+    return calls.Query(url, name, **{**QUICK, **options}).resume()
 
 
 def fill(s: Stream) -> list[Stored]:
@@ -171,14 +140,14 @@ class TestDomain:
     def test_streaming_goes_on_from_its_offset(self, linked: Linked, stream: MakeStream, domain: str) -> None:
         s = stream(domain)
         expected = fill(s)
-        query = Query(linked.other(domain).url, s.name, domain=domain, maxMessagesPerTrigger=25)
+        query = query_of(linked.other(domain).url, s.name, domain=domain, maxMessagesPerTrigger=25)
         assert [query.step() for _ in range(4)] == [expected[:25], expected[25:50], expected[50:], []]
         s.fill(30)
         query.resume(maxMessagesPerTrigger=100)
         # From the other side, and with no domain: it is the same stream.
         assert query.rest() == s.rows()[60:]
         s.fill(5)
-        query = Query(s.url, s.name, startingOffsets=f'{{"{s.name}": 91}}')
+        query = query_of(s.url, s.name, startingOffsets=f'{{"{s.name}": 91}}')
         assert query.rest() == s.rows()[90:]
 
     @pytest.mark.parametrize("retention", ["workqueue", *full("interest", "limits")])
@@ -188,8 +157,8 @@ class TestDomain:
         s = stream(domain, **config)
         url = linked.other(domain).url
         other = stream("leaf" if domain == "hub" else "hub", s.name, subjects=["o.>"], **config)
-        query = Query(url, s.name, domain=domain, durable="spark", maxMessagesPerTrigger=40)
-        beside = Query(url, s.name, durable="spark")
+        query = query_of(url, s.name, domain=domain, durable="spark", maxMessagesPerTrigger=40)
+        beside = query_of(url, s.name, durable="spark")
         expected = fill(s)
         other.send(*(Message("o.a", b"%d" % number) for number in range(60)))
         assert len(beside.step()) == 60
@@ -231,7 +200,7 @@ class TestDomain:
         url = linked.other(domain).url
         stored = reading(url, s.name, domain=domain, retryTimeout="500ms", **SMALL_REQUESTS)
         assert next(stored).sequence == 1
-        query = Query(url, s.name, domain=domain, retryTimeout="500ms")
+        query = query_of(url, s.name, domain=domain, retryTimeout="500ms")
         linked.cut()
         api_of = (
             rf"nobody answers at \$JS\.{domain}\.API\.[A-Z.]+{s.name}\S*: is JetStream enabled .* options domain and"
@@ -279,7 +248,7 @@ class TestMirror:
         second.wait_for(57)
         for each in (first, second):
             assert read(each.url, each.name) == as_of(each.name, expected)
-        query = Query(second.url, second.name, maxMessagesPerTrigger=30)
+        query = query_of(second.url, second.name, maxMessagesPerTrigger=30)
         first_rows = query.step()
         assert (len(first_rows), first_rows + query.rest()) == (30, as_of(second.name, expected))
 
@@ -303,7 +272,7 @@ class TestMirror:
 
     def test_that_is_behind(self, linked: Linked, copied: Copied) -> None:
         origin, copy = copied()
-        query = Query(copy.url, copy.name)
+        query = query_of(copy.url, copy.name)
         assert [row.sequence for row in query.rest()] == list(range(1, 21))
         linked.cut()
         origin.fill(30)
@@ -318,7 +287,7 @@ class TestMirror:
 
     def test_that_is_promoted(self, linked: Linked, copied: Copied) -> None:
         origin, copy = copied()
-        query = Query(copy.url, copy.name)
+        query = query_of(copy.url, copy.name)
         assert len(query.rest()) == 20
         origin.fill(10)
         copy.wait_for(30)
@@ -335,13 +304,14 @@ class TestMirror:
 
     def test_in_place_of_its_origin(self, linked: Linked, copied: Copied) -> None:
         origin, copy = copied(30)
-        query = Query(origin.url, origin.name, maxMessagesPerTrigger=20)
+        query = query_of(origin.url, origin.name, maxMessagesPerTrigger=20)
         assert len(query.step()) == 20
-        at = query.at["streams"][origin.name]["next"]
+        assert query.end is not None
+        at = query.end["streams"][origin.name]["next"]
         # Another name is another stream: it begins where the options say, whatever the checkpoint says of the first.
         query.resume(servers=copy.url, stream=copy.name)
         assert query.rest() == as_of(copy.name, origin.rows())
-        moved = Query(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": {at}}}')
+        moved = query_of(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": {at}}}')
         assert moved.rest() == as_of(copy.name, origin.rows()[20:])
 
 
@@ -392,7 +362,7 @@ def test_sources_from_two_domains(linked: Linked, stream: MakeStream) -> None:
             row._replace(stream=both.name, sequence=other.sequence, micros=other.micros, headers=row.headers or {})
             for row, other in zip(origin.rows(), here, strict=True)
         ]
-    query = Query(linked.hub.url, both.name, domain="leaf", maxMessagesPerTrigger=70)
+    query = query_of(linked.hub.url, both.name, domain="leaf", maxMessagesPerTrigger=70)
     assert [[row.sequence for row in query.step()] for _ in range(2)] == [list(range(1, 71)), list(range(71, 121))]
 
 

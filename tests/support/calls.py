@@ -96,9 +96,10 @@ def stored(stream: Stream, /, **options: object) -> list[Stored]:
 
 
 class Query:
-    """A streaming query that reads what is there and stops, as with the trigger availableNow.
+    """A streaming query: `run` reads what is there and stops, as with the trigger availableNow.
 
-    Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
+    Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run. After `resume` it can
+    also be read by single micro-batches.
     """
 
     def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
@@ -106,6 +107,35 @@ class Query:
         self.schema = ROWS if stream is not None else BUCKET_ROWS if "bucket" in options else OBJECT_ROWS
         self.end: dict[str, Any] | None = None
         self.ends: list[dict[str, Any]] = []
+
+    def resume(self, **changed: Any) -> Query:
+        """Begin, or go on from the checkpoint as a new process would, with other options if some have changed."""
+        self.options |= changed
+        self._reader: Any = data_source(self.options).streamReader(self.schema)
+        if self.end is None:
+            self.end = _written(self._reader.initialOffset())
+        return self
+
+    def step(self) -> list[Stored]:
+        """The rows of the next micro-batch of a stream; none when there is nothing to read."""
+        end = _written(self._reader.latestOffset(self.end, self._reader.getDefaultReadLimit()))
+        found = [as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))]
+        self.end = end
+        return found
+
+    def rest(self) -> list[Stored]:
+        """The rows of all micro-batches until there is nothing left to read."""
+        found: list[Stored] = []
+        before = None
+        while before != self.end:
+            before = self.end
+            found += self.step()
+        return found
+
+    def commit(self) -> None:
+        """Commit what was read, and wait for the thread that does it."""
+        self._reader.commit(self.end)
+        self._reader.open_planner().progress.settle()
 
     def run(self, after_batch: Callable[[int], object] | None = None, /, **changed: object) -> Run:
         """Read it as a new process would, with other options if some have changed."""
