@@ -125,6 +125,13 @@ def nats_server_options() -> dict[str, Any]:
 
 
 @pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server of the test's own, which holds nothing."""
+    with NatsServer() as running:
+        yield running
+
+
+@pytest.fixture
 def no_connection_left() -> Iterator[None]:
     """No connection outlives the test: where each has servers of its own, none is of use to the next."""
     yield

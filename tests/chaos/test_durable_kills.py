@@ -18,7 +18,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -258,12 +258,11 @@ def removed(url: str, stream: str) -> set[int]:
 
 
 @pytest.fixture
-def server() -> Iterator[NatsServer]:
+def server(server: NatsServer) -> NatsServer:
     """A server with both streams on disk."""
-    with NatsServer() as running:
-        for name, retention in STREAMS.items():
-            create(running.url, name, retention=retention, allow_direct=True, storage="file")
-        yield running
+    for name, retention in STREAMS.items():
+        create(server.url, name, retention=retention, allow_direct=True, storage="file")
+    return server
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,10 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def server() -> Iterator[NatsServer]:
+def server(server: NatsServer) -> NatsServer:
     """A server with a stream S on disk."""
-    with NatsServer() as running:
-        create(running.url, "S", storage="file")
-        yield running
+    create(server.url, "S", storage="file")
+    return server
 
 
 def options(url: str) -> dict[str, dict[str, str]]:

@@ -43,7 +43,8 @@ SEED = 20260
 KILLS = int(os.environ.get("SPARK_JETSTREAM_KILLS", "0"))
 SECOND = 1_000_000_000  # nanoseconds, as JetStream counts
 HOUR = 3600 * SECOND  # on a busy machine a test may well outlast the default of two minutes
-ALL = ("at-least-once", "deduplicated", "exactly-once")
+#: How long a stream remembers message ids, for each level.
+WINDOWS = {"at-least-once": HOUR, "deduplicated": HOUR, "exactly-once": SECOND}
 LEDGER = "KV_spark_jetstream_ledger"
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -72,12 +73,12 @@ def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
 class Target:
     """A stream of a test's own, and the options to write to it: one row after the other, nearly."""
 
-    def __init__(self, server: NatsServer, delivery: str, window: int) -> None:
+    def __init__(self, server: NatsServer, delivery: str, window: int | None = None) -> None:
         self.url = server.url
         self.delivery = delivery
         self.stream = f"K{next(_numbers)}"
         self.write = f"write{self.stream}"
-        create(self.url, self.stream, storage="file", duplicate_window=window)
+        create(self.url, self.stream, storage="file", duplicate_window=window or WINDOWS[delivery])
         self.options = {
             "servers": server.url,
             "stream": self.stream,
@@ -105,15 +106,11 @@ _numbers = iter(range(1, 1000))
 
 
 @pytest.mark.parametrize(
-    ("delivery", "window", "later"),
-    [
-        pytest.param("at-least-once", HOUR, False, marks=pytest.mark.full),
-        pytest.param("deduplicated", HOUR, False, marks=pytest.mark.full),
-        ("exactly-once", SECOND, True),
-    ],
+    "delivery",
+    [*(pytest.param(level, marks=pytest.mark.full) for level in ("at-least-once", "deduplicated")), "exactly-once"],
 )
-def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str, window: int, later: bool) -> None:
-    target = Target(nats_server, delivery, window)
+def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> None:
+    target = Target(nats_server, delivery)
     moments = json.loads(target.run())
     steps = COUNT // 10
     assert [moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")] == [1, 1, 1]
@@ -122,7 +119,6 @@ def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str, win
         # Taken, noted where the stream stands, done.
         entries = [re.sub(r" .*ledger\..*", "", moment) for moment in moments if "$KV." in moment]
         assert entries == ["before", "after"] * 3
-    if later:
         target.forget()
     partitions = range(1, len(moments) + 2)
     # All at once: each that takes over waits until it may.
@@ -141,24 +137,22 @@ def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer)
     assert rows(target.url, target.stream) == Counter(values(1) * 2)
 
 
-@pytest.mark.parametrize(
-    ("delivery", "window"), [("at-least-once", HOUR), ("deduplicated", HOUR), ("exactly-once", SECOND)]
-)
+@pytest.mark.parametrize("delivery", WINDOWS)
 @pytest.mark.full
-def test_a_task_killed_again_and_again(nats_server: NatsServer, delivery: str, window: int) -> None:
+def test_a_task_killed_again_and_again(nats_server: NatsServer, delivery: str) -> None:
     chance = random.Random(f"{SEED} {delivery}")
     # Who takes over a task of exactly-once waits for two seconds.
     jumps = [chance.randrange(1, 300) for _ in range(4 if delivery == "exactly-once" else 10)]
     log.warning("seed %d: killed when so many more rows are stored: %s", SEED, jumps)
-    target = Target(nats_server, delivery, window)
+    target = Target(nats_server, delivery)
     target.run(count=8000, jumps=jumps)
     target.attempt(0, batches(0, 8000), maxInFlight="4000")
     check(delivery, rows(target.url, target.stream), values(0, 8000))
 
 
-@pytest.mark.parametrize(("delivery", "window"), [("deduplicated", HOUR), ("exactly-once", SECOND)])
-def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str, window: int) -> None:
-    target = Target(nats_server, delivery, window)
+@pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])
+def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str) -> None:
+    target = Target(nats_server, delivery)
     partitions = range(1, 6)
     attempts = [(partition, number) for partition in partitions for number in (1, 2)]
     together = threading.Barrier(len(attempts))
@@ -188,13 +182,11 @@ STREAMS = {"at-least-once": "A", "deduplicated": "D", "exactly-once": "E"}
 
 
 @pytest.fixture
-def server() -> Iterator[NatsServer]:
+def server(server: NatsServer) -> NatsServer:
     """A server with a stream for each level."""
-    with NatsServer() as running:
-        for delivery, stream in STREAMS.items():
-            window = SECOND if delivery == "exactly-once" else HOUR
-            create(running.url, stream, storage="file", duplicate_window=window)
-        yield running
+    for delivery, stream in STREAMS.items():
+        create(server.url, stream, storage="file", duplicate_window=WINDOWS[delivery])
+    return server
 
 
 def start(folder: Path, url: str, master: str) -> SinkJob:
@@ -215,14 +207,14 @@ def start(folder: Path, url: str, master: str) -> SinkJob:
 
 def latest(job: Job, log: str) -> dict[str, int]:
     """The last batch of each query in one of the checkpoint's logs."""
-    return {delivery: job.latest(f"{delivery}/{log}") for delivery in ALL}
+    return {delivery: job.latest(f"{delivery}/{log}") for delivery in WINDOWS}
 
 
 def catch_up(job: Job) -> None:
     """Wait until each query has done the batch that it is at, and one more."""
     planned = latest(job, "offsets")
     job.wait(
-        lambda: all(job.latest(f"{delivery}/commits") > planned[delivery] for delivery in ALL),
+        lambda: all(job.latest(f"{delivery}/commits") > planned[delivery] for delivery in WINDOWS),
         f"batches after {planned}",
     )
 
@@ -269,9 +261,9 @@ def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
                 job.wait(acks.lost.is_set, f"answers lost: {passing}")
                 job.kill()
             under_way = {
-                delivery: job.latest(f"{delivery}/offsets") - job.latest(f"{delivery}/commits") for delivery in ALL
+                delivery: job.latest(f"{delivery}/offsets") - job.latest(f"{delivery}/commits") for delivery in WINDOWS
             }
-            assert under_way == dict.fromkeys(ALL, 1)
+            assert under_way == dict.fromkeys(WINDOWS, 1)
         acks.end()
         with start(tmp_path / "job", proxy.url, "local[3]") as job:
             catch_up(job)
@@ -279,11 +271,27 @@ def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
             check_streams(job, server.url)
 
 
-def strike(server: NatsServer, folder: Path, name: str, how: Callable[[Job], object]) -> None:
-    """Run a job, and do something bad to it ten times while all of its queries are in the middle of a batch."""
-    chance = random.Random(f"{SEED} {name}")
+def kill_workers(job: Job, _: NatsServer) -> None:
+    workers = job.workers()
+    assert len(workers) == len(STREAMS)
+    for pid in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_server(_: Job, server: NatsServer) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.full
+@pytest.mark.parametrize("kill", [kill_workers, kill_server])
+def test_killed_again_and_again(server: NatsServer, tmp_path: Path, kill: Callable[[Job, NatsServer], object]) -> None:
+    """Ten times, each while all queries are in the middle of a batch."""
+    chance = random.Random(f"{SEED} {kill.__name__}")
     # A task for each query, which may fail often.
-    with WireProxy(server.url) as proxy, start(folder, proxy.url, "local[3,30]") as job:
+    with WireProxy(server.url) as proxy, start(tmp_path / "job", proxy.url, "local[3,30]") as job:
         for ledger in (None, 0, None, 1, None, 2, None, 3, 4, None):
             passing = answers(chance, ledger)
             log.warning("seed %d: struck when so many answers have come, and no more: %s", SEED, passing)
@@ -291,33 +299,10 @@ def strike(server: NatsServer, folder: Path, name: str, how: Callable[[Job], obj
             job.wait(acks.lost.is_set, f"answers lost: {passing}")
             passed_window(server.url)
             acks.end()
-            how(job)
+            kill(job, server)
         catch_up(job)
         job.kill()
         check_streams(job, server.url)
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.full
-def test_python_workers_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
-    def kill_workers(job: Job) -> None:
-        workers = job.workers()
-        assert len(workers) == len(STREAMS)
-        for pid in workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    strike(server, tmp_path / "job", "workers", kill_workers)
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.full
-def test_a_server_killed_again_and_again(server: NatsServer, tmp_path: Path) -> None:
-    def kill_server(_: Job) -> None:
-        server.kill()
-        server.start()
-
-    strike(server, tmp_path / "job", "server", kill_server)
 
 
 # -- a cluster --

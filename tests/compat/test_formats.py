@@ -6,7 +6,6 @@ and what users import, call, set and type is what it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from tests.compat.write_formats import FORMATS, QUERY, READ, SOURCES, TO_READ, r
 from tests.support.publish import Publisher
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
-
-
-@pytest.fixture
-def server() -> Iterator[NatsServer]:
-    """A server that holds nothing."""
-    with NatsServer() as running:
-        yield running
 
 
 @pytest.mark.full

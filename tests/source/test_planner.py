@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 from typing import Any
@@ -28,13 +28,6 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 FILTERS: list[dict[str, Any]] = [{}, {"subjects": "S.rare"}, {"subjects": "S.rare,S.often.1"}]
-
-
-@pytest.fixture
-def server() -> Iterator[NatsServer]:
-    """A server without streams."""
-    with NatsServer() as running:
-        yield running
 
 
 def sparse(url: str, **config: Any) -> None:

@@ -42,12 +42,6 @@ def script(directory: Path, *lines: str) -> Path:
     return path
 
 
-@pytest.fixture
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
-
-
 class TestLife:
     def test_starts_with_jetstream_on_a_loopback_port(self, server: NatsServer) -> None:
         assert server.url == f"nats://127.0.0.1:{server.port}"
