@@ -27,16 +27,6 @@ from spark_jetstream.errors import (
 TEXTS = ("option", "subject", "description", "bucket", "key", "operation")
 NUMBERS = ("code", "err_code", "number", "stored", "revision", "expected", "found")
 VALUES: dict[str, Any] = {name: f"some {name}" for name in TEXTS} | {name: len(name) for name in NUMBERS}
-RETRIABLE = {
-    "ConnectionFailed",
-    "RequestTimeout",
-    "NoResponders",
-    "ServerBusy",
-    "ConsumerLost",
-    "AnswerRejected",
-    "MirrorAnswered",
-    "PlanOutdated",
-}
 
 
 # All modules are imported, so that the walk meets the classes that are defined elsewhere.
@@ -83,10 +73,6 @@ def test_the_docstring_shows_the_whole_tree() -> None:
         for code in (code for code, mapped in API_ERRORS.items() if mapped is cls):
             assert str(code) in line
     assert tree.count("─ ") == len(own)
-
-
-def test_retriable_is_said_of_exactly_these() -> None:
-    assert {cls.__name__ for cls in classes() if cls.retriable} == RETRIABLE
 
 
 def test_errors_about_input_are_value_errors() -> None:

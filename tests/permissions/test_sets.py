@@ -15,7 +15,6 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import ApiError, PermissionDenied
 from spark_jetstream.permissions import LEDGER, PURPOSES, Permission, merged, needed, user_config
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.sink import ledger
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
@@ -91,10 +90,6 @@ def test_sets_are_put_together_without_what_others_cover() -> None:
     assert not wide.covers(Permission(">", ""))
     assert not Permission("a.*", "").covers(wide)
     assert Permission("*.b", "").covers(narrow)
-
-
-def test_the_ledger_is_that_of_the_sink() -> None:
-    assert ledger.BUCKET == LEDGER
 
 
 def test_the_configuration_of_a_user() -> None:

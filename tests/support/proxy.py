@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_jetstream.testing.process import LOOPBACK, PortLease
+from tests.support.wire import frame
 
 _CHUNK = 65536
 _CALL_SECONDS = 10.0
@@ -58,7 +59,6 @@ class WireProxy:
         self._cut_done = threading.Event()
         self._client_bytes = bytearray()
         self.connections = 0
-        self.bytes_from_client = 0
         self.bytes_to_client = 0
         self.dropped = 0
 
@@ -72,6 +72,10 @@ class WireProxy:
     def client_bytes(self) -> bytes:
         """All that clients have sent, in order of arrival: `proxy.client_bytes.count(b"CONSUMER.CREATE")`."""
         return bytes(self._client_bytes)
+
+    @property
+    def bytes_from_client(self) -> int:
+        return len(self._client_bytes)
 
     @property
     def open_connections(self) -> int:
@@ -237,7 +241,7 @@ class WireProxy:
                     self._flowing.clear()
                     self._awaited[1].set()
                     self._awaited = None
-                self._count(bytes_from_client=len(data))
+                self._count()
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()
@@ -273,10 +277,9 @@ class WireProxy:
         self.dropped += not out
         return out
 
-    def _count(self, connections: int = 0, bytes_from_client: int = 0, bytes_to_client: int = 0) -> None:
+    def _count(self, connections: int = 0, bytes_to_client: int = 0) -> None:
         with self._changed:
             self.connections += connections
-            self.bytes_from_client += bytes_from_client
             self.bytes_to_client += bytes_to_client
             self._changed.notify_all()
 
@@ -365,13 +368,10 @@ def is_answer(frame: bytes) -> bool:
     return words[0] in (b"MSG", b"HMSG") and words[1].rpartition(b".")[2].isdigit()
 
 
-def answer(frame: bytes, body: bytes, head: bytes = b"") -> bytes:
+def answer(asked: bytes, body: bytes, head: bytes = b"") -> bytes:
     """The frame with another payload and header block."""
-    words = frame.partition(b"\r\n")[0].split(b" ")
-    if head:
-        size = b"%d %d" % (len(head), len(head) + len(body))
-        return b"HMSG %s %s %s\r\n%s%s\r\n" % (words[1], words[2], size, head, body)
-    return b"MSG %s %s %d\r\n%s\r\n" % (words[1], words[2], len(body), body)
+    _, subject, sid, *_ = asked.partition(b"\r\n")[0].split(b" ")
+    return frame(subject, sid.decode(), body, head)
 
 
 def is_ack(frame: bytes, stream: str = _OBJECTS) -> bool:
