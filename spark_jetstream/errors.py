@@ -62,13 +62,6 @@ def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return names[matches[0]] if matches else ""
 
 
-def _rebuild(cls: type[JetStreamError], args: tuple[Any, ...], state: dict[str, Any]) -> JetStreamError:
-    error = cls.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
-
-
 class JetStreamError(Exception):
     """Base of all errors of this package.
 
@@ -82,7 +75,7 @@ class JetStreamError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the constructor with `args` alone, and keyword arguments would be missing.
-        return _rebuild, (type(self), self.args, dict(self.__dict__))
+        return type(self).__new__, (type(self), *self.args), dict(self.__dict__)
 
 
 class OptionError(JetStreamError, ValueError):

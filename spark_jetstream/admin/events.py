@@ -161,7 +161,7 @@ class Watch:
     def _connect(self, connection: Connection) -> None:
         generation = connection.reconnects
         listener = connection.listen(self.subjects)
-        listener.go_on(generation)
+        listener.generation = generation
         self._connection, self._listener = connection, listener
         # For callers that leave the loop without `close`.
         self._forget = weakref.finalize(self, _close, listener, self._pid)
@@ -236,7 +236,7 @@ class Watch:
         generation = self._connection.reconnects
         # nats-py sends its subscriptions before anything else.
         self._connection.check(_SIGN_OF_LIFE)
-        self._listener.go_on(generation)
+        self._listener.generation = generation
 
 
 def _close(listener: Listener, pid: int) -> None:

@@ -228,11 +228,9 @@ class BulkTransport(TcpTransport):
     def __init__(self, requires_tls: bool, check: InfoCheck) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._requires_tls = requires_tls
-        self._secured = False
+        self._check = check
         self.paced = False
         self._last_read = 0.0
-        self._check = check
-        self._greeting = Greeting(check)
 
     def __bool__(self) -> bool:
         return True  # or nats-py takes it for one that is missing, before it is connected
@@ -327,8 +325,6 @@ class CheckedWebSocket(WebSocketTransport):
     def __init__(self, check: InfoCheck) -> None:
         super().__init__()
         self._check = check
-        self._greeting = Greeting(check)
-        self._rest = b""
 
     def __bool__(self) -> bool:
         return True  # or nats-py puts one of its own in its place

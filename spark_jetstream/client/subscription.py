@@ -36,7 +36,10 @@ class Dropped(NamedTuple):
 
 
 class Listener(Inbox):
-    """Made by `Connection.listen`; for one reader at a time. Any thread may close it."""
+    """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
+
+    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut.
+    """
 
     def __init__(self, link: Link, subjects: Sequence[str]) -> None:
         super().__init__(link, subjects[0], whole=True)
@@ -69,10 +72,6 @@ class Listener(Inbox):
                 elif event is not None:
                     self._size -= event.size
             return event
-
-    def go_on(self, generation: int) -> None:
-        """Forget that this generation's predecessors (`Connection.reconnects`) were cut."""
-        self.generation = generation
 
     def close(self) -> None:
         """Unsubscribe. The reader still gets the messages that came before, then None."""

@@ -11,21 +11,20 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
 from spark_jetstream.options.servers import Login, Servers, address
-from spark_jetstream.options.specs import (
-    AUTHENTICATION,
-    Options,
-    OptionSpec,
-    Side,
-    given_options,
-    option,
-    refuse_elsewhere,
-)
+from spark_jetstream.options.specs import Options, OptionSpec, Side, given_options, option, refuse_elsewhere
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
 Sides = TypeVar("Sides", bound="SideOptions")
 
+# Kinds of authentication, of which one at a time may be given.
+_AUTHENTICATION = (
+    ("user", "password"),
+    ("token",),
+    ("credentialsFile", "credentialsSecret"),
+    ("nkeySeedFile", "nkeySeedSecret"),
+)
+_LOGIN_OPTIONS = frozenset(name for names in _AUTHENTICATION for name in names)
 # One option of a group, given beside a context, replaces all options of the group that come from the context.
-_LOGIN_OPTIONS = frozenset(name for names in AUTHENTICATION.values() for name in names)
 _GROUPS = (
     _LOGIN_OPTIONS,
     frozenset({"domain", "apiPrefix"}),
@@ -138,10 +137,10 @@ class ConnectionOptions(Options):
 
     @model_validator(mode="after")
     def _check_authentication(self) -> ConnectionOptions:
-        given = self.given()
-        used = [next(name for name in names if name in given) for names in self._kinds(given).values()]
-        if len(used) > 1:
-            raise OptionError(f"options {used[0]} and {used[1]} are two kinds of authentication", option=used[0])
+        given, logins = self.given(), self._logins()
+        if len(logins) > 1:
+            one, other = logins[0][0], logins[1][0]
+            raise OptionError(f"options {one} and {other} are two kinds of authentication", option=one)
         _both(given, ("user",), ("password",))
         _both(given, ("tlsCertFile", "tlsCertPem"), ("tlsKeyFile", "tlsKeySecret"))
         return self
@@ -158,9 +157,10 @@ class ConnectionOptions(Options):
                 raise OptionError(f"option {name} does not work with wss:// URLs", option=name)
         return self
 
-    @staticmethod
-    def _kinds(given: frozenset[str]) -> dict[str, tuple[str, ...]]:
-        return {kind: names for kind, names in AUTHENTICATION.items() if given.intersection(names)}
+    def _logins(self) -> list[list[str]]:
+        """Return the options for authentication that are given, by kind."""
+        given = self.given()
+        return [names for kind in _AUTHENTICATION if (names := [name for name in kind if name in given])]
 
     @property
     def api_prefix_resolved(self) -> str:
@@ -184,8 +184,7 @@ class ConnectionOptions(Options):
     @property
     def authentication_options(self) -> str:
         """The names of the options for authentication that are given, for an error."""
-        given = self.given()
-        names = [name for names in self._kinds(given).values() for name in names if name in given]
+        names = [name for login in self._logins() for name in login]
         if not names:
             return "no option for authentication is set"
         return f"{'option' if len(names) == 1 else 'options'} {' and '.join(names)}"

@@ -191,14 +191,6 @@ def _parsed(spec: OptionSpec, value: object) -> object:
     return spec.kind.parse(spec.name, revealed(value))
 
 
-#: Kinds of authentication, of which one at a time may be given.
-AUTHENTICATION: Mapping[str, tuple[str, ...]] = {
-    "user": ("user", "password"),
-    "token": ("token",),
-    "credentials": ("credentialsFile", "credentialsSecret"),
-    "NKey": ("nkeySeedFile", "nkeySeedSecret"),
-}
-
 #: Pairs of which one at most may be given.
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("domain", "apiPrefix"),

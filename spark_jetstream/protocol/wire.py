@@ -90,11 +90,6 @@ class Frames:
     def __len__(self) -> int:
         return len(self.begin)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes these messages took on the wire."""
-        return int(self.line_end[-1] + self.size[-1] + 2 - self.begin[0])
-
     def __getitem__(self, part: slice) -> Frames:
         """The messages of a slice with step 1; shares the buffers."""
         return replace(self, **{name: getattr(self, name)[part] for name in _PER_MESSAGE})

@@ -322,7 +322,7 @@ def by_library(data: bytes) -> list[tuple[int, bytes, bytes, bytes, bool]]:
 def test_any_frames_cut_anywhere_give_what_the_library_reads(
     messages: list[Message], more: list[bytes], data: st.DataObject
 ) -> None:
-    pieces = data.draw(st.permutations([*messages, *more]))
+    pieces: list[Message | bytes] = data.draw(st.permutations([*messages, *more]))
     whole = b"".join(piece if isinstance(piece, bytes) else piece.wire for piece in pieces)
     seen = scan_whole(data.draw(cut(whole)))
     ours = [piece for piece in pieces if isinstance(piece, Message) and piece.sid == DATA]
@@ -394,11 +394,9 @@ def test_acknowledgements_come_as_one_run_that_can_be_cut() -> None:
     [frames] = scanned([b"".join(wires)], {ACKS}, {ACKS})
     assert isinstance(frames, Frames)
     assert len(frames) == len(wires)
-    assert frames.nbytes == sum(map(len, wires))
     assert (frames.reply_dots == -1).all()
     some = frames[100:103]
     assert len(some) == 3
-    assert some.nbytes == sum(map(len, wires[100:103]))
     assert answers(some) == answers(frames)[100:103]
 
 
