@@ -114,8 +114,6 @@ def test_a_users_time_becomes_utc(given: object, written: str) -> None:
         ("2026-03-01T12:00:00", "with its zone"),
         (dt.datetime.fromisoformat("2026-03-01"), "with its zone"),
         ("1969-12-31T23:59:59Z", "between 1970 and 2262"),
-        ("2026-03-01T12:00:00.1234567891Z", "at most nine digits"),
-        ("tomorrow", "a time such as"),
         (True, "a time such as"),
         (1.5, "a time such as"),
         (None, "a time such as"),
