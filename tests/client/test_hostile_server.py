@@ -336,12 +336,8 @@ def rows() -> Iterator[Any]:
         yield row(id_, "plan direct", "STREAM.MSG.GET", lie, MALFORMED)
     for id_, lie, errors in (
         ("time that is a word", delivers(b"$JS.ACK.S.c.1.1.1.noon.0"), MALFORMED),
-        ("time of 64 bits", delivers(b"$JS.ACK.S.c.1.1.1.%d.0" % (2**64 - 1)), MALFORMED),
-        ("sequence that is a word", delivers(b"$JS.ACK.S.c.1.one.1.1.0"), MALFORMED),
         ("sequence of 64 bits", delivers(b"$JS.ACK.S.c.1.%d.1.1.0" % (2**64 - 1)), MALFORMED),
         ("pending that is a word", delivers(b"$JS.ACK.S.c.1.1.1.1.many"), MALFORMED),
-        ("another reply subject", delivers(b"$JS.NAK.S.c.1.1.1.1.0"), MALFORMED),
-        ("ten tokens", delivers(b"$JS.ACK.S.c.1.1.1.1.0.0"), MALFORMED),
         ("no reply subject", reply(b"1"), (*GARBLED, ProtocolError)),
         ("sequence in front of the range", delivers(ack(0, 1, 9)), (OutageError, ProtocolError)),
         ("hole", delivers(ack(5, 5, 9)), (OutageError,)),
@@ -363,8 +359,6 @@ def rows() -> Iterator[Any]:
         yield row(id_, "plan filtered", "CONSUMER.MSG.NEXT", lie, errors)
     for id_, lie, errors in (
         ("time that is a word", direct(time="noon"), MALFORMED),
-        ("time of another age", direct(time="9999-01-01T00:00:00Z"), MALFORMED),
-        ("sequence below 0", direct(sequence="-1"), MALFORMED),
         ("sequence of 64 bits", direct(sequence=str(2**64 - 1)), MALFORMED),
         ("pending that is a word", direct(pending="many"), (OutageError, ProtocolError)),
         ("no status and no message", reply(b"hello"), MALFORMED),
@@ -376,12 +370,7 @@ def rows() -> Iterator[Any]:
         yield row(id_, "direct", "DIRECT.GET", lie, errors)
     for id_, lie, errors in (
         ("no JSON", reply(b"no"), MALFORMED),
-        ("deep", reply(DEEP), MALFORMED),
-        ("sequence below 0", reply(b'{"stream":"S","seq":-1}'), MALFORMED),
-        ("sequence of 64 bits", reply(b'{"stream":"S","seq":18446744073709551615}'), MALFORMED),
-        ("sequence that is a text", reply(b'{"stream":"S","seq":"7"}'), MALFORMED),
         ("number that nothing has", lambda honest: [b"MSG %s9 %s 2\r\n{}\r\n" % (honest.to, honest.sid)], MALFORMED),
-        ("error that is a text", reply(b'{"error":"no"}'), MALFORMED),
         ("error with escapes", refuses(ESCAPES), (JetStreamError,)),
         ("status with escapes", status(f"400 {ESCAPES}"), (JetStreamError,)),
         ("another stream", reply(f'{{"stream":"{ESCAPES}"x,"seq":1}}'.encode()), MALFORMED),

@@ -224,6 +224,7 @@ MALFORMED = {
     "ten tokens": b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0.1 5\r\nhello\r\n",
     "another prefix": b"MSG a 7 $KV.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
     "words for numbers": b"MSG a 7 $JS.ACK.S.c.1.x.1.1.0 5\r\nhello\r\n",
+    "a time over 63 bits": b"MSG a 7 $JS.ACK.S.c.1.1.1.%d.0 5\r\nhello\r\n" % 2**63,
     "a sequence over 63 bits": b"MSG a 7 $JS.ACK.S.c.1.%d.1.1.0 5\r\nhello\r\n" % 2**63,
     "endless line": b"MSG " + b"a" * (wire.MAX_LINE + 1),
 }
