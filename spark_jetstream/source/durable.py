@@ -31,8 +31,16 @@ SEVERAL_FILTERS_LEVEL = 5
 An older server moves the consumer behind what it purges, past messages of the consumer's other filters. A cluster takes
 these for acknowledged, and removes them when its leaders change (seen with 2.12.8 and 2.14.6).
 """
-SWEPT = 100_000
-"""In an interest stream of so many sequences a server before 2.14 keeps the messages that a deleted consumer held."""
+LONG = 50_000
+"""Where an interest stream spans more sequences, consumers are neither created nor deleted without need.
+
+A server that deletes a consumer looks for what nobody needs any more. Beyond 100,000 sequences it does that in the
+background (`checkInterestState`). If another consumer is deleted before the server comes to it, the server compacts the
+stream to 0, which purges it: all messages are lost, whoever needs them. Seen with 2.12.8, 2.14.6 and 2.15.1, and not
+with 2.10.26 and 2.11.11. Half of that leaves room for what is published meanwhile.
+"""
+PURGING_SERVERS = (2, 12, 0)
+"""The first version of which that is known."""
 
 _SECOND = 1_000_000_000
 
@@ -110,6 +118,11 @@ def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
         level=int(level),
         inactive_threshold=threshold / _SECOND,
     )
+
+
+def is_long(state: StreamState) -> bool:
+    """Whether deleting consumers of the stream is a danger (see `LONG`)."""
+    return state.retention == "interest" and state.last_seq + 1 - state.first_kept > LONG
 
 
 def taken(durable: str, stream: str, consumer: ConsumerState) -> JetStreamError:
@@ -222,18 +235,16 @@ class DurableConsumers:
         for subject in self.filters or (None,):
             self._purge(stream, end, subject)
 
-    def sweep(self, stream: str) -> None:
-        """Remove from an interest stream what no consumer needs any more, if the server did not (see `SWEPT`).
+    def sweep(self, stream: str, end: int, own: Sequence[str]) -> None:
+        """Purge an interest stream below `end`, as far as no consumer but those named `own` needs it; they move along.
 
         A failure loses nothing: it is logged as a warning.
         """
-        state = self.stream(stream)
-        if state.last_seq - state.first_kept < SWEPT:
-            return
         try:
             context = f"list the consumers of stream {stream}"
-            end = min(consumer_state(consumer, context).next for consumer in self._all(stream))
-            if end > state.first_kept:
+            others = [consumer for consumer in self._all(stream) if consumer.get("name") not in own]
+            end = min([end, *(consumer_state(consumer, context).next for consumer in others)])
+            if end > self.stream(stream).first_kept:
                 self._purge(stream, end, None)
         except JetStreamError as error:
             log.warning("stream %s keeps messages that no consumer needs any more: %s", stream, error)

@@ -23,7 +23,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.units import rfc3339
-from spark_jetstream.source.durable import ConsumerState, DurableConsumers, several_filters, taken
+from spark_jetstream.source.durable import ConsumerState, DurableConsumers, is_long, several_filters, taken
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 
 log = logging.getLogger(__name__)
@@ -210,8 +210,7 @@ class Progress:
             return
         if held.leftover:
             # Only now: `_look` has shown that no earlier run is alive.
-            self._consumers.delete(state.name, self._stand_in)
-            held.leftover = False
+            self._delete_stand_in(state.name, held, long=self._is_long(state))
         if next_sequence > state.last_seq + 1:
             state = self._consumers.stream(state.name)
             if state.created != held.created:
@@ -246,7 +245,7 @@ class Progress:
 
     def _move(self, state: StreamState, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
         if not consumer.can_move_to(to):
-            return self._create_again(state, held, to)
+            return self._create_again(state, held, consumer, to)
         try:
             return self._consumers.reset(state.name, self._durable, to)
         except RequestTimeout:
@@ -258,28 +257,40 @@ class Progress:
         except ApiError as error:
             if error.err_code != jsapi.RESET_REFUSED:
                 raise
-            return self._create_again(state, held, to)
+            return self._create_again(state, held, consumer, to)
 
-    def _create_again(self, state: StreamState, held: _Held, to: int) -> ConsumerState:
+    def _create_again(self, state: StreamState, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
         """Create the consumer again where the server cannot move it.
 
         At each moment one of two consumers holds what is not committed. A crash between two steps leaves the consumer,
-        or the stand-in, or both; `_open` and `_look` repair that.
+        or the stand-in, or both; `_open` and `_look` repair that. In a long interest stream a purge moves the consumer
+        instead (see `LONG`), only as far as other consumers are: what is held for too long does no harm.
         """
         name = state.name
+        long = self._is_long(state)
+        if long and to > consumer.next:
+            self._consumers.sweep(name, to, (self._durable, self._stand_in))
+            return self._consumers.info(name, self._durable) or consumer
         held.leftover = True  # until it is deleted below, or by the next commit
         self._consumers.create(name, self._stand_in, held.since, to)
-        consumer = self._consumers.info(name, self._durable)
-        if consumer is not None and consumer.run != self._run:
-            self._consumers.delete(name, self._stand_in)
-            raise taken(self._durable, name, consumer)
+        now = self._consumers.info(name, self._durable)
+        if now is not None and now.run != self._run:
+            self._delete_stand_in(name, held, long=long)
+            raise taken(self._durable, name, now)
         self._consumers.delete(name, self._durable)
         consumer = self._consumers.create(name, self._durable, held.since, to)
-        self._consumers.delete(name, self._stand_in)
-        held.leftover = False
-        if state.retention == "interest":
-            self._consumers.sweep(name)
+        self._delete_stand_in(name, held, long=long)
         return consumer
+
+    def _delete_stand_in(self, name: str, held: _Held, *, long: bool) -> None:
+        """Delete the stand-in; in a long interest stream leave that to a later commit."""
+        held.leftover = True
+        if not long:
+            self._consumers.delete(name, self._stand_in)
+            held.leftover = False
+
+    def _is_long(self, state: StreamState) -> bool:
+        return state.retention == "interest" and is_long(self._consumers.stream(state.name))
 
     # Looking
 
@@ -330,7 +341,7 @@ class Progress:
             if moving.run != self._run:
                 raise taken(self._durable, state.name, moving)
             consumer = self._consumers.create(state.name, self._durable, held.since, moving.next)
-            self._consumers.delete(state.name, self._stand_in)
+            self._delete_stand_in(state.name, held, long=self._is_long(state))
         else:
             self._not_held(state, self._missing_text(state.name))
             consumer = self._consumers.create(state.name, self._durable, held.since)

@@ -224,7 +224,7 @@ def test_no_more_than_needed_is_asked(stream: Maker, retention: str, old: bool) 
     again = ["CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE", "CONSUMER.CREATE", "CONSUMER.DELETE"]
     moves = ["CONSUMER.RESET"] if can_move(made) and not old else again
     if retention == "interest" and moves == again:
-        moves = [*again, "STREAM.INFO"]
+        moves = ["STREAM.INFO", *again]
     run = Run(made).open()
     made.fill(5)
     assert run.wire.asked(run.check) == ["CONSUMER.INFO"]

@@ -27,9 +27,10 @@ from tests.support.progress import (
     pending,
     position,
     state_of,
+    take,
 )
 from tests.support.publish import Message
-from tests.support.reading import create, wait_until
+from tests.support.reading import create
 from tests.support.streams import Stream
 
 STAND_IN = "query-spark-moving"
@@ -236,7 +237,7 @@ def test_the_server_crashes_in_the_middle(server: NatsServer, run: Run) -> None:
 
 
 def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None:
-    """A server does not look at once, or at all, for what a deleted consumer held among 100,000 sequences."""
+    """Beyond 100,000 sequences a server may purge the whole stream when two consumers are deleted: none is."""
     made = stream(retention="interest")
     run = Run(made).open()
     mine, others = (Message(f"{made.subject}.{suffix}", b"x") for suffix in "ab")
@@ -244,20 +245,42 @@ def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None
     for _ in range(24):  # servers before 2.12 queue 10,000 messages
         made.publisher.pour(mine.frame(), 4_999, others)
     run.commit(119_001)
-    assert pending(made, "other") == 24  # what others need stays
-    assert pending(made) == 1000
+    assert kept(made) == (1, 120_000, 120_000)  # what others need stays, and what is between
+    take(made, "other", 2)
+    run.move(119_001)
+    assert kept(made) == (10_001, 120_000, 110_000)
+    assert position(made) == 10_001
+    assert pending(made, "other") == 22
+    assert not any(subject.startswith(("CONSUMER.CREATE", "CONSUMER.DELETE")) for subject in run.wire.subjects[3:])
     delete_consumer(made, "other")
     run.move(119_501)
-    wait_until(lambda: kept(made) == (119_501, 120_000, 500), "only what is not committed")
+    assert kept(made) == (119_501, 120_000, 500)
     assert pending(made) == 500
     assert not caplog.records
+
+
+def test_back_in_a_long_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in of a move back stays until the stream is short: one consumer is deleted, not two."""
+    made = run.stream
+    make_consumer(made, "other")
+    run.commit(8)
+    monkeypatch.setattr(durable, "LONG", 5)
+    run.commit(3)
+    assert position(made) == 3
+    assert sorted(consumers(made)) == ["other", "query", STAND_IN]
+    delete_consumer(made, "other")
+    for committed in (7, 9):
+        run.move(committed)
+        assert kept(made) == (committed, 10, 11 - committed)
+    assert consumers(made) == ["query"]
 
 
 def test_a_long_backlog_that_may_not_be_removed(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "SWEPT", 2)
+    monkeypatch.setattr(durable, "LONG", 2)
     run.wire.deny("CONSUMER.LIST")
     run.commit(3)
     assert "stream S keeps messages that no consumer needs any more: not allowed" in caplog.text
-    assert kept(run.stream) == (3, 10, 8)
+    assert kept(run.stream) == (1, 10, 10)
+    assert position(run.stream) == 1
