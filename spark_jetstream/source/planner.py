@@ -23,6 +23,7 @@ from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.positions import (
+    check_length,
     check_retention,
     check_start,
     ending_position,
@@ -93,6 +94,8 @@ class Planner:
         check_retention(state, self.options)
         if needs_direct(state, self.options) and not isinstance(self._probes[name], DirectProbe):
             self._probes[name] = self._probe(name, direct=True)
+        if state.retention == "interest" and not isinstance(self._probes[name], DirectProbe):
+            check_length(state, self._requests.call(lambda connection: connection.server_version))
         if state.retention == "interest" and not self.progress.wanted and name not in self._warned:
             self._warned.add(name)
             warn_of_interest(state)

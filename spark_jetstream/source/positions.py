@@ -9,6 +9,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
+from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.search import StreamQuestions
 
@@ -105,6 +106,18 @@ def check_retention(state: StreamState, options: SourceOptions) -> None:
             f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream (nats "
             f'stream edit {state.name} --allow-direct), or let the options ensureStream={{"allow_direct": true}} and '
             "ensureStreamOnConflict=update do it; without it, readWith=consumer reads all but work queues",
+            option="readWith",
+        )
+
+
+def check_length(state: StreamState, server_version: tuple[int, ...]) -> None:
+    """Raise `OptionError` when reading an interest stream with consumers may cost it all of its messages."""
+    if is_long(state) and server_version >= PURGING_SERVERS:
+        spanned = state.last_seq + 1 - state.first_kept
+        raise OptionError(
+            f"stream {state.name} has interest retention and spans {spanned:,} sequences: a server since 2.12 may "
+            "remove all of its messages, read or not, when the consumers that read it are deleted; set readWith to "
+            f"direct, and allow_direct on the stream (nats stream edit {state.name} --allow-direct)",
             option="readWith",
         )
 

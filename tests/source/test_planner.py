@@ -13,6 +13,7 @@ import pytest
 
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
+from spark_jetstream.source import durable, positions
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.testing import NatsServer
@@ -171,6 +172,24 @@ def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
         assert held_back.is_set()
         assert api(server.url, "STREAM.INFO.HELD")["state"]["messages"] == 0
         release.join()
+
+
+def test_a_long_interest_stream(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may purge it when two consumers are deleted, so it is read without any."""
+    create(server.url, "S", retention="interest", allow_direct=True)
+    api(server.url, "CONSUMER.CREATE.S.other", {"stream_name": "S", "config": {"durable_name": "other"}})
+    fill(server.url, "S", 60)
+    for streaming in (True, False):
+        assert driver(server.url, streaming=streaming).initial().streams["S"].next == 1
+    monkeypatch.setattr(durable, "LONG", 59)
+    problem = r"spans 60 sequences: .* may remove all of its messages, .* set readWith to direct, and allow_direct on"
+    for streaming in (True, False):
+        with pytest.raises(OptionError, match=problem) as raised:
+            driver(server.url, streaming=streaming).initial()
+        assert raised.value.option == "readWith"
+        assert driver(server.url, streaming=streaming, readWith="direct").initial().streams["S"].next == 1
+    monkeypatch.setattr(positions, "PURGING_SERVERS", (99, 0, 0))
+    assert driver(server.url).initial().streams["S"].next == 1
 
 
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
