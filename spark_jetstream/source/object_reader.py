@@ -88,7 +88,8 @@ def read_object_range(
 
     `part.subjects` is the filter of the bucket's meta messages. A version of an object that was deleted or replaced has
     no row: a newer version has its meta message, and its row, later in the stream. So a reader of all ranges of a
-    stream reads the last version of each object once.
+    stream reads the last version of each object once. All meta messages of the range are read before the first row,
+    because a later one may replace the first.
     """
     # Newer meta messages replace older ones, so that their number may be smaller than planned.
     uncounted = replace(part, count=None)
