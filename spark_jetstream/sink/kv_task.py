@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -102,7 +102,7 @@ class _KeyStrategy:
             # Computed anew: a key of an answered row may be in flight again, to replace a marker.
             self._subjects_in_flight = set(itertools.chain.from_iterable(subjects for _, subjects in self._sent))
         for portion, subjects in answered if self._writer.message_ids is not None else ():
-            keys = _hashes(subjects, len(subjects))
+            keys = _hashes(subjects)
             stored = portion.sequences > 0
             early = portion.known & stored
             if early.any():
@@ -155,13 +155,13 @@ class _KeyStrategy:
         message_ids = self._writer.message_ids
         if message_ids is None or not last.message_id.startswith(message_ids.prefix):
             return False
-        latest = int(self._revisions.get(_hashes([row.raw_subject], 1))[0])
+        latest = int(self._revisions.get(_hashes([row.raw_subject]))[0])
         return last.message_id == row.message_id or last.sequence > latest
 
 
-def _hashes(subjects: Iterable[bytes], count: int) -> Hashes:
+def _hashes(subjects: Sequence[bytes]) -> Hashes:
     """Hashes of subjects, valid in this process only."""
-    return np.fromiter(map(hash, subjects), np.int64, count).view(np.uint64)
+    return np.fromiter(map(hash, subjects), np.int64, len(subjects)).view(np.uint64)
 
 
 def _with_lines(row: RefusedRow, lines: bytes) -> RefusedRow:

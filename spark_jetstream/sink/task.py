@@ -123,9 +123,7 @@ class TaskWriter:
             self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
             rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
         ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows, tails(rows))
-        if self._ledger is not None and ids is not None:
-            rows, ids = self._without_stored(rows, ids, self._target.stream, self._skipped, self._ledger)
-        self._strategy.send(rows, ids)
+        self._strategy.send(*self._without_stored(rows, ids, self._target.stream, self._skipped))
 
     # What strategies call
 
@@ -156,15 +154,17 @@ class TaskWriter:
         for at in range(0, len(refused), self._most):
             some = refused[at : at + self._most]
             rows, ids = dead_letters(some, subject, self.publisher.max_payload, self._dead_letter_ids)
-            if self._ledger is not None and ids is not None:
-                rows, ids = self._without_stored(rows, ids, None, self._dead, self._ledger)
+            rows, ids = self._without_stored(rows, ids, None, self._dead)
             if len(rows):
                 self.publish(rows, ids, None, self._dead)
 
     def _without_stored(
-        self, rows: Rows, ids: pa.BinaryArray, stream: str | None, skipped: Totals, ledger: Ledger
-    ) -> tuple[Rows, pa.BinaryArray]:
+        self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, skipped: Totals
+    ) -> tuple[Rows, pa.BinaryArray | None]:
         """Leave out the rows that an earlier attempt has stored. The ledger notes the streams of the others first."""
+        ledger = self._ledger
+        if ledger is None or ids is None:
+            return rows, ids
         lost = ledger.begin(rows.subject, stream)
         if lost:
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])

@@ -44,7 +44,6 @@ except ImportError:  # Spark 4.0
 
 log = logging.getLogger(__name__)
 
-_Store = Callable[..., TaskReport]
 _ROWS = 2000  # of a record batch that is made from Python rows
 _REMEMBERED = 30 * 86400.0  # seconds for which the ledger remembers a batch write with a writeId
 _FORGOTTEN = 86400.0  # and one without, which cannot be run again
@@ -79,28 +78,25 @@ class _Sink:
                 option="mode",
             )
         self.options = SinkOptions.from_spark(options, streaming=self.streaming)
-        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self.fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         # Spark builds the writer of a batch write once, on the driver: its tasks and their retries share the name.
         self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
         # Spark sends the function that stores rows to the executors, with the results of the checks.
-        self.store, self.fields = self._store(fields, prepare)
+        self.store = self._store(prepare)
 
-    def _store(
-        self, fields: Sequence[tuple[str, str]], prepare: Callable[[SinkOptions], None]
-    ) -> tuple[_Store, tuple[tuple[str, str], ...]]:
-        """Check columns and server. Return the function that stores the rows of a task, and the columns."""
+    def _store(self, prepare: Callable[[SinkOptions], None]) -> Callable[..., TaskReport]:
+        """Check columns and server. Return the function that stores the rows of a task."""
         if self.options.bucket is not None:
-            keyed = BucketColumns.check(fields)
-            bucket = check_bucket(self._connect, self.options)
-            return functools.partial(write_bucket, columns=keyed, bucket=bucket), keyed.fields
+            keyed = BucketColumns.check(self.fields)
+            return functools.partial(write_bucket, columns=keyed, bucket=check_bucket(self._connect, self.options))
         if self.options.object_bucket is not None:
-            named = ObjectColumns.check(fields)
+            named = ObjectColumns.check(self.fields)
             check_object_bucket(self._connect, self.options)
-            return functools.partial(write_objects, columns=named), named.fields
-        columns = SinkColumns.check(fields, self.options.subject)
+            return functools.partial(write_objects, columns=named)
+        columns = SinkColumns.check(self.fields, self.options.subject)
         prepare(self.options)
         check_start(self._connect, self.options)
-        return functools.partial(write_task, columns=columns), columns.fields
+        return functools.partial(write_task, columns=columns)
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
