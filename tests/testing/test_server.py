@@ -308,15 +308,6 @@ def test_where_the_binary_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert find_server_binary() == binary
 
 
-def test_two_leases_are_two_ports() -> None:
-    leases = [PortLease() for _ in range(50)]
-    assert len({lease.port for lease in leases}) == len(leases)
-    for lease in leases:
-        lease.release()
-        lease.release()
-        assert lease.released
-
-
 START = """
 import os, signal, sys
 from spark_jetstream.testing import NatsServer
