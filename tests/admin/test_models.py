@@ -27,6 +27,7 @@ from spark_jetstream.admin import (
     StoredMessage,
     StreamConfig,
     StreamInfo,
+    StreamSource,
     readable,
     rendered,
 )
@@ -178,6 +179,19 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert fields == ["name", "max_age", "num_replicas", "mirror.name"]
     with pytest.raises(OptionError, match="it: must be a mapping of names to values"):
         StreamConfig.parse([], "it")  # type: ignore[arg-type]
+
+
+def test_one_where_several_are_meant() -> None:
+    """As on the command line: a text for a list, and a stream's name for the stream that is copied."""
+    origin = {"name": "A"}
+    for sources in ("A", ["A"], origin, [origin], StreamSource(name="A")):
+        body = StreamConfig.parse({"name": "S", "subjects": "s.a", "sources": sources}, "it").body()
+        assert body == {"name": "S", "subjects": ["s.a"], "sources": [origin]}
+    assert StreamConfig.parse({"name": "S", "mirror": "A"}, "it").body() == {"name": "S", "mirror": origin}
+    assert ConsumerConfig.parse({"filter_subjects": "a", "backoff": "5s"}, "it").body() == {
+        "filter_subjects": ["a"],
+        "backoff": [5 * SECOND],
+    }
 
 
 def test_a_field_that_is_none_is_not_set() -> None:
