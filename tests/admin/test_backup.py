@@ -24,7 +24,6 @@ from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, EntryKind, Framing, checked, opened
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import BackupError, ConnectionFailed, OptionError, StreamExists, StreamNotFound
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
@@ -319,13 +318,6 @@ def test_what_is_there_is_never_overwritten(there: There, saved: Path, tmp_path:
 
 
 # -- backups that are broken off --
-
-
-@pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[WireProxy]:
-    with WireProxy(nats_server.url) as proxy:
-        yield proxy
-        close_all()
 
 
 @pytest.fixture

@@ -45,7 +45,11 @@ class StoredMessage(Model):
     @property
     def headers(self) -> dict[str, list[str]]:
         """The headers: every value of every name, in their order. Bytes that are not UTF-8 become U+FFFD."""
-        return _headers(self.hdrs)
+        if not self.hdrs:
+            return {}
+        block = np.frombuffer(self.hdrs, np.uint8)
+        found = decode_headers(block, np.array([0], np.int64), np.array([len(block)], np.int64))
+        return dict(found.to_pylist()[0] or ())  # a block without headers is null
 
     @classmethod
     def from_direct(cls, block: bytes, data: bytes, context: str = "read a direct get") -> StoredMessage:
@@ -62,14 +66,6 @@ class StoredMessage(Model):
         hdrs = b"" if own == b"NATS/1.0\r\n" else own + b"\r\n"
         body = {"subject": subject, "seq": int(sequence), "time": stored, "data": data, "hdrs": hdrs, "stream": stream}
         return cls.from_server(body, context)
-
-
-def _headers(block: bytes) -> dict[str, list[str]]:
-    if not block:
-        return {}
-    octets = np.frombuffer(block, np.uint8)
-    found = decode_headers(octets, np.array([0], np.int64), np.array([len(block)], np.int64))
-    return dict(found.to_pylist()[0] or ())  # a block without headers is null
 
 
 class MessageReply(Reply):
