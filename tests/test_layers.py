@@ -47,7 +47,7 @@ PURE = (
     "permissions",
     "admin.models",
     *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity", "kv")),
-    *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv")),
+    *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
 )
 IMPURE_LIBRARIES = {
     "asyncio",

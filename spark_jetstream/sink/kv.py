@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.buckets.kv import (
-    EXPECTED,
-    OPERATION_HEADERS,
-    OPERATIONS,
-    WRONG_REVISION,
-    Origin,
-    last_revision,
-)
+from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS
 from spark_jetstream.protocol.columns import repeated
-from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, reason
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.sink.rows import (
     BYTES,
@@ -44,7 +35,6 @@ from spark_jetstream.sink.rows import (
     with_expected,
     with_header,
 )
-from spark_jetstream.sink.target import Target
 
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
@@ -56,72 +46,6 @@ _OPERATION_LINES = [
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 _EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
 _MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n]", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class KeyBucket(Target):
-    """A bucket to write to. `origin` is the bucket that stores the rows: the one that it mirrors, or itself."""
-
-    option: ClassVar[str] = "bucket"
-
-    name: str = ""
-    origin: Origin = field(default_factory=lambda: Origin("", None, ""))
-
-    @classmethod
-    def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> KeyBucket:
-        """Return the bucket `name` behind an API prefix; `mirror` is that of its stream's configuration, if any.
-
-        Raises `OptionError` for a mirror of a stream that is no bucket.
-        """
-        origin = Origin.of(name, prefix, mirror)
-        return cls(origin.stream, None, origin.api_prefix, name, origin)
-
-    @property
-    def no_stream(self) -> str:
-        """Why a row cannot be stored when no stream captures its subject."""
-        return f"there is no Key-Value bucket {self.origin.bucket} any more"
-
-    @property
-    def no_ack(self) -> str:
-        """The likely reason why an acknowledgement never arrives."""
-        return f"what is published to {self.origin.write_prefix}> may not reach the bucket"
-
-    def at(self, subject: str) -> Target:
-        """Return this bucket for the subject of a key, and a plain target for that of a dead letter."""
-        return self if subject.startswith(self.origin.write_prefix) else Target()
-
-    def stored_at(self, subject: str) -> str:
-        """Return the subject under which the stream stores what is published to `subject`."""
-        return self.origin.subject(subject.removeprefix(self.origin.write_prefix))
-
-    def place(self, subject: str) -> str:
-        """Return where a row cannot be stored, as the end of the sentence "row 7 cannot be stored"."""
-        return f"under key {subject.removeprefix(self.origin.write_prefix)!r} of bucket {self.name}"
-
-    def reason(self, refusal: Refusal, lines: bytes) -> str:
-        """Return why the server refused a row with these header lines, and what to change."""
-        if refusal.err_code == 0 and refusal.code == NO_STREAM:
-            return (
-                f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no leader, or what is "
-                "published there does not reach it"
-            )
-        wrong = "column expected_revision"
-        expected = expected_revision(lines)
-        if refusal.err_code in WRONG_REVISION and expected is not None:
-            latest = last_revision(refusal.description)
-            there = "has another one" if latest is None else f"has revision {latest}" if latest else "does not exist"
-            wanted = f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
-            wrong = f"column expected_revision {wanted}: read it again before changing it"
-        advice = {
-            10054: f"raise the bucket's largest value size (max_msg_size of stream {self.stream})",
-            10077: f"the bucket is full: raise its size (max_bytes of stream {self.stream})",
-            10109: f"nothing can be written to a sealed bucket any more (stream {self.stream})",
-            10111: f"operation PURGE needs allow_rollup_hdrs on stream {self.stream}",
-            10165: "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
-            10166: f"set allow_msg_ttl on stream {self.stream} (limit markers do so), or drop column ttl",
-            **dict.fromkeys(WRONG_REVISION, wrong),
-        }
-        return reason(refusal, advice)
 
 
 class BucketColumns(Columns):
@@ -142,13 +66,13 @@ class BucketColumns(Columns):
     payload: ClassVar[str] = "value"
 
 
-def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, first_number: int) -> Rows:
-    """Return the rows of a record batch whose columns `BucketColumns.check` has checked."""
+def rows_of(batch: pa.RecordBatch, columns: BucketColumns, prefix: str, first_number: int) -> Rows:
+    """Return the rows of a record batch whose columns `BucketColumns.check` has checked; `prefix` begins subjects."""
     count = batch.num_rows
     faults: dict[int, str] = {}
     given = columns.of(batch)
     key = as_bytes(given["key"])
-    _check_keys(key, bucket, faults)
+    _check_keys(key, MAX_SUBJECT - len(prefix), faults)
     data = as_bytes(given["value"])
     lines = repeated(NO_BYTES, count)
     put = np.ones(count, np.bool_)
@@ -166,16 +90,14 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, bucket: KeyBucket, fi
         lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
     if "expected_revision" in given:
         lines = with_expected(lines, given["expected_revision"], "expected_revision", faults)
-    subject = pc.binary_join_element_wise(
-        piece(bucket.origin.write_prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES)
-    )
+    subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES))
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     return Rows(numbers, subject, pc.fill_null(data, NO_BYTES), lines, None, faults)
 
 
-def _check_keys(key: pa.BinaryArray, bucket: KeyBucket, faults: dict[int, str]) -> None:
+def _check_keys(key: pa.BinaryArray, most: int, faults: dict[int, str]) -> None:
+    """Note the rows with an invalid key, or one of more than `most` bytes."""
     note(faults, pc.is_null(key), "column key is null")
-    most = MAX_SUBJECT - len(bucket.origin.write_prefix)
     # Bytes that are not UTF-8 do not match either: a key is ASCII.
     doubtful = pc.or_(pc.invert(pc.match_substring_regex(key, _GOOD_KEY)), pc.greater(pc.binary_length(key), most))
     flags = pc.fill_null(doubtful, False).to_numpy(zero_copy_only=False)

@@ -26,9 +26,10 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.hashing import Hashes, HashMap
-from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
+from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import RawMessage, last_message
@@ -65,7 +66,7 @@ class _KeyStrategy:
         self._creating: dict[int, bytes] = {}  # header lines of rows that replace a marker, by row number
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
-        return rows_of(batch, self.columns, self._bucket, first_number)
+        return rows_of(batch, self.columns, self._bucket.origin.write_prefix, first_number)
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         turns = list(rounds(rows.subject))

@@ -29,8 +29,8 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamState, stream_state, subject_pattern
-from spark_jetstream.sink.kv import KeyBucket
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
+from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.streams.lookup import message, streams_of
 
 log = logging.getLogger(__name__)

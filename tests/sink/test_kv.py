@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import OptionError, RowRefused, StreamNotFound
 from spark_jetstream.protocol.pub_ack import Refusal
-from spark_jetstream.sink.kv import BucketColumns, KeyBucket, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
@@ -43,7 +44,7 @@ HOME = KeyBucket.of("b", "$JS.API")
 def rows(**columns: list[Any]) -> Rows:
     """The rows of these columns."""
     made = batch(**columns)
-    return rows_of(made, BucketColumns(tuple((name, "") for name in made.schema.names)), HOME, 1)
+    return rows_of(made, BucketColumns(tuple((name, "") for name in made.schema.names)), "$KV.b.", 1)
 
 
 DEL, PURGE = b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n"
