@@ -138,19 +138,3 @@ def test_commands_say_so_in_a_line(line: str, filled: JetStreamAdmin, nats_serve
     assert ran.err.startswith("spark-jetstream: ")
     assert ran.err.count("\n") == 1
     assert "\0" not in ran.err
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["not UTF-8", "directory"])
-def test_the_selected_context(content: bytes | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    for name in [name for name in os.environ if name.startswith("NATS_")]:
-        monkeypatch.delenv(name)
-    selected = folder / "nats" / "context.txt"
-    selected.parent.mkdir()
-    if content is None:
-        selected.mkdir()
-        assert JetStreamAdmin.from_environment().options.servers == ("nats://127.0.0.1:4222",)
-        return
-    selected.write_bytes(content)
-    with pytest.raises(OptionError, match=r"^option context: the file .*context\.txt, .*, is not UTF-8 text$"):
-        JetStreamAdmin.from_environment()

@@ -13,7 +13,7 @@ import pytest
 from spark_jetstream.admin import ConsumerConfig, JetStreamAdmin, StreamConfig, template
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in, yaml_text
-from spark_jetstream.admin.plan import Plan, PlanOutdated, carry_out, make_plan
+from spark_jetstream.admin.plan import PlanOutdated, carry_out, make_plan
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
@@ -37,24 +37,6 @@ def client(options: ConnectionOptions) -> Requester:
 
 def wanted(*described: dict[str, Any]) -> tuple[Wanted, ...]:
     return wanted_in(list(described), "test")
-
-
-def fields(plan: Plan) -> list[str]:
-    return [each.field for step in plan.steps for each in step.differences]
-
-
-def test_only_given_fields_are_compared_and_changed(client: Requester, api: Api, make_stream: Make) -> None:
-    name = make_stream({"max_msgs": 7, "metadata": {"owner": "me"}, "allow_direct": True})
-    before = stream_config(api, name)
-    described = wanted({"name": name, "max_age": "1h", "metadata": {"team": "us"}})
-    plan = make_plan(client, described, given_only=True)
-    assert fields(plan) == ["max_age", "metadata.team"]
-    carry_out(client, plan)
-    after = stream_config(api, name)
-    expected = before.changed(max_age="1h", metadata={**before.own_metadata, "team": "us"})
-    assert after.body() == expected.body()
-    assert not make_plan(client, described, given_only=True).changes
-    assert set(fields(make_plan(client, described))) == {"max_msgs", "allow_direct", "subjects", "metadata.owner"}
 
 
 def test_what_does_not_fit_to_the_rest_is_refused(client: Requester, make_stream: Make) -> None:

@@ -324,6 +324,15 @@ def test_which_context_is_taken(selection: Path, monkeypatch: pytest.MonkeyPatch
         connects_to()
 
 
+def test_a_selection_that_cannot_be_read(selection: Path) -> None:
+    selection.write_bytes(b"\xff\xfe")
+    with pytest.raises(OptionError, match=r"^option context: the file .*context\.txt, .*, is not UTF-8 text$"):
+        connects_to()
+    selection.unlink()
+    selection.mkdir()
+    assert connects_to() == (("nats://127.0.0.1:4222",), None)
+
+
 def test_an_error_says_that_a_value_comes_from_the_environment(
     selection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
