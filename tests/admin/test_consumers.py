@@ -96,7 +96,6 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None
     assert consumers.create(stream, DEFAULT_CONSUMER, durable_name="g").name == "g"
     # The other wrong arguments are those of streams.
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        (("a", "b"), {}, 'a ConsumerConfig or a mapping is needed, not "b"'),
         ((5,), {}, 'a name, a ConsumerConfig or a mapping is needed, not "5"'),
         (("a",), {"durable_name": "b"}, "name and durable_name are different: a and b"),
         (("c.>",), {}, "name must be the name of a consumer, without blanks, dots"),
@@ -238,9 +237,6 @@ def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
     assert (config.ack_wait, config.max_deliver, config.filters) == (10**10, -1, ("c.b",))
     assert (config.ack_policy, config.durable_name) == ("explicit", "c")
     assert admin.consumers.update(stream, "c", **changes) == []
-    several = {"filter_subject": None, "filter_subjects": ["c.a", "c.b"]}
-    assert [each.field for each in admin.consumers.update(stream, "c", several)] == ["filter_subjects"]
-    assert admin.consumers.load(stream, "c").config.filters == ("c.a", "c.b")
 
 
 def test_update_what_cannot_change(admin: JetStreamAdmin, stream: str) -> None:
