@@ -196,25 +196,19 @@ class Bucket:
         After the duration ``ttl`` the server removes the value; ``never`` overrides the ``ttl`` of the bucket. The
         bucket needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be shorter than that.
         """
-        expected, attempt, headers = 0, 1, self._ttl(ttl)
-        while True:
+        expected, headers = 0, self._ttl(ttl)
+        for _ in range(_ATTEMPTS):
             try:
                 return self._store(key, value, {EXPECTED: str(expected), **headers}, "create")
             except WrongRevision as error:
                 # The latest revision may be a deletion, which the value replaces.
-                last = self._last(key)
-                expected = 0 if last is None else last.revision
-                if (last is not None and last.live) or attempt == _ATTEMPTS:
-                    actual = error.found if last is None else last.revision
-                    raise WrongRevision(
-                        f"cannot create key {key} of bucket {self.name}: it exists, with revision {actual}",
-                        bucket=self.name,
-                        key=key,
-                        expected=0,
-                        found=actual,
-                        err_code=error.err_code,
-                    ) from None
-                attempt += 1
+                refusal, last = error, self._last(key)
+            if last is not None and last.live:
+                break
+            expected = 0 if last is None else last.revision
+        actual = refusal.found if last is None else last.revision
+        problem = f"cannot create key {key} of bucket {self.name}: it exists, with revision {actual}"
+        raise self._wrong_revision(problem, key, 0, actual, refusal.err_code)
 
     def update(self, key: str, value: str | bytes, revision: int) -> int:
         """Give a key a value; return the new revision. Raises `WrongRevision` if ``revision`` is not the latest one."""
@@ -410,18 +404,15 @@ class Bucket:
             expected, actual = int(headers[EXPECTED]), last_revision(error.description)
             there = "another one" if actual is None else "none" if actual == 0 else f"revision {actual}"
             wanted = f"revision {expected} was expected" if expected else "none was expected"
-            return WrongRevision(
-                f"cannot {context}: {wanted}, but it has {there}",
-                bucket=self.name,
-                key=key,
-                expected=expected,
-                found=actual,
-                err_code=error.err_code,
-            )
+            problem = f"cannot {context}: {wanted}, but it has {there}"
+            return self._wrong_revision(problem, key, expected, actual, error.err_code)
         if error.err_code in _ADVICE:
             reason = f"{_ADVICE[error.err_code].format(self._place.origin)}: {error.description}"
             return jsapi.reworded(error, f"cannot {context}: {reason} (code {error.code}, error {error.err_code})")
         return error
+
+    def _wrong_revision(self, text: str, key: str, expected: int, found: int | None, err_code: int) -> WrongRevision:
+        return WrongRevision(text, bucket=self.name, key=key, expected=expected, found=found, err_code=err_code)
 
 
 def _check_exists(connection: Connection, origin: Origin, context: str, seconds: float) -> None:
