@@ -31,38 +31,33 @@ class _Limits:
     age: Nanoseconds | None
 
     def consumer(self, lag: ConsumerLag) -> _Row:
-        """Return the row of a consumer."""
-        return _Row(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", list(self._of_consumer(lag)))
+        """Return the row of a consumer. An unknown age exceeds any limit."""
+        exceeded = [
+            *_too_many(lag.pending, self.pending, "pending"),
+            *_too_many(lag.ack_pending, self.unacknowledged, "waiting for their acknowledgement"),
+        ]
+        if self.age is not None and lag.total:
+            if lag.age is None:
+                exceeded.append("the age of its oldest message cannot be told")
+            elif lag.age > self.age:
+                exceeded.append(f"its oldest message is {rounded(lag.age)} old, more than {self.age}")
+        return _Row(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", exceeded)
 
     def origin(self, lag: OriginLag) -> _Row:
-        """Return the row of a mirror or a source."""
-        return _Row(f"stream {lag.stream}, copying {lag.origin}", lag, "active", list(self._of_origin(lag)))
+        """Return the row of a mirror or a source. An error exceeds any limit."""
+        exceeded = _too_many(lag.lag, self.pending, "pending")
+        if self.age is not None and not lag.error:
+            if lag.active is None:
+                exceeded.append("nothing ever came")
+            elif lag.active > self.age:
+                exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
+        if lag.error and (self.age, self.pending) != (None, None):
+            exceeded.append(lag.error)
+        return _Row(f"stream {lag.stream}, copying {lag.origin}", lag, "active", exceeded)
 
-    def _of_consumer(self, consumer: ConsumerLag) -> Iterator[str]:
-        """Yield the limits that a consumer exceeds, as text. An unknown age exceeds any limit."""
-        yield from self._too_many(consumer.pending, self.pending, "pending")
-        yield from self._too_many(consumer.ack_pending, self.unacknowledged, "waiting for their acknowledgement")
-        if self.age is not None and consumer.total:
-            if consumer.age is None:
-                yield "the age of its oldest message cannot be told"
-            elif consumer.age > self.age:
-                yield f"its oldest message is {rounded(consumer.age)} old, more than {self.age}"
 
-    def _of_origin(self, origin: OriginLag) -> Iterator[str]:
-        """Yield the limits that a mirror or a source exceeds. An error exceeds any limit."""
-        yield from self._too_many(origin.lag, self.pending, "pending")
-        if self.age is not None and not origin.error:
-            if origin.active is None:
-                yield "nothing ever came"
-            elif origin.active > self.age:
-                yield f"nothing came for {rounded(origin.active)}, more than {self.age}"
-        if origin.error and (self.age, self.pending) != (None, None):
-            yield origin.error
-
-    @staticmethod
-    def _too_many(count: int, most: int | None, what: str) -> Iterator[str]:
-        if most is not None and count > most:
-            yield f"{count:,} {what}, more than {most:,}"
+def _too_many(count: int, most: int | None, what: str) -> list[str]:
+    return [f"{count:,} {what}, more than {most:,}"] if most is not None and count > most else []
 
 
 @dataclass(frozen=True)
