@@ -29,13 +29,12 @@ _BATCH = 32  # chunks of one request; two are under way
 
 
 @dataclass(frozen=True)
-class Version:
-    """A version of an object: ``listed`` has the name, ``holder`` the content; behind a link that is another object.
+class _Version:
+    """A version of an object: ``holder`` has the content; behind a link that is another object.
 
     ``stream`` is the stream that has the content, ``created`` when it was created.
     """
 
-    listed: StoredObject
     holder: StoredObject
     stream: str
     created: str
@@ -103,17 +102,20 @@ class ObjectReader:
 
         ``begin`` gets the object that has the content before its first chunk; and another when it was replaced.
         """
-        version = self.version(name)
+        version = self._version(name)
         for _ in range(_ATTEMPTS):
             begin(version.holder)
             try:
                 yield from self._content(version)
                 return
             except _ContentMismatchError as error:
-                version = self._newer(version, error)
+                newer = self._version(name)
+                if newer == version:
+                    raise DataLossError(f"{self._what(name)} is damaged: {error}") from None
+                version = newer
         raise JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")
 
-    def version(self, name: str) -> Version:
+    def _version(self, name: str) -> _Version:
         """Return the version that a name has now. Raises `JetStreamError` for a link that leads to no content."""
         listed = self.existing(object_name(name))
         reader, holder = self, listed
@@ -128,9 +130,9 @@ class ObjectReader:
             holder = reader.existing(target, link)
             if holder.meta.link is not None:
                 raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
-        return Version(listed, holder, reader.stream, reader.info().created)
+        return _Version(holder, reader.stream, reader.info().created)
 
-    def _content(self, version: Version) -> Iterator[memoryview]:
+    def _content(self, version: _Version) -> Iterator[memoryview]:
         """Return the chunks of a version. Raises `_ContentMismatchError` after the last one if they are not right."""
         holder = version.holder
         meta, check = holder.meta, ContentCheck(holder.meta)
@@ -148,15 +150,6 @@ class ObjectReader:
         problem = check.fault()
         if problem is not None:
             raise _ContentMismatchError(problem)
-
-    def _newer(self, version: Version, error: _ContentMismatchError) -> Version:
-        """Return the version that has replaced one whose content is not right. Raises `DataLossError` if none has."""
-        name = version.listed.meta.name
-        newer = self.version(name)
-        old = (version.stream, version.created, version.holder.sequence)
-        if (newer.stream, newer.created, newer.holder.sequence) == old:
-            raise DataLossError(f"{self._what(name)} is damaged: {error}")
-        return newer
 
     def _what(self, name: str) -> str:
         return f"object {name!r} of bucket {self.bucket}"
