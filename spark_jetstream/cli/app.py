@@ -34,14 +34,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PANEL = "Connection (as in the nats CLI)"
 
 
-def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """Return a parameter of a command that no function declares."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _connecting(option: str, flags: str, help: str, kind: type = str) -> inspect.Parameter:
     """Return the parameter of a flag that sets a connection option."""
     how = typer.Option(*flags.split(), help=help, rich_help_panel=_PANEL)
-    return _parameter(option, Annotated[bool | None if kind is bool else str | None, how])
+    return keyword(option, Annotated[bool | None if kind is bool else str | None, how])
 
 
 CONNECTING = (
@@ -62,11 +63,11 @@ CONNECTING = (
     _connecting("requestTimeout", "--timeout", "Time for one request, such as 5s."),
 )
 _MORE_HELP = "Any connection option of docs/options.md, as name=value."
-_MORE = _parameter(
+_MORE = keyword(
     "more", Annotated[list[str] | None, typer.Option("--option", "-o", help=_MORE_HELP, rich_help_panel=_PANEL)]
 )
-_AS_JSON = _parameter("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
-_CONTEXT = _parameter("ctx", typer.Context, inspect.Parameter.empty)
+_AS_JSON = keyword("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
+_CONTEXT = keyword("ctx", typer.Context, inspect.Parameter.empty)
 SHARED = (_AS_JSON, *CONNECTING, _MORE)
 """The parameters of all commands."""
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from spark_jetstream.admin.descriptions import json_document
 from spark_jetstream.admin.models.base import Model, hint
+from spark_jetstream.cli.app import keyword
 from spark_jetstream.cli.arguments import one_of
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.names import Name, Subject
@@ -71,8 +72,7 @@ def with_fields(
             function(run, **given, fields=fields)
 
         kept = [parameter for parameter in own.parameters.values() if parameter.name != "fields"]
-        whole = [kept[0], *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in kept[1:]), *added]
-        call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # what `command` looks at
+        call.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]  # what `command` looks at
         return call
 
     return wrap
@@ -102,11 +102,7 @@ def _field_parameter(name: str, info: FieldInfo, names: tuple[str, ...]) -> insp
         annotation = Annotated[bool | None, how]
     elif get_origin(type_) in (tuple, dict):
         annotation = Annotated[list[str] | None, how]
-    return _parameter(name, annotation)
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(f"{_BEFORE}{name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return keyword(f"{_BEFORE}{name}", annotation)
 
 
 def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
@@ -117,7 +113,7 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
         rich_help_panel=PANEL,
         autocompletion=one_of(tuple(flag(name).removeprefix("--") for name in names)),
     )
-    return _parameter("unset", Annotated[list[str] | None, how])
+    return keyword(_UNSET, Annotated[list[str] | None, how])
 
 
 def _unset(given: Collection[str], options: Mapping[str, FieldInfo]) -> list[str]:

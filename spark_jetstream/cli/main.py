@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ try:
     import typer
 
     from spark_jetstream.cli.account import account
-    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, signed
+    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.doctor import doctor
@@ -51,15 +50,10 @@ def _root(ctx: typer.Context, **given: Any) -> None:
     ctx.obj = {"options": connection_options(given), "as_json": given["as_json"]}
 
 
-_VERSION = inspect.Parameter(
-    "version",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ],
+_VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+app.callback(epilog="Example: spark-jetstream demo --messages 50000")(
+    signed(_root, [keyword("version", Annotated[bool, _VERSION], False)])
 )
-app.callback(epilog="Example: spark-jetstream demo --messages 50000")(signed(_root, [_VERSION]))
 
 
 @app.command(epilog="Example: spark-jetstream demo --messages 50000 --json")
