@@ -105,7 +105,7 @@ class Strikes:
             for name, proxy in self.proxies.items()
         }
         conf = {"spark.sql.streaming.fileSink.log.deletion": "false", "spark.ui.showConsoleProgress": "false"}
-        return Job(self._folder, options, format="json", trigger={"processingTime": "0 seconds"}, conf=conf)
+        return Job(self._folder, options, trigger={"processingTime": "0 seconds"}, conf=conf)
 
     def start_again(self) -> None:
         """Another run of the job, on the same checkpoints."""
@@ -218,12 +218,12 @@ class Strikes:
             if name in hit and when == self.before_the_answer and committed == gone:
                 self.let_go[name] += 1  # not always: the answer may have been for one who is dead
 
-    def goes_on(self, batches: int = 1) -> None:
-        """Wait until both queries have committed so many batches more."""
+    def goes_on(self) -> None:
+        """Wait until both queries have committed a batch more."""
         before = {name: self.job.latest(f"{name}/commits") for name in STREAMS}
         self.job.wait(
-            lambda: all(self.job.latest(f"{name}/commits") >= last + batches for name, last in before.items()),
-            f"more batches than {before}",
+            lambda: all(self.job.latest(f"{name}/commits") > last for name, last in before.items()),
+            f"batches after {before}",
         )
 
     def __enter__(self) -> Strikes:

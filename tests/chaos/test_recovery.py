@@ -126,7 +126,7 @@ def test_a_driver_that_is_killed_again_and_again(server: NatsServer, tmp_path: P
 def test_tasks_and_servers_that_are_killed(server: NatsServer, tmp_path: Path, count: int, killed: list[int]) -> None:
     store(server, count)
     conf = {"spark.master": "local[2,4]"}
-    with WireProxy(server.url) as proxy, Job(tmp_path / "job", options(proxy.url), format="json", conf=conf) as job:
+    with WireProxy(server.url) as proxy, Job(tmp_path / "job", options(proxy.url), conf=conf) as job:
         for batch in killed:
             hold = Hold(proxy, batch)
             job.wait(hold.reached.is_set, f"batch {batch} in mid-read")

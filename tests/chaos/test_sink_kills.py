@@ -29,7 +29,7 @@ from spark_jetstream.errors import DeliveryError
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import write_job
-from tests.support.jobs import Job, SinkJob
+from tests.support.jobs import Job
 from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
@@ -189,17 +189,17 @@ def server(server: NatsServer) -> NatsServer:
     return server
 
 
-def start(folder: Path, url: str, master: str) -> SinkJob:
+def start(folder: Path, url: str, master: str) -> Job:
     """A job with a query for each level, which runs until it is killed."""
     common = {"servers": url, "maxInFlight": "60", "connectTimeout": "5s", "requestTimeout": "5s"}
     options = {
         delivery: {**common, "delivery": delivery, "stream": stream, "subject": f"{stream}.row"}
         for delivery, stream in STREAMS.items()
     }
-    return SinkJob(
+    return Job(
         folder,
         options,
-        format=f"{BATCH}/1",
+        rows=BATCH,
         trigger={"processingTime": "0 seconds"},
         conf={"spark.master": master},
     )

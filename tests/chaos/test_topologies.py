@@ -214,9 +214,9 @@ class TestDomain:
 
 
 @contextlib.contextmanager
-def later(work: Callable[[], Any], seconds: float = 0.3) -> Iterator[None]:
+def later(work: Callable[[], Any]) -> Iterator[None]:
     """Call `work` a little later, in a thread."""
-    timer = threading.Timer(seconds, work)
+    timer = threading.Timer(0.3, work)
     timer.start()
     yield
     timer.join()

@@ -105,9 +105,9 @@ class Raw:
         size = int(self.file.readline().split()[-1])
         return self.file.read(size + 2)[:-2]
 
-    def quiet(self, seconds: float = 0.2) -> bool:
+    def quiet(self) -> bool:
         """Whether nothing comes, not even the end of the connection."""
-        self.sock.settimeout(seconds)
+        self.sock.settimeout(0.2)
         try:
             self.sock.recv(1, socket.MSG_PEEK)
             return False

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 BRISK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.python.daemon.module": "tests.support.warm_daemon",
@@ -31,19 +33,18 @@ _Job = TypeVar("_Job", bound="Job")
 
 
 class Job:
-    """One run of `read_job`, with its output in `folder/log`. `__exit__` kills its processes.
+    """One run of `job`, with its output in `folder/log`. `__exit__` kills its processes.
 
-    Its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``.
+    Its logs are ``<query>/offsets``, ``<query>/commits`` and, where it reads, ``rows/<query>``. With `rows` it writes
+    that many numbers a micro-batch instead.
     """
-
-    script = "read_job.py"
 
     def __init__(
         self,
         folder: Path,
         options: Mapping[str, Any],
         *,
-        format: str = "parquet",
+        rows: int = 0,
         trigger: dict[str, Any] | None = None,
         conf: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
@@ -57,13 +58,13 @@ class Job:
         work = {
             "folder": str(folder),
             "options": dict(options),
-            "format": format,
+            "rows": rows,
             "trigger": trigger or {"availableNow": True},
             "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
         }
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, Path(__file__).with_name(self.script), json.dumps(work)],
+                [sys.executable, Path(__file__).with_name("job.py"), json.dumps(work)],
                 cwd=folder,
                 env=_environment(PYTHONPATH=str(ROOT), **(environment or {})),
                 stdin=subprocess.DEVNULL,
@@ -190,12 +191,6 @@ class Job:
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
-
-
-class SinkJob(Job):
-    """One run of `sink_job`; its logs are ``<query>/offsets`` and ``<query>/commits``."""
-
-    script = "sink_job.py"
 
 
 def _environment(**more: str) -> dict[str, str]:

@@ -69,9 +69,10 @@ def consumers(url: str, stream: str) -> list[str]:
     return list(api(url, f"CONSUMER.NAMES.{stream}").get("consumers") or [])
 
 
-def delete_consumers(url: str, stream: str = "S") -> None:
-    for name in consumers(url, stream):
-        api(url, f"CONSUMER.DELETE.{stream}.{name}")
+def delete_consumers(url: str) -> None:
+    """Delete the consumers of stream S."""
+    for name in consumers(url, "S"):
+        api(url, f"CONSUMER.DELETE.S.{name}")
 
 
 def part_of(url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any) -> SequenceRange:
@@ -139,9 +140,9 @@ def table(connection: Connection, url: str, stream: str) -> pa.Table:
     return pa.concat_tables(found) if found else pa.table({})
 
 
-def incompressible(subject: str, seed: int = 7) -> bytes:
+def incompressible(subject: str) -> bytes:
     """The frames of `POUR` messages of 4,000 random bytes with a header each, at subjects that begin with this."""
-    source = random.Random(seed)
+    source = random.Random(7)
     messages = (Message(f"{subject}.{n % 7}", source.randbytes(4000), [("N", str(n))]) for n in range(POUR))
     return b"".join(message.frame() for message in messages)
 

@@ -1,0 +1,122 @@
+"""A Spark job of its own processes, which a test may kill, all or some: a query for each of several streams.
+
+    python job.py '{"folder": ..., "options": {"<query>": {...}}, "rows": 0, "trigger": {...}, "conf": {...}}'
+
+Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
+`folder/rows/<query>` by Spark's own transactional file sink. A query that fails is started again, and why it failed is
+a line of `folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have ended, each query reads to
+the end without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the
+sequences of a batch read (not of a durable one, whose messages go), and the rows that each batch of the last run read.
+
+With `rows`, `options` are of the sink, for each query, and micro-batch b writes the numbers from b * rows on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+_SECONDS = 0.2  # between two looks at the queries
+_COLUMNS = "sequence bigint, subject string, data binary"
+_TO_THE_END = {"availableNow": True}
+
+Options = Mapping[str, Mapping[str, str]]
+
+
+def source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The rows of a stream."""
+    return spark.readStream.format("jetstream").options(**options).load().select("sequence", "subject", "data")
+
+
+def start(rows: DataFrame, folder: str, name: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+    """Start a query, or start it again."""
+    writer = rows.writeStream.format("json").queryName(name).trigger(**trigger)
+    return (
+        writer.option("path", f"{folder}/rows/{name}")
+        .option("checkpointLocation", f"{folder}/checkpoint/{name}")
+        .start()
+    )
+
+
+def ended(query: StreamingQuery, seconds: float) -> str | None:
+    """Wait for a query's end; why it failed, "" if it did not. None: it still runs."""
+    try:
+        return "" if query.awaitTermination(seconds) else None  # type: ignore[arg-type]  # Spark takes fractions
+    except PySparkException as error:
+        return str(error)
+
+
+def note(folder: str, name: str, why: str) -> None:
+    """Write down why a query failed."""
+    with Path(folder, "failures").open("a") as file:
+        file.write(json.dumps([name, why]) + "\n")
+
+
+def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, Any]) -> None:
+    """Run the queries, whatever happens to them, until the test has seen enough."""
+    finish = Path(folder, "finish")
+    # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
+    frames = {name: source(spark, given) for name, given in options.items()}
+    queries = {name: start(rows, folder, name, trigger) for name, rows in frames.items()}
+    running = set(queries)
+    while running and not finish.exists():
+        for name in sorted(running):
+            why = ended(queries[name], _SECONDS)
+            if why == "" and trigger == _TO_THE_END:
+                running.remove(name)
+            elif why is not None:
+                note(folder, name, why)
+                queries[name] = start(frames[name], folder, name, trigger)
+    for name in running:
+        queries[name].stop()
+    result = {}
+    for name, given in options.items():
+        unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
+        if name in running:
+            rows = source(spark, unlimited)
+            queries[name] = start(rows, folder, name, _TO_THE_END)
+            while why := ended(queries[name], 600):
+                note(folder, name, why)
+                queries[name] = start(rows, folder, name, _TO_THE_END)
+        # Read as a table of the sink: only the files in its log count.
+        files = spark.read.schema(_COLUMNS).format("json").load(f"{folder}/rows/{name}")
+        result[name] = {
+            "rows": sorted([row["sequence"], row["subject"], bytes(row["data"]).decode()] for row in files.collect()),
+            "ran": [progress["numInputRows"] for progress in queries[name].recentProgress],
+        }
+        if "durable" not in given:
+            table = spark.read.format("jetstream").options(**unlimited).load()
+            result[name]["batch"] = sorted(row["sequence"] for row in table.select("sequence").collect())
+    Path(folder, "result.json").write_text(json.dumps(result))
+
+
+def write(spark: SparkSession, folder: str, options: Options, trigger: dict[str, Any], count: int) -> None:
+    """Run the queries until one of them fails."""
+    for name, given in options.items():
+        numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", count).option("numPartitions", 1)
+        rows = numbers.load().selectExpr("cast(value as string) as data")
+        query = rows.writeStream.format("jetstream").options(**given).queryName(name).trigger(**trigger)
+        query.option("checkpointLocation", f"{folder}/checkpoint/{name}").start()
+    spark.streams.awaitAnyTermination()
+
+
+def run(folder: str, options: Options, rows: int, trigger: dict[str, Any], conf: dict[str, str]) -> None:
+    """Start Spark, and run the queries."""
+    spark = SparkSession.builder.config(map={"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf}).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if rows:
+        write(spark, folder, options, trigger, rows)
+    else:
+        read(spark, folder, options, trigger)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run(**json.loads(sys.argv[1]))
