@@ -21,9 +21,9 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_s
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end, share
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
+from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.positions import (
-    check_length,
     check_retention,
     check_start,
     ending_position,
@@ -91,11 +91,12 @@ class Planner:
     def _state(self, name: str) -> StreamState:
         state = self._states[name] = self._probes[name].state()
         self._requests.retry_timeout = self._progress_requests.retry_timeout = self.options.connection.retry_timeout
-        check_retention(state, self.options)
-        if needs_direct(state, self.options) and not isinstance(self._probes[name], DirectProbe):
+        endangered = is_long(state) and self._requests.call(lambda to: to.server_version) >= PURGING_SERVERS
+        check_retention(state, self.options, endangered=endangered)
+        if needs_direct(state, self.options, endangered=endangered) and not isinstance(self._probes[name], DirectProbe):
+            if endangered:
+                log.warning("stream %s is read with Direct Get: it has interest retention and many messages", name)
             self._probes[name] = self._probe(name, direct=True)
-        if state.retention == "interest" and not isinstance(self._probes[name], DirectProbe):
-            check_length(state, self._requests.call(lambda connection: connection.server_version))
         if state.retention == "interest" and not self.progress.wanted and name not in self._warned:
             self._warned.add(name)
             warn_of_interest(state)

@@ -9,7 +9,6 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
-from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.search import StreamQuestions
 
@@ -80,13 +79,16 @@ def ending_position(
     return StreamPosition(sequence, state.created)
 
 
-def needs_direct(state: StreamState, options: SourceOptions) -> bool:
-    """Whether the stream is read with Direct Get: by option, or as a work queue, which allows no second consumer."""
-    return options.read_with == "direct" or state.retention == "workqueue"
+def needs_direct(state: StreamState, options: SourceOptions, *, endangered: bool) -> bool:
+    """Whether the stream is read with Direct Get: by option, or because its tasks may create no consumers.
+
+    A work queue allows no second consumer. ``endangered``: the server may purge the stream when consumers are deleted.
+    """
+    return options.read_with == "direct" or state.retention == "workqueue" or endangered
 
 
-def check_retention(state: StreamState, options: SourceOptions) -> None:
-    """Raise `OptionError` when the stream cannot be read with these options."""
+def check_retention(state: StreamState, options: SourceOptions, *, endangered: bool = False) -> None:
+    """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
     if state.retention == "workqueue":
         if options.streaming and options.durable is None:
             raise OptionError(
@@ -100,24 +102,21 @@ def check_retention(state: StreamState, options: SourceOptions) -> None:
                 "and removes none of them",
                 option="readWith",
             )
-    if needs_direct(state, options) and not state.allow_direct:
-        why = "has work-queue retention, which is read" if state.retention == "workqueue" else "is read"
+    if needs_direct(state, options, endangered=endangered) and not state.allow_direct:
+        why, otherwise = "is read", "; without it, readWith=consumer reads all but work queues"
+        if state.retention == "workqueue":
+            why = "has work-queue retention, which is read"
+        elif endangered:
+            spanned = state.last_seq + 1 - state.first_kept
+            why = (
+                f"has interest retention and spans {spanned:,} sequences: a server since 2.12 may remove all of its "
+                "messages, read or not, when the consumers of tasks are deleted, so it is read"
+            )
+            otherwise = ""
         raise OptionError(
             f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream (nats "
             f'stream edit {state.name} --allow-direct), or let the options ensureStream={{"allow_direct": true}} and '
-            "ensureStreamOnConflict=update do it; without it, readWith=consumer reads all but work queues",
-            option="readWith",
-        )
-
-
-def check_length(state: StreamState, server_version: tuple[int, ...]) -> None:
-    """Raise `OptionError` when reading an interest stream with consumers may cost it all of its messages."""
-    if is_long(state) and server_version >= PURGING_SERVERS:
-        spanned = state.last_seq + 1 - state.first_kept
-        raise OptionError(
-            f"stream {state.name} has interest retention and spans {spanned:,} sequences: a server since 2.12 may "
-            "remove all of its messages, read or not, when the consumers that read it are deleted; set readWith to "
-            f"direct, and allow_direct on the stream (nats stream edit {state.name} --allow-direct)",
+            f"ensureStreamOnConflict=update do it{otherwise}",
             option="readWith",
         )
 

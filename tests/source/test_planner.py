@@ -13,7 +13,9 @@ import pytest
 
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
-from spark_jetstream.source import durable, positions
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source import durable
+from spark_jetstream.source import planner as planning
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.testing import NatsServer
@@ -174,22 +176,32 @@ def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
         release.join()
 
 
-def test_a_long_interest_stream(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_interest_stream(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server may purge it when two consumers are deleted, so it is read without any."""
-    create(server.url, "S", retention="interest", allow_direct=True)
-    api(server.url, "CONSUMER.CREATE.S.other", {"stream_name": "S", "config": {"durable_name": "other"}})
-    fill(server.url, "S", 60)
-    for streaming in (True, False):
-        assert driver(server.url, streaming=streaming).initial().streams["S"].next == 1
+    for name, direct in (("S", True), ("N", False)):
+        create(server.url, name, retention="interest", allow_direct=direct)
+        api(server.url, f"CONSUMER.CREATE.{name}.other", {"stream_name": name, "config": {"durable_name": "other"}})
+        fill(server.url, name, 60)
+
+    def ranges(name: str) -> list[SequenceRange]:
+        return driver(server.url, name, streaming=False).batch_ranges()
+
+    assert not any(part.direct for name in "SN" for part in ranges(name))
     monkeypatch.setattr(durable, "LONG", 59)
-    problem = r"spans 60 sequences: .* may remove all of its messages, .* set readWith to direct, and allow_direct on"
+    planned = ranges("S")
+    assert all(part.direct for part in planned)
+    assert read(server.url, planned) == {"S": list(range(1, 61))}
+    assert "stream S is read with Direct Get: it has interest retention and many messages" in caplog.messages
     for streaming in (True, False):
-        with pytest.raises(OptionError, match=problem) as raised:
-            driver(server.url, streaming=streaming).initial()
+        with pytest.raises(
+            OptionError, match=r"spans 60 sequences: .* may remove all .* set allow_direct on"
+        ) as raised:
+            driver(server.url, "N", streaming=streaming).initial()
         assert raised.value.option == "readWith"
-        assert driver(server.url, streaming=streaming, readWith="direct").initial().streams["S"].next == 1
-    monkeypatch.setattr(positions, "PURGING_SERVERS", (99, 0, 0))
-    assert driver(server.url).initial().streams["S"].next == 1
+    monkeypatch.setattr(planning, "PURGING_SERVERS", (99, 0, 0))
+    assert not any(part.direct for name in "SN" for part in ranges(name))
 
 
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
