@@ -43,8 +43,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-MAX_SHOWN = 80
-"""How many characters of a wrong value an error repeats."""
 LAYOUT = "\n\t"
 """What `printable` keeps of a text of several lines."""
 
@@ -58,7 +56,7 @@ def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the name in ``known`` that is most like ``given`` in any case; "" when none reaches the cutoff."""
     names = {name.lower(): name for name in known}
     # Comparing takes time that grows with the length, and a longer text is no typing error.
-    matches = difflib.get_close_matches(given[:MAX_SHOWN].lower(), names, n=1, cutoff=cutoff)
+    matches = difflib.get_close_matches(given[:80].lower(), names, n=1, cutoff=cutoff)
     return names[matches[0]] if matches else ""
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
-from spark_jetstream.errors import MAX_SHOWN
-
 INT64_MAX = 2**63 - 1
+MAX_SHOWN = 80
+"""How many characters of a wrong value an error repeats."""
 A_TIME = "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
 _SECOND = 1_000_000_000
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
