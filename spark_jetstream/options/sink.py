@@ -41,9 +41,7 @@ class SinkOptions(SideOptions):
 
     side: ClassVar[Side] = "sink"
 
-    subject: str | None = option(
-        "where every row goes; wins over column `subject`", PublishSubject(), counterpart="subjects"
-    )
+    subject: str | None = option("where every row goes; wins over column `subject`", PublishSubject())
     stream: str | None = option("the stream that must store the rows; no other one does", Name("stream", single=True))
     delivery: Delivery = option(
         "how often a row may be stored when something fails: at least once, once as long as the stream remembers "

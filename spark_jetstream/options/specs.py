@@ -37,9 +37,8 @@ class OptionSpec:
 
     ``name`` is written as users write it, ``doc`` is one line for them, ``default`` the text that means the same as
     leaving the option out (None: there is none). ``only`` says where it is valid when not everywhere, and ``instead``
-    what to use in the other place. ``counterpart`` is the option of the source that a user who gives this one to a
-    source means, and the other way round. ``field_name`` is the model's field. In the reference the option follows
-    ``after``, or else the option declared before it.
+    what to use in the other place. ``field_name`` is the model's field. In the reference the option follows ``after``,
+    or else the option declared before it.
     """
 
     doc: str
@@ -47,7 +46,6 @@ class OptionSpec:
     default: str | None = None
     only: Literal["batch", "stream"] | None = None
     instead: str = ""
-    counterpart: str = ""
     name: str = ""
     field_name: str = ""
     after: str = ""
@@ -264,19 +262,17 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
     return given
 
 
+#: What a user means who gives an option of the sink to a source, or the other way round.
+_COUNTERPARTS = {"subject": "subjects", "subjects": "subject"}
+
+
 def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: bool) -> None:
     """Raise `OptionError` for an option that the model's side does not have, or not in this kind of query."""
-    own = {spec.name: spec for spec in model.specs}
+    own = {spec.name for spec in model.specs}
     other = MODELS["sink" if model.side == "source" else "source"]
-    counterparts = {
-        one: another
-        for spec in (*own.values(), *other.specs)
-        if spec.counterpart
-        for one, another in ((spec.name, spec.counterpart), (spec.counterpart, spec.name))
-    }
     for spec in other.specs:
         if spec.name in given and spec.name not in own:
-            hint = f"; did you mean {counterparts[spec.name]}" if spec.name in counterparts else ""
+            hint = f"; did you mean {_COUNTERPARTS[spec.name]}" if spec.name in _COUNTERPARTS else ""
             raise OptionError(
                 f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}{hint}",
                 option=spec.name,
