@@ -70,9 +70,6 @@ class Names:
 
 Lines = Iterator[Permission]
 
-LEDGER = LEDGER_BUCKET
-"""The Key-Value bucket of the exactly-once ledger (`sink.ledger`)."""
-
 _LOOK_AT_STREAMS = (
     (jsapi.STREAM_NAMES, "streams.names"),
     (jsapi.STREAM_LIST, "streams.infos"),
@@ -272,7 +269,7 @@ def write(names: Names) -> Lines:
 
 
 def write_exactly_once(names: Names) -> Lines:
-    ledger = names.of(f"KV_{LEDGER}", None)
+    ledger = names.of(f"KV_{LEDGER_BUCKET}", None)
     for line in write(names):
         if line.subject == names.api(jsapi.STREAM_INFO):
             yield replace(line, why="where the stream ends when a task begins", without="")
@@ -283,7 +280,7 @@ def write_exactly_once(names: Names) -> Lines:
     yield Permission(ledger.api(jsapi.STREAM_INFO), "whether the ledger is there")
     yield Permission(ledger.api(jsapi.STREAM_CREATE), "make the ledger", "unless it is there")
     yield Permission(ledger.api(jsapi.MESSAGE_GET), "what the ledger says of a task")
-    yield Permission(names.data(f"$KV.{LEDGER}.*.*"), "entries of the ledger")
+    yield Permission(names.data(f"$KV.{LEDGER_BUCKET}.*.*"), "entries of the ledger")
     again = "a task that is run again"
     for line in _consumers(names.of(names.stream, ())):
         yield replace(line, why="what an earlier attempt has stored", when=again)

@@ -15,7 +15,8 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup import backup
 from spark_jetstream.errors import ApiError
-from spark_jetstream.permissions import LEDGER, Permission, merged
+from spark_jetstream.permissions import Permission, merged
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.source import durable as durable_module
 from tests.support import permitted as use
 from tests.support.permissions import Account, Case, Trial, sampled
@@ -284,7 +285,7 @@ CASES = [
         need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
         use.made,
         use.write_exactly_once,
-        may=(CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0"),
+        may=(CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER_BUCKET}.a.0"),
     ),
     Case(
         "kv-write",

@@ -13,8 +13,9 @@ from nats.js.client import JetStreamContext
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import ApiError, PermissionDenied
-from spark_jetstream.permissions import LEDGER, PURPOSES, Permission, merged, needed, user_config
+from spark_jetstream.permissions import PURPOSES, Permission, merged, needed, user_config
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
@@ -126,7 +127,7 @@ _DIRECT = partial(read_all_ways, readWith="direct")
 _DURABLE = merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[]))
 _ONCE = need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead")
 _KV = tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without)
-_ROWS = (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER}.a.0")
+_ROWS = (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER_BUCKET}.a.0")
 HUB = {"domain": "hub"}
 
 
