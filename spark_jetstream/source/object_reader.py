@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -47,66 +47,6 @@ _DOUBTS = 3  # attempts when the stream has several replicas, of which some may 
 Read = Callable[[Connect, SequenceRange, PullSettings, str], Iterator[Messages]]
 
 
-def read_objects(
-    connect: Connect,
-    group: ObjectGroup,
-    settings: PullSettings,
-    label: str,
-    *,
-    columns: Sequence[str],
-    with_content: bool = True,
-    read: Read = read_range,
-    together: int | None = None,
-    newer_later: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """Read the objects of `group` as rows with just these columns of `schema.OBJECT_COLUMNS`.
-
-    Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
-    sequences: `read_range`, or another function with its signature. It reads `together` objects at once; by default
-    `read_range` reads `TOGETHER`, and another function one. `newer_later`: a newer version of an object has a row of
-    its own, later. Raises `DataLossError` for a damaged object or dangling link (logged with
-    ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and what `read` raises.
-    """
-    reader = _ObjectReader(connect, read, settings, label, together, group, columns, with_content, newer_later)
-    yield from reader.rows()
-
-
-def read_object_range(
-    connect: Connect,
-    part: SequenceRange,
-    settings: PullSettings,
-    label: str,
-    *,
-    bucket: str,
-    columns: Sequence[str],
-    with_content: bool = True,
-    pattern: re.Pattern[str] | None = None,
-    read: Read = read_range,
-    together: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read, as `read_objects` does, the objects with meta messages in `part` whose whole names `pattern` matches.
-
-    `part.subjects` is the filter of the bucket's meta messages. A version of an object that was deleted or replaced has
-    no row: a newer version has its meta message, and its row, later in the stream. So a reader of all ranges of a
-    stream reads the last version of each object once. All meta messages of the range are read before the first row,
-    because a later one may replace the first.
-    """
-    # Newer meta messages replace older ones, so that their number may be smaller than planned.
-    uncounted = replace(part, count=None)
-    objects = live_objects(read(connect, uncounted, replace(settings, headers_only=False), label), bucket, pattern)
-    yield from read_objects(
-        connect,
-        ObjectGroup(bucket, part.stream, part.created, tuple(objects)),
-        settings,
-        label,
-        columns=columns,
-        with_content=with_content,
-        read=read,
-        together=together,
-        newer_later=True,
-    )
-
-
 class _Stream(NamedTuple):
     name: str
     created: str
@@ -120,18 +60,27 @@ class _Row(NamedTuple):
     stream: _Stream
 
 
-class _ObjectReader:
+class ObjectReader:
+    """Reads objects of one bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for one task.
+
+    Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
+    sequences: `read_range`, or another function with its signature. It reads `together` objects at once; by default
+    `read_range` reads `TOGETHER`, and another function one. Methods raise `DataLossError` for a damaged object or
+    dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and
+    what `read` raises.
+    """
+
     def __init__(
         self,
         connect: Connect,
-        read: Read,
         settings: PullSettings,
         label: str,
-        together: int | None,
-        group: ObjectGroup,
+        bucket: str,
         columns: Sequence[str],
-        with_content: bool,
-        newer_later: bool,
+        *,
+        with_content: bool = True,
+        read: Read = read_range,
+        together: int | None = None,
     ) -> None:
         self.connect = connect
         self.read = read
@@ -141,28 +90,46 @@ class _ObjectReader:
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
         self.together = together or (TOGETHER if read is read_range else 1)
-        self.bucket = group.bucket
-        self.stream = _Stream(group.stream, group.created)
-        self.objects = group.objects
-        self.newer_later = newer_later
+        self.bucket = bucket
+        self.newer_later = False
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = with_content and "content" in columns
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
         self.requests = Requests(connect, settings.retry_timeout)
 
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        for some in self._portions():
+    def of_group(self, group: ObjectGroup) -> Iterator[pa.RecordBatch]:
+        """Read the objects of a group."""
+        return self._rows(_Stream(group.stream, group.created), group.objects)
+
+    def of_range(self, part: SequenceRange, pattern: re.Pattern[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Read the objects with meta messages in `part` whose whole names `pattern` matches.
+
+        `part.subjects` is the filter of the bucket's meta messages. A version of an object that was deleted or replaced
+        has no row: a newer version has its meta message, and its row, later in the stream. So a reader of all ranges of
+        a stream reads the last version of each object once. All meta messages of the range are read before the first
+        row, because a later one may replace the first.
+        """
+        self.newer_later = True
+        # Newer meta messages replace older ones, so that their number may be smaller than planned.
+        uncounted = replace(part, count=None)
+        settings = replace(self.settings, fail_on_data_loss=self.fail_on_data_loss)
+        objects = live_objects(self.read(self.connect, uncounted, settings, self.label), self.bucket, pattern)
+        yield from self._rows(_Stream(part.stream, part.created), objects)
+
+    def _rows(self, stream: _Stream, objects: Iterable[StoredObject]) -> Iterator[pa.RecordBatch]:
+        self.stream = stream
+        for some in self._portions(objects):
             if self.with_content:
                 yield from self._with_content(some)
             else:
                 yield self._batch(some, None)
 
-    def _portions(self) -> Iterator[list[_Row]]:
+    def _portions(self, objects: Iterable[StoredObject]) -> Iterator[list[_Row]]:
         """Return the rows of each batch, which have one stream where content is read."""
         rows: list[_Row] = []
         total = 0
-        for stored in self.objects:
+        for stored in objects:
             row = self._row(stored)
             if row is None:
                 continue

@@ -25,7 +25,7 @@ from spark_jetstream.protocol.columns import Messages, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.kv import bucket_batch
-from spark_jetstream.source.object_reader import read_object_range, read_objects
+from spark_jetstream.source.object_reader import ObjectReader
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner, find_bucket, first_requests
@@ -126,29 +126,21 @@ class _Source:
         part, options, columns = partition.part, self.options, self.columns
         settings, label = self._pull_settings(), task_label()
         read = read_direct if options.read_with == "direct" else read_range
-        with_content = not options.content_off
-        if isinstance(part, ObjectGroup):
-            yield from read_objects(
-                self._connect, part, settings, label, columns=columns, with_content=with_content, read=read
-            )
-        elif isinstance(part, TablePart):
+        if isinstance(part, TablePart):
             yield from self._rows(read_table(self._connect, part, settings, label), part.stream)
-        elif options.object_bucket is not None:
-            yield from read_object_range(
-                self._connect,
-                part,
-                settings,
-                label,
-                bucket=options.object_bucket,
-                columns=columns,
-                with_content=with_content,
-                pattern=self._object_names(),
-                read=read,
-            )
-        else:
+        elif isinstance(part, SequenceRange) and options.object_bucket is None:
             # A work queue is always read directly.
             read = read_direct if part.direct else read_range
             yield from self._rows(read(self._connect, part, settings, label), part.stream)
+        else:
+            bucket, with_content = options.named(part.stream), not options.content_off
+            objects = ObjectReader(
+                self._connect, settings, label, bucket, columns, with_content=with_content, read=read
+            )
+            if isinstance(part, ObjectGroup):
+                yield from objects.of_group(part)
+            else:
+                yield from objects.of_range(part, self._object_names())
 
     def _rows(self, pulled: Iterator[Messages], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns, pushdown = self.options, self.columns, self.pushdown

@@ -26,7 +26,7 @@ from spark_jetstream.options.names import name_pattern
 from spark_jetstream.protocol.columns import Messages
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source import object_reader
-from spark_jetstream.source.object_reader import Read, read_object_range, read_objects
+from spark_jetstream.source.object_reader import ObjectReader, Read
 from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -178,12 +178,12 @@ def test_batches_are_bounded_by_their_content(bucket: Bucket, monkeypatch: pytes
     bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
     monkeypatch.setattr(object_reader, "BATCH_BYTES", 1000)
     (group,) = bucket.plan()
-    batches = list(read_objects(bucket.connect, group, SETTINGS, "test", columns=SOME))
+    batches = list(ObjectReader(bucket.connect, SETTINGS, "test", bucket.name, SOME).of_group(group))
     assert [batch.num_rows for batch in batches] == [2, 2, 1, 2, 1]
     assert {row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)} == contents
     monkeypatch.setattr(object_reader, "_ROWS", 3)
-    without = read_objects(bucket.connect, group, SETTINGS, "test", columns=SOME, with_content=False)
-    assert [batch.num_rows for batch in without] == [3, 3, 2]
+    without = ObjectReader(bucket.connect, SETTINGS, "test", bucket.name, SOME, with_content=False)
+    assert [batch.num_rows for batch in without.of_group(group)] == [3, 3, 2]
 
 
 def test_a_mirror_of_a_bucket(bucket: Bucket, publisher: Publisher) -> None:
@@ -506,13 +506,17 @@ class Feed:
         filters = (meta_filter(self.bucket.name),)
         return SequenceRange(self.bucket.stream, first, self.next, None, info["created"], filters)
 
-    def read(self, part: SequenceRange, settings: PullSettings = SETTINGS, **how: Any) -> dict[str, bytes]:
+    def read(
+        self,
+        part: SequenceRange,
+        settings: PullSettings = SETTINGS,
+        pattern: re.Pattern[str] | None = None,
+        **how: Any,
+    ) -> dict[str, bytes]:
         """Read what was planned."""
         columns = ("name", "modified", "content")
-        batches = read_object_range(
-            self.bucket.connect, part, settings, "test", bucket=self.bucket.name, columns=columns, **how
-        )
-        rows = [row for batch in batches for row in rows_of(batch, columns)]
+        reader = ObjectReader(self.bucket.connect, settings, "test", self.bucket.name, columns, **how)
+        rows = [row for batch in reader.of_range(part, pattern) for row in rows_of(batch, columns)]
         self.rows += rows
         return by_name(rows)
 
