@@ -144,14 +144,14 @@ def no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def rows(s: Stream, columns: Mapping[str, Any] = NOTHING) -> pa.RecordBatch:
-    """Three good rows of data and subject, with other columns, or without one that is None."""
+    """Three good rows of data and subject, with other columns."""
     found = {name: GOOD[name] for name in ("data", "subject")} | dict(columns)
     arrays = {}
     for name, values in found.items():
         if isinstance(values, list):
             texts = [filled_in(value, s) if isinstance(value, str) else value for value in values]
             arrays[name] = pa.array(texts, TYPES.get(name))
-        elif values is not None:
+        else:
             arrays[name] = values
     return pa.record_batch(arrays)
 
@@ -228,10 +228,6 @@ EARLY = [
     Case("bs", "SchemaError",
         r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
         columns={"dta": [1, 2, 3]}),
-    Case("bs", "OptionError", "option startingOffsets belongs to the source and has no meaning for a sink",
-        {"startingOffsets": "earliest"}),
-    Case("bs", "SchemaError", 'the DataFrame has no column "subject": add it, or set option subject',
-        columns={"subject": None}),
     Case("s", "OptionError", "option writeId has no meaning when writing a stream: .*", {"writeId": "w"}),
     Case("bs", "StreamNotFound", r"there is no stream NONE \(option stream\)", {"stream": "NONE"}),
     Case("b", "OptionError", "option stream: <N> is a mirror, which nobody can publish to", HERE,

@@ -99,11 +99,6 @@ def message(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
     return found
 
 
-def put(admin: Publisher, content: bytes, key: str = "q.0") -> None:
-    """Write an entry as somebody else would."""
-    admin.publish([Message(f"$KV.{BUCKET}.{key}", content)])
-
-
 class TestEntry:
     def test_of_a_task_that_is_under_way_and_done(self, server: NatsServer, admin: Publisher, s: Stream) -> None:
         s.fill(7)
@@ -168,7 +163,7 @@ class TestEntry:
         ],
     )
     def test_that_stands_in_the_way(self, admin: Publisher, content: bytes, said: str, s: Stream, sink: Sink) -> None:
-        put(admin, content)
+        admin.publish([Message(f"$KV.{BUCKET}.q.0", content)])
         with pytest.raises(DeliveryError, match=said):
             sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
         assert s.state()["messages"] == 0

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -54,12 +54,6 @@ def mute(frame: bytes) -> bytes:
 def error(err_code: int, code: int = 503, description: str = "said no") -> bytes:
     said = {"code": code, "err_code": err_code, "description": description}
     return json.dumps({"error": said, "stream": "S", "seq": 0}).encode()
-
-
-def answer_instead(proxy: WireProxy, reply: tuple[bytes, bytes], which: Container[int]) -> None:
-    """Put a body and a header block in the place of these answers, counted from 0."""
-    number = itertools.count()
-    proxy.drop(lambda frame: answer(frame, *reply) if is_answer(frame) and next(number) in which else frame)
 
 
 def counted(message: object) -> int:
@@ -384,7 +378,8 @@ class TestRefusals:
         ids=["queue full", "store said no", "status 429", "status 503"],
     )
     def test_that_may_pass(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
-        answer_instead(proxy, reply, range(20))
+        answers = itertools.count()
+        proxy.drop(lambda frame: answer(frame, *reply) if is_answer(frame) and next(answers) < 20 else frame)
         report = Sink(proxy.url, stream=target.name).write([rows(f"{target.subject}.a", 0, 100)])
         assert (report.stored, report.duplicates) == (100, 20)
         assert numbers(target.url, target.name) == list(range(100))
