@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, EntryKind, Framing, Manifest, indented
+from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, Framing, Manifest, indented
 from spark_jetstream.admin.models.messages import SnapshotConfig
 from spark_jetstream.admin.models.streams import SnapshotReply
 from spark_jetstream.client.connection import Connection
@@ -45,12 +45,11 @@ _TOKEN = "snapshot"
 
 @dataclass(frozen=True)
 class Backup:
-    """A complete backup: its path, the server's reply, the manifest, and the kind of data."""
+    """A complete backup: its path, the server's reply, and the manifest."""
 
     path: Path
     reply: SnapshotReply
     manifest: Manifest
-    kind: EntryKind
 
 
 def backup(
@@ -106,7 +105,7 @@ def backup(
                 draft.write(data)
                 if progress is not None:
                     progress(draft.size, reply.state.bytes)
-            kind = framing.finish()
+            framing.finish()
             meta = indented(reply.model_dump(mode="json", exclude_unset=True, include={"config", "state"}))
             manifest = Manifest(
                 stream=stream,
@@ -121,7 +120,7 @@ def backup(
             draft.complete({META: meta, MANIFEST: manifest.to_json()})
         finally:
             draft.discard()
-    return Backup(draft.target, reply, manifest, kind)
+    return Backup(draft.target, reply, manifest)
 
 
 def _chunks(connection: Connection, inbox: Inbox, stream: str, silence: float) -> Iterator[bytes]:

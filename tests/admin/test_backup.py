@@ -129,7 +129,6 @@ def test_every_kind_of_stream_comes_back(kind: str, there: There, make_stream: M
         for sequence in (2, 3, 30, 60):
             there.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence, "no_erase": True})
     made = there.save(name, "b.tar" if name.startswith("KV_") else "b")
-    assert made.kind is EntryKind.ARCHIVE
     restored = there.restore(made.path, copy, subjects=["elsewhere.>"])
     assert restored.differences == ()
     assert bool(restored.notes) == name.startswith(("KV_", "OBJ_"))
