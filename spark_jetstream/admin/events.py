@@ -30,7 +30,6 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
 )
-from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO
 from spark_jetstream.protocol.units import Timestamp, shown
 
@@ -90,16 +89,12 @@ class Events:
     def _need_jetstream(self) -> None:
         """Raise where there can be no event. Other errors are ignored: events also report a cluster in trouble."""
         connection, context = self._api.connection, "listen to events"
-
-        def ask(subject: str) -> bytes:
-            return connection.request(subject, b"", context=context, timeout=_SIGN_OF_LIFE)
-
         try:
-            jsapi.reply(ask(f"{connection.prefix}.{ACCOUNT_INFO}"), context)
+            connection.ask(f"{connection.prefix}.{ACCOUNT_INFO}", b"", context=context, timeout=_SIGN_OF_LIFE)
         except (JetStreamNotEnabled, NoResponders):
             # The system account has no JetStream, but events of servers and domains. Only it reaches this subject.
             with contextlib.suppress(NoResponders, PermissionDenied, RequestTimeout):
-                ask(_SYSTEM)
+                connection.request(_SYSTEM, b"", context=context, timeout=_SIGN_OF_LIFE)
                 return
             raise
         except (ApiError, PermissionDenied, RequestTimeout):

@@ -420,7 +420,7 @@ def _check_exists(connection: Connection, origin: Origin, context: str, seconds:
     subject = jsapi.subject(origin.api_prefix or connection.prefix, jsapi.STREAM_INFO, origin.stream)
     try:
         with KEY_VALUE.naming(origin.bucket, context):
-            jsapi.reply(connection.request(subject, b"", context=context, timeout=seconds), context)
+            connection.ask(subject, b"", context=context, timeout=seconds)
     except StreamNotFound:
         raise
     except JetStreamError as error:
