@@ -32,6 +32,7 @@ E = TypeVar("E", bound=Event)
 
 SECONDS = 15.0  # for what comes within milliseconds
 Start = Callable[..., NatsServer]
+Listen = Callable[..., Watch]
 QUICK = {"connectTimeout": "3s", "requestTimeout": "3s"}
 
 ACCOUNTS = """
@@ -55,7 +56,7 @@ no_auth_user: app
 
 
 @pytest.fixture
-def watch(admin: JetStreamAdmin) -> Iterator[Callable[..., Watch]]:
+def watch(admin: JetStreamAdmin) -> Iterator[Listen]:
     """A function that begins a watch; it ends with the test."""
     begun: list[Watch] = []
 
@@ -79,7 +80,7 @@ def first(events: Watch, model: type[E]) -> E:
     raise AssertionError(f"no {model.__name__} came")
 
 
-def test_streams_and_consumers(admin: JetStreamAdmin, make_stream: Make, watch: Callable[..., Watch]) -> None:
+def test_streams_and_consumers(admin: JetStreamAdmin, make_stream: Make, watch: Listen) -> None:
     stream = make_stream({})
     events = watch(stream=stream)
     admin.streams.update(stream, description="x")
@@ -108,7 +109,7 @@ def test_streams_and_consumers(admin: JetStreamAdmin, make_stream: Make, watch: 
     assert first(events, models.StreamAction).action == "create"
 
 
-def test_requests_are_audited(admin: JetStreamAdmin, make_stream: Make, watch: Callable[..., Watch]) -> None:
+def test_requests_are_audited(admin: JetStreamAdmin, make_stream: Make, watch: Listen) -> None:
     stream = make_stream({})
     events = watch("api_audit")
     admin.streams.load(stream)
@@ -131,9 +132,7 @@ def deliver(admin: JetStreamAdmin, publisher: Publisher, stream: str, acknowledg
     return sequence
 
 
-def test_acknowledgements(
-    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Callable[..., Watch]
-) -> None:
+def test_acknowledgements(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen) -> None:
     stream = make_stream({})
     admin.consumers.create(stream, durable_name="c", ack_policy="explicit", sample_freq="100%", max_deliver=1)
     metrics, refusals = watch(stream=stream, advisories=False), watch("nak", models.Terminated, stream=stream)
@@ -157,9 +156,7 @@ def test_acknowledgements(
     assert (last.stream, last.consumer, last.stream_seq, last.deliveries) == (stream, "c", sequence, 1)
 
 
-def test_a_client_is_pinned(
-    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Callable[..., Watch]
-) -> None:
+def test_a_client_is_pinned(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen) -> None:
     stream = make_stream({})
     config = {"priority_policy": "pinned_client", "priority_groups": ["g"], "ack_policy": "explicit"}
     admin.consumers.create(stream, config, durable_name="c")
@@ -174,7 +171,7 @@ def test_a_client_is_pinned(
 
 
 def test_backups_and_restores(
-    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Callable[..., Watch], tmp_path: Path
+    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen, tmp_path: Path
 ) -> None:
     stream = make_stream({"storage": "file"})
     publisher.publish([Message(f"{stream.lower()}.a", b"x")] * 3)
@@ -196,7 +193,7 @@ def test_backups_and_restores(
     assert restored.start.nanoseconds < restored.end.nanoseconds
 
 
-def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Callable[..., Watch]) -> None:
+def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Listen) -> None:
     stream = make_stream({"allow_atomic": True})
     events = watch("stream_batch_abandoned", stream=stream)
     begin, skip = (
@@ -209,9 +206,7 @@ def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Ca
     assert (abandoned.stream, abandoned.batch, abandoned.reason) == (stream, "b1", "incomplete")
 
 
-def test_what_is_no_event_does_not_end_a_watch(
-    publisher: Publisher, make_stream: Make, watch: Callable[..., Watch]
-) -> None:
+def test_what_is_no_event_does_not_end_a_watch(publisher: Publisher, make_stream: Make, watch: Listen) -> None:
     subject = "$JS.EVENT.ADVISORY.TEST.x"
     make_stream({"subjects": [subject]})
     events = watch("ADVISORY.TEST.>", count=3)
@@ -227,7 +222,7 @@ def test_what_is_no_event_does_not_end_a_watch(
     assert events.gaps == 0
 
 
-def test_events_that_a_stream_captures(admin: JetStreamAdmin, make_stream: Make, watch: Callable[..., Watch]) -> None:
+def test_events_that_a_stream_captures(admin: JetStreamAdmin, make_stream: Make, watch: Listen) -> None:
     captured = make_stream({"subjects": ["$JS.EVENT.ADVISORY.STREAM.*.CAP"]})
     events = watch("stream_action", stream="CAP")
     admin.streams.create(name="CAP", subjects=["cap"])

@@ -20,12 +20,12 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import poll
 from tests.admin.configs import read
 from tests.admin.conftest import Make
 from tests.support.client import Raw
 from tests.support.fake_jetstream import Answer, FakeJetStream
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 
 HEADERS = [("Nats-Msg-Id", "1"), ("Tag", "one"), ("Tag", "two"), ("Nats-Sequence", "mine")]
 COUNT = 30
@@ -305,11 +305,7 @@ def test_erase_and_delete(erase: bool) -> None:
         (admin.messages.erase if erase else admin.messages.delete)("S", 1)
         assert sequences(admin.messages.read("S")) == [2]
         if erase:
-            poll(
-                lambda: not any(secret in path.read_bytes() for path in blocks) or None,
-                10,
-                lambda: TimeoutError("it is still on the disk"),
-            )
+            wait_until(lambda: not any(secret in path.read_bytes() for path in blocks), "nothing of it on the disk", 10)
 
 
 def test_what_must_stay(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:

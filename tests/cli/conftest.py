@@ -58,7 +58,8 @@ def written(config: dict[str, Any]) -> Iterator[str]:
 
 
 def refused(ran: Ran, code: int, *words: str) -> None:
-    """That a command ended with this code, said this in a line on standard error, and printed nothing."""
+    """That a command ended with this code, said this in a printable line on standard error, and printed nothing."""
     assert (ran.code, ran.out) == (code, ""), ran.err
     assert [word for word in words if word not in ran.err] == [], ran.err
-    assert ran.err.count("\n") == 1
+    assert ran.err.endswith("\n")
+    assert ran.err[:-1].isprintable()
