@@ -46,7 +46,7 @@ def test_the_module_that_spark_looks_for_holds_only_the_default_source() -> None
 def own_files() -> Iterator[Path]:
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in FOREIGN and not name.endswith(".egg-info")]
-        yield from (Path(folder, name) for name in names if not name.endswith(".pyc"))
+        yield from (Path(folder, name) for name in names if name not in FOREIGN and not name.endswith(".pyc"))
 
 
 def text_of(path: Path) -> str:
@@ -138,20 +138,9 @@ def locked() -> list[Requirement]:
 
 
 def on(python: str, requirement: Requirement) -> bool:
-    """Whether a requirement holds for this Python on Linux."""
-    return requirement.marker is None or requirement.marker.evaluate(
-        {
-            "python_version": python,
-            "python_full_version": f"{python}.0",
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": "x86_64",
-            "os_name": "posix",
-            "implementation_name": "cpython",
-            "platform_python_implementation": "CPython",
-            "extra": "",
-        }
-    )
+    """Whether a requirement holds for this Python on this machine."""
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
 def test_constraints_are_versions_and_nothing_else() -> None:
