@@ -18,7 +18,7 @@ Number = Annotated[int, Whole(unlimited="no limit")]
 
 
 class AccountLimits(Model):
-    """What an account may use; -1 stands for no limit."""
+    """The limits of an account; -1 means no limit."""
 
     max_memory: Room = _UNLIMITED
     """Bytes of all streams in memory, each copy counted."""
@@ -48,11 +48,11 @@ class ApiStats(Model):
     errors: Count = 0
     """Requests that failed."""
     inflight: Count = 0
-    """Requests that are being worked on."""
+    """Requests in progress."""
 
 
 class Tier(Model):
-    """What is used, and what may be."""
+    """Usage and limits."""
 
     memory: Volume = Bytes(0)
     """Bytes in memory."""
@@ -63,11 +63,11 @@ class Tier(Model):
     reserved_storage: Volume = Bytes(0)
     """Bytes on disk that streams have reserved with ``max_bytes``."""
     streams: Count = 0
-    """Streams there are."""
+    """Number of streams."""
     consumers: Count = 0
-    """Consumers there are."""
+    """Number of consumers."""
     limits: AccountLimits = AccountLimits()
-    """What may be used."""
+    """The limits."""
 
 
 class AccountInfo(Tier, Reply):

@@ -71,7 +71,7 @@ class Model(BaseModel):
     """A configuration, or a reply. Immutable; `changed` makes another one."""
 
     shorthand: ClassVar[str] = ""
-    """The field that a text stands for where a user writes one in place of this whole part; empty for none."""
+    """The field that a text sets where a user writes a text in place of this whole part; empty for none."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -158,7 +158,7 @@ class Model(BaseModel):
 
     @classmethod
     def _listed(cls, name: str, value: Any) -> Any:
-        """Return the value of a field as a user means it: a single item stands for a list of one."""
+        """Return the value of a field as a user means it: a single item means a list of one."""
         field = cls.model_fields.get(name)
         if field is None or get_origin(field.annotation) is not tuple or not isinstance(value, (str, Mapping, Model)):
             return value

@@ -63,7 +63,7 @@ class AnyBucketConfig(Model):
     compression: Boolean = False
     """Compress what is on the disk (server 2.10)."""
     description: Description = ""
-    """For people; at most 4,096 bytes."""
+    """A text for readers; at most 4,096 bytes."""
     metadata: Metadata = Field(default_factory=dict)
     """Names and values for people and programs."""
     placement: Placement | None = None

@@ -1,6 +1,6 @@
 """What differs between two configurations, which differences an update can remove, and the change that does it. Pure.
 
-An update replaces the whole configuration. A field that is not given therefore stands for its default: where the actual
+An update replaces the whole configuration. A field that is not given therefore means its default: where the actual
 one has another value, that is a difference. What the server fills in or implies by itself is none (`LEFT_TO_SERVER`).
 `IMMUTABLE` says which fields the server never changes, `RISKS` which changes lose messages or are final. Each row was
 tried on server 2.15.1 (error codes 10052 and 10055 for streams, 10012 for consumers).
@@ -135,7 +135,7 @@ _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
 
 @dataclass(frozen=True)
 class Difference:
-    """One field that is not as wanted; None stands for "not there".
+    """One field that is not as wanted; None means "absent".
 
     ``field`` is a path such as ``metadata.owner``. ``refused`` says why the server cannot change it, "" when it can.
     ``risk`` says what the change does beside that, or for ever, "" for nothing.
@@ -325,7 +325,7 @@ def named(
 ) -> tuple[Any, Mapping[str, Any]]:
     """The configuration, and the fields with the name, of ``create(name, config, **fields)`` without or with a name.
 
-    ``names`` are the fields that the name stands for. `OptionError` for two configurations, or two names.
+    ``names`` are the fields that the name sets. `OptionError` for two configurations, or two names.
     """
     if not isinstance(name, str):
         if config is not None:
@@ -341,7 +341,7 @@ def named(
 def asked_for(
     kind: type[M], config: object, fields: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None
 ) -> M:
-    """The configuration that ``config`` with ``fields`` in place of its own stands for; `OptionError` if it is none.
+    """The configuration that results from ``config`` with ``fields`` in place of its own; `OptionError` if it is none.
 
     ``newer`` as for `Model.parse`.
     """

@@ -58,14 +58,14 @@ _NEEDS = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time
 
 
 class ConsumerConfig(Model):
-    """How a consumer is set up: what is sent to create or to update it, and what the server says it is."""
+    """The configuration of a consumer: what a client sends to create or update it, and what the server reports."""
 
     durable_name: ConsumerName = ""
-    """Its name, for one that stays when nobody uses it. An update without it makes the consumer ephemeral."""
+    """The name of a consumer that stays when it is unused. An update without it makes the consumer ephemeral."""
     name: ConsumerName = ""
     """Its name. It can never change; the server chooses one when there is none."""
     description: Description = ""
-    """For people; at most 4,096 bytes."""
+    """A text for readers; at most 4,096 bytes."""
     deliver_policy: Annotated[
         str, Choice(("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"))
     ] = "all"
@@ -75,19 +75,19 @@ class ConsumerConfig(Model):
     opt_start_time: Time | None = None
     """When it begins, with ``by_start_time``."""
     ack_policy: Annotated[str, Choice(("none", "all", "explicit", "flow_control"))] = "none"
-    """What is acknowledged: nothing, everything up to a message, or each. Client libraries ask for ``explicit`` where
-    nothing is said; the server takes none. ``flow_control`` is for consumers that streams are copied through (server
-    2.14), and turns that field and an ``idle_heartbeat`` of one second on. It can never change."""
+    """What clients acknowledge: nothing, everything up to a message, or each message. The server's default is none,
+    that of client libraries ``explicit``. ``flow_control`` is for consumers that streams are copied through (server
+    2.14); it turns that field and an ``idle_heartbeat`` of one second on. It can never change."""
     ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s. With ``backoff``, its first value."""
     max_deliver: Annotated[int, Whole(1, unlimited=_ANY)] = -1
-    """How often a message is delivered at most; 0 or -1 for ever again."""
+    """How often a message is delivered at most; 0 or -1 for any number."""
     backoff: tuple[Annotated[Nanoseconds, Span(zero="at once")], ...] = ()
-    """How long to wait before each further delivery, in nanoseconds; the last value stays. At most ``max_deliver``."""
+    """How long to wait before each redelivery, in nanoseconds; the last value repeats. At most ``max_deliver``."""
     filter_subject: OptionalSubject = ""
     """Which subjects it delivers; empty for all."""
     filter_subjects: tuple[AnySubject, ...] = ()
-    """The same, several that do not overlap (server 2.10)."""
+    """Several such subjects, which must not overlap (server 2.10)."""
     replay_policy: Annotated[str, Choice(("instant", "original"))] = "instant"
     """How fast: as fast as possible, or as messages were stored. It can never change."""
     rate_limit_bps: Annotated[int, Whole(0, UINT64_MAX)] = 0
@@ -101,7 +101,7 @@ class ConsumerConfig(Model):
     flow_control: Boolean = False
     """Let the subscriber of a push consumer say when it can take more. It can never change."""
     headers_only: Boolean = False
-    """Deliver no content, but its size in the header ``Nats-Msg-Size``."""
+    """Deliver the size of each message in the header ``Nats-Msg-Size`` instead of its content."""
     max_batch: Annotated[int, Whole(1, unlimited=_ANY)] = 0
     """How many messages one pull may ask for; 0 for any number. A push consumer ignores it."""
     max_expires: Annotated[Nanoseconds, Span(zero="any time")] = ZERO
@@ -113,9 +113,9 @@ class ConsumerConfig(Model):
     deliver_group: String = ""
     """The queue group that a push consumer delivers to."""
     idle_heartbeat: Annotated[Nanoseconds, Span("100ms", zero="none")] = ZERO
-    """How often a push consumer with nothing to deliver says so, in nanoseconds; 0 for never. It can never change."""
+    """How often an idle push consumer sends a heartbeat, in nanoseconds; 0 for never. It can never change."""
     inactive_threshold: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
-    """How long it stays when nobody uses it, in nanoseconds; 0 for 5 s without and for ever with a durable name,
+    """How long the server keeps it unused, in nanoseconds; 0 means 5 s without a durable name and forever with one,
     unless the stream has ``consumer_limits``."""
     num_replicas: Replicas = 0
     """How many servers keep its state; 0 for as many as keep the stream, or one without a durable name."""
@@ -131,9 +131,9 @@ class ConsumerConfig(Model):
     pause_until: Time | None = None
     """Deliver nothing before this time (server 2.11). Only for a new consumer: an update of it does nothing."""
     priority_groups: tuple[Group, ...] = ()
-    """The group of those who pull with priorities (server 2.11, ADR-42)."""
+    """The priority groups of clients that pull (server 2.11, ADR-42)."""
     priority_policy: Annotated[str, Choice(("none", "overflow", "pinned_client", "prioritized"))] = "none"
-    """Who of the group is served."""
+    """Which clients of a group the server serves."""
     priority_timeout: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long a pinned client may be silent, in nanoseconds; 0 for two minutes."""
 
@@ -205,7 +205,7 @@ class ConsumerConfig(Model):
 
 
 def _never(value: object) -> bool:
-    """Whether this is the time that stands for none."""
+    """Whether this is the time that means "never"."""
     return isinstance(value, Timestamp) and value.never
 
 
@@ -221,7 +221,7 @@ class SequenceInfo(Model):
 
 
 class PriorityGroup(Model):
-    """A group of those who pull with priorities."""
+    """A priority group of clients that pull."""
 
     group: String
     """Its name."""
@@ -257,13 +257,13 @@ class ConsumerInfo(Reply):
     cluster: ClusterInfo | None = None
     """The servers that keep its state."""
     push_bound: Boolean = False
-    """Whether somebody listens to a push consumer."""
+    """Whether a client is subscribed to a push consumer."""
     paused: Boolean = False
     """Whether it is paused."""
     pause_remaining: Duration = ZERO
-    """For how long yet, in nanoseconds."""
+    """The remaining pause, in nanoseconds."""
     priority_groups: tuple[PriorityGroup, ...] = ()
-    """Who is served of those who pull with priorities."""
+    """The clients that the server serves, by priority group."""
     ts: Time = NEVER
     """The server's clock."""
 
@@ -274,10 +274,10 @@ class ConsumerInfo(Reply):
 
 
 class ResetReply(ConsumerInfo):
-    """A consumer that was set back."""
+    """A consumer that was reset."""
 
     reset_seq: Sequence64
-    """Where it goes on."""
+    """The sequence of the next delivery."""
 
 
 class PauseReply(Reply):
@@ -288,7 +288,7 @@ class PauseReply(Reply):
     pause_until: Time = NEVER
     """Until when."""
     pause_remaining: Duration = ZERO
-    """For how long yet, in nanoseconds."""
+    """The remaining pause, in nanoseconds."""
 
 
 class ConsumerNamesPage(Page):

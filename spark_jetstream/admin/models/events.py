@@ -65,7 +65,7 @@ class Event(Model):
 
 
 class Gap(Event):
-    """Events may be missing here: while the connection was lost nobody told of them.
+    """Events may be missing here: the server does not repeat events of the time without a connection.
 
     Made by `Events.watch`, once when the connection is lost, and again with ``until`` when events are heard again. No
     server sends it.
@@ -80,12 +80,12 @@ class Gap(Event):
     reason: String
     """What happened to the connection, in words."""
     lost: Count = 0
-    """How many events were thrown away because this program did not take them in time; 0 for a lost connection, where
-    nobody knows."""
+    """How many events were dropped because this program did not read them in time; 0 for a lost connection, where the
+    number is unknown."""
 
 
 class UnknownEvent(Event):
-    """A message that is no event: no JSON, or without the fields that its type has. Anybody can publish one."""
+    """A message that is no event: no JSON, or without the fields of its type. Any client can publish one."""
 
     TYPE: ClassVar[str] = "spark_jetstream.event.v1.unknown"
 
@@ -98,7 +98,7 @@ class UnknownEvent(Event):
 
 
 class ClientInfo(Model):
-    """Who sent a request. What the server does not say of somebody is empty."""
+    """The client that sent a request. Fields that the server does not report are empty."""
 
     start: Time = NEVER
     """When the connection was made."""
@@ -147,35 +147,35 @@ class ClientInfo(Model):
 
 
 class DomainEvent(Event):
-    """One of a server."""
+    """An event of a server."""
 
     domain: String = ""
     """The JetStream domain, if there is one."""
 
 
 class StreamEvent(DomainEvent):
-    """One of a stream."""
+    """An event of a stream."""
 
     stream: String
     """The stream."""
 
 
 class ConsumerEvent(StreamEvent):
-    """One of a consumer."""
+    """An event of a consumer."""
 
     consumer: String
     """The consumer of that stream."""
 
 
 class ServerEvent(DomainEvent):
-    """One that names the server."""
+    """An event that names the server."""
 
     server: String
     """The server's name, or its id."""
 
 
 class ApiAudit(ServerEvent, kind="api_audit", subjects=("ADVISORY.API",)):
-    """Somebody asked the JetStream API. Requests for messages are not told of."""
+    """A client sent a request to the JetStream API. The server does not report requests for messages."""
 
     client: ClientInfo | None = None
     """Who asked."""
@@ -188,7 +188,7 @@ class ApiAudit(ServerEvent, kind="api_audit", subjects=("ADVISORY.API",)):
 
 
 class ApiLimitReached(ServerEvent, kind="api_limit_reached", subjects=("ADVISORY.API.LIMIT_REACHED",)):
-    """A server had more requests to its API than it takes, and dropped some without a word."""
+    """A server received more API requests than it accepts, and dropped some without an answer."""
 
     dropped: Count
     """How many requests were dropped."""
@@ -217,7 +217,7 @@ class ConsumerAction(
 
 
 class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CONSUMER.PAUSE.{stream}.{consumer}",)):
-    """A consumer was paused, or goes on."""
+    """A consumer was paused or resumed."""
 
     paused: Boolean
     """Whether it is paused now."""
@@ -235,7 +235,7 @@ class MaxDeliver(ConsumerEvent, kind="max_deliver", subjects=("ADVISORY.CONSUMER
 
 
 class DeliveryEvent(ConsumerEvent):
-    """One of a message that was delivered."""
+    """An event of a message that was delivered."""
 
     consumer_seq: Sequence64
     """Which delivery of the consumer this was, counted from 1."""
@@ -253,18 +253,18 @@ class Terminated(DeliveryEvent, kind="terminated", subjects=("ADVISORY.CONSUMER.
     """A message was refused for good."""
 
     reason: String = ""
-    """Why, in the words of whoever refused it."""
+    """The reason that the client gave."""
 
 
 class ConsumerAck(DeliveryEvent, kind="consumer_ack", subjects=("METRIC.CONSUMER.ACK.{stream}.{consumer}",)):
-    """A message was acknowledged. Only told of by consumers with a ``sample_freq``, for that part of them."""
+    """A message was acknowledged. Only consumers with a ``sample_freq`` report it, for that share of messages."""
 
     ack_time: Duration
     """How long after its delivery, in nanoseconds."""
 
 
 class GroupEvent(ConsumerEvent):
-    """One of a priority group."""
+    """An event of a priority group."""
 
     account: String = ""
     """The account."""
@@ -275,7 +275,7 @@ class GroupEvent(ConsumerEvent):
 class ConsumerPinned(
     GroupEvent, kind="consumer_group_pinned", subjects=("ADVISORY.CONSUMER.PINNED.{stream}.{consumer}",)
 ):
-    """A client of a consumer was chosen to get all messages of its group."""
+    """The server chose one client to get all messages of its group."""
 
     pinned_id: String
     """The client's id for that time, as messages carry it in ``Nats-Pin-Id``."""
@@ -284,10 +284,10 @@ class ConsumerPinned(
 class ConsumerUnpinned(
     GroupEvent, kind="consumer_group_unpinned", subjects=("ADVISORY.CONSUMER.UNPINNED.{stream}.{consumer}",)
 ):
-    """A client of a consumer does not get all messages of its group any more."""
+    """A client no longer gets all messages of its group."""
 
     reason: String
-    """admin (somebody asked for it) or timeout (the client did not pull for too long)."""
+    """admin (a client asked for it) or timeout (the pinned client did not pull for too long)."""
 
 
 class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.STREAM.SNAPSHOT_CREATE.{stream}",)):

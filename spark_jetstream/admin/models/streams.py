@@ -1,8 +1,8 @@
 """Streams: their configuration and what the server says of them, all fields of server 2.15. Pure.
 
 Defaults are those of the server, for a field that is not sent. Durations are nanoseconds, sizes bytes, and both may be
-given as text. Times are `Timestamp`, which the server writes in UTC with nanoseconds; the year 1 stands for "never". As
-a duration in a reply, -1 stands for "never". ADR numbers are those of the NATS architecture decision records.
+given as text. Times are `Timestamp`, which the server writes in UTC with nanoseconds; the year 1 means "never". As a
+duration in a reply, -1 means "never". ADR numbers are those of the NATS architecture decision records.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SubjectTransform(Model):
     src: OptionalSubject = ""
     """Which subjects are rewritten; empty for all."""
     dest: String
-    """What becomes of them, such as ``orders.{{wildcard(1)}}`` or ``orders.{{partition(8,1)}}``."""
+    """The new subject, such as ``orders.{{wildcard(1)}}`` or ``orders.{{partition(8,1)}}``."""
 
 
 class External(Model):
@@ -75,14 +75,14 @@ class External(Model):
 
     shorthand: ClassVar[str] = "api"
     api: Annotated[str, Subject(literal=True, optional=True)]
-    """What the subjects of its JetStream API begin with, such as ``$JS.hub.API``. A server takes an empty one, and
-    copies nothing then."""
+    """The prefix of its JetStream API subjects, such as ``$JS.hub.API``. A server accepts an empty prefix, and then
+    copies nothing."""
     deliver: OptionalSubject = ""
-    """What the subjects begin with on which messages come; empty for the server's choice."""
+    """The prefix of the subjects that messages arrive on; empty for the server's choice."""
 
 
 class SourceConsumer(Model):
-    """A push consumer, made before, through which a stream is copied that is a work queue (server 2.14, ADR-60)."""
+    """An existing push consumer through which the server copies a work queue stream (server 2.14, ADR-60)."""
 
     name: Annotated[str, Name("consumer")]
     """Its name on the origin."""
@@ -103,12 +103,12 @@ class StreamSource(Model):
     filter_subject: OptionalSubject = ""
     """Copy only these subjects; empty for all. Not together with ``subject_transforms``."""
     subject_transforms: tuple[SubjectTransform, ...] = ()
-    """Copy what matches one of these, and rewrite its subject; the first that matches counts (server 2.10)."""
+    """Copy messages that match one of these and rewrite their subjects; the first match counts (server 2.10)."""
     external: External | None = None
     """Where the origin is, when it is in another account or domain."""
     consumer: SourceConsumer | None = None
-    """Copy through this consumer instead of one that the server makes (server 2.14). It knows where to begin and what
-    to deliver: ``subject_transforms`` and ``external`` alone can stand beside it."""
+    """Copy through this consumer instead of one that the server creates (server 2.14). The consumer defines the start
+    and the filter: only ``subject_transforms`` and ``external`` can be set with it."""
 
     def _checks(self) -> Iterator[Check]:
         both = self.filter_subject and self.subject_transforms
@@ -128,78 +128,78 @@ class Placement(Model):
     tags: tuple[Annotated[str, Text()], ...] = ()
     """Tags that a server must have, all of them."""
     preferred: String = ""
-    """The server that shall lead. Only for requests that let a leader step down: in a stream it is refused."""
+    """The server that should become the leader. Only for step-down requests: the server refuses it in a stream."""
 
 
 class RePublish(Model):
-    """Publish again, on other subjects, what was stored (ADR-28)."""
+    """Publish each stored message again on another subject (ADR-28)."""
 
     shorthand: ClassVar[str] = "dest"
     src: OptionalSubject = ""
     """Which subjects; empty for all."""
     dest: String
-    """Where to, such as ``copies.>``; not into the stream itself. Empty: nothing is published again, and the whole part
-    is not sent, because an update of a server takes an empty one for ``>``: the stream would store its own copies."""
+    """The new subject, such as ``copies.>``; not one of the stream itself. Empty: nothing is published again, and the
+    client sends no ``republish``: a server that updates a stream takes an empty one for ``>``."""
     headers_only: Boolean = False
-    """Publish no content, but its size."""
+    """Publish the size of each message instead of its content."""
 
 
 class ConsumerLimits(Model):
     """Defaults, and upper limits, of the consumers of a stream (server 2.10). They hold for durable ones too."""
 
     inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = ZERO
-    """How long, in nanoseconds, a consumer that nobody uses stays; 0 for the server's defaults."""
+    """How long the server keeps an unused consumer, in nanoseconds; 0 for the server's defaults."""
     max_ack_pending: Annotated[int, Whole(INT64_MIN)] = 0
     """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
 
 
 class StreamConfig(Model):
-    """How a stream is set up: what is sent to create or to update it, and what the server says it is."""
+    """The configuration of a stream: what a client sends to create or update it, and what the server reports."""
 
     name: StreamName
-    """What it is called. It can never change."""
+    """The name of the stream. It can never change."""
     description: Description = ""
-    """For people; at most 4,096 bytes."""
+    """A text for readers; at most 4,096 bytes."""
     subjects: tuple[AnySubject, ...] = ()
-    """What it stores. Without any, and without mirror and sources, the server takes the stream's name."""
+    """The subjects that it stores. Without subjects, mirror and sources, the server uses the stream's name."""
     retention: Annotated[str, Choice(("limits", "interest", "workqueue"))] = "limits"
-    """Until when messages stay: up to the limits, until all consumers had them, or until one had each."""
+    """When messages are removed: at the limits, when all consumers have acknowledged them, or when one has."""
     max_consumers: Limit = -1
     """How many consumers it may have; 0 or -1 for the server's limit, 1,000 by default since 2.15."""
     max_msgs: Limit = -1
-    """How many messages stay at most; 0 or -1 for any number."""
+    """The most messages that the stream keeps; 0 or -1 for any number."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=NO_LIMIT)] = Bytes(-1)
-    """How many bytes stay at most, headers included; 0 or -1 for any number."""
+    """The most bytes that the stream keeps, headers included; 0 or -1 for any number."""
     max_age: Annotated[Nanoseconds, Span("100ms", zero=NO_LIMIT)] = ZERO
     """How long messages stay, in nanoseconds; 0 for ever."""
     max_msgs_per_subject: Limit = -1
-    """How many messages stay on each subject; 0 or -1 for any number."""
+    """The most messages that the stream keeps of each subject; 0 or -1 for any number."""
     max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes, headers included, a message may have; 0 or -1 for what the server allows."""
     discard: Annotated[str, Choice(("old", "new"))] = "old"
-    """What goes when a limit is reached: the oldest messages, or the one that comes."""
+    """What the server drops at a limit: the oldest messages, or the new one."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
-    """Where messages are kept. It can never change."""
+    """Where messages are stored. It can never change."""
     num_replicas: Replicas = 1
-    """How many servers keep a copy, 1 to 5; 0 stands for 1."""
+    """How many servers keep a copy, 1 to 5; 0 means 1."""
     no_ack: Boolean = False
-    """Confirm nothing that is published. Its publishers never know whether anything was stored."""
+    """Send no acknowledgements. Publishers never learn whether a message was stored."""
     duplicate_window: Annotated[Nanoseconds, Span("100ms", zero="the server's choice")] = ZERO
     """How long message ids are remembered, in nanoseconds; 0 for two minutes, or ``max_age`` if that is less."""
     placement: Placement | None = None
     """Which servers may hold it; none for any."""
     mirror: StreamSource | None = None
-    """The stream of which this is a copy, with its sequences. Only removing it is possible later (server 2.12)."""
+    """The stream that this one copies, with the same sequences. Later it can only be removed (server 2.12)."""
     sources: tuple[StreamSource, ...] = ()
-    """Streams that are copied into this one, with sequences of its own."""
+    """Streams that are copied into this one, which assigns its own sequences."""
     compression: Annotated[str, Choice(("none", "s2"))] = "none"
-    """How blocks on the disk are compressed (server 2.10)."""
+    """How the server compresses blocks on disk (server 2.10)."""
     first_seq: Sequence64 = 0
     """The sequence of the first message, for a new stream; 0 for 1 (server 2.10)."""
     subject_transform: SubjectTransform | None = None
-    """How the subjects of what is published are rewritten before it is stored (server 2.10)."""
+    """How the server rewrites subjects before it stores messages (server 2.10)."""
     republish: RePublish | None = None
-    """What is published again after it was stored."""
+    """Which messages the server publishes again after it stored them."""
     allow_direct: Boolean = False
     """Let any replica answer direct reads (ADR-31)."""
     mirror_direct: Boolean = False
@@ -208,31 +208,31 @@ class StreamConfig(Model):
     discard_new_per_subject: Boolean = False
     """Refuse a message when its subject is full. Needs ``discard`` new and ``max_msgs_per_subject``."""
     sealed: Boolean = False
-    """Let nothing in and nothing out, for ever. A new stream cannot be sealed."""
+    """Allow no new messages and no deletion, forever. A new stream cannot be sealed."""
     deny_delete: Boolean = False
-    """Let nobody delete messages. It cannot be taken back."""
+    """Refuse every request to delete messages. It cannot be taken back."""
     deny_purge: Boolean = False
-    """Let nobody purge. It cannot be taken back."""
+    """Refuse every request to purge. It cannot be taken back."""
     allow_rollup_hdrs: Boolean = False
     """Let a message with the header ``Nats-Rollup`` replace all before it."""
     consumer_limits: ConsumerLimits = ConsumerLimits()
     """Defaults and limits of its consumers."""
     allow_msg_ttl: Boolean = False
-    """Let messages have a time to live of their own (server 2.11, ADR-43). It cannot be taken back."""
+    """Allow messages with their own time to live (server 2.11, ADR-43). It cannot be taken back."""
     subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for no markers. It
     turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
     allow_msg_counter: Boolean = False
     """Make every subject a counter (server 2.12, ADR-49). It can never change."""
     allow_atomic: Boolean = False
-    """Allow batches of which all or nothing is stored (server 2.12, ADR-50)."""
+    """Allow atomic batches: the server stores all messages of a batch or none (server 2.12, ADR-50)."""
     allow_msg_schedules: Boolean = False
-    """Allow messages that are published later, or again and again (server 2.12, ADR-51). It cannot be taken back, and
-    turns ``allow_rollup_hdrs`` on."""
+    """Allow scheduled messages, delayed or repeated (server 2.12, ADR-51). It cannot be taken back, and turns
+    ``allow_rollup_hdrs`` on."""
     persist_mode: Annotated[str, Choice(("default", "async"), empty=True)] = "default"
-    """When what was published is confirmed: stored, or, with async, before (server 2.12). It can never change."""
+    """When the server acknowledges: after it stored a message, or before (async; server 2.12). It can never change."""
     allow_batched: Boolean = False
-    """Allow fast batches, confirmed now and then (server 2.14)."""
+    """Allow fast batches, which the server acknowledges at intervals (server 2.14)."""
     metadata: Metadata = Field(default_factory=dict)
     """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.`` are the server's:
     they are shown, and never sent."""
@@ -299,10 +299,10 @@ def metadata_size(metadata: Mapping[str, str]) -> Check:
 
 
 class ApiErrorBody(Model):
-    """What is wrong, as the API says it; `errors.api_error` makes an exception of it."""
+    """An error as the API reports it; `errors.api_error` makes an exception of it."""
 
     code: Count = 0
-    """Its class, like those of HTTP."""
+    """The status code, as in HTTP."""
     err_code: Count = 0
     """The exact reason."""
     description: String = ""
@@ -326,11 +326,11 @@ class StreamState(Model):
     bytes: Volume
     """How many bytes, headers and bookkeeping included."""
     first_seq: Sequence64
-    """The first sequence: 0 or 1 when nothing was ever stored, ``last_seq + 1`` when all is gone."""
+    """The first sequence: 0 or 1 when nothing was ever stored, ``last_seq + 1`` when all messages are gone."""
     first_ts: Time = NEVER
     """When the first message was stored."""
     last_seq: Sequence64
-    """The last sequence that was given, 0 for none."""
+    """The last sequence that the server assigned, 0 for none."""
     last_ts: Time = NEVER
     """When the last message was stored."""
     num_subjects: Count = 0
@@ -353,9 +353,9 @@ class PeerInfo(Model):
     name: String = ""
     """The server's name."""
     current: Boolean = False
-    """Whether it was seen recently and has all there is."""
+    """Whether it was seen recently and is up to date."""
     offline: Boolean = False
-    """Whether it is known to be away."""
+    """Whether the leader knows that it is down."""
     active: Duration = ZERO
     """How long ago it was seen, in nanoseconds."""
     lag: Count = 0
@@ -378,29 +378,29 @@ class DesiredOrigin(Model):
 
 
 class DesiredStatus(Model):
-    """How far a change of a group is (server 2.15)."""
+    """The progress of a change of a group (server 2.15)."""
 
     description: String = ""
     """What the leader does, or waits for."""
     type: String = ""
     """The same as one word: meta, membership, snapshot, catchup, quorum, blocked or unavailable."""
     err: String = ""
-    """What failed, and goes on failing."""
+    """The error that keeps occurring."""
 
 
 class DesiredCluster(Model):
-    """What a group is changing into; only there while it does (server 2.15)."""
+    """The planned state of a group, present only during a change (server 2.15)."""
 
     created: Time = NEVER
     """Since when."""
     name: String = ""
     """The cluster it will be in."""
     replicas: tuple[PeerInfo, ...] = ()
-    """The servers it will have; empty while they are not chosen."""
+    """The servers it will have; empty until they are chosen."""
     origin: DesiredOrigin | None = None
     """What it was before."""
     status: DesiredStatus | None = None
-    """How far it is."""
+    """The progress of the change."""
 
 
 class ClusterInfo(Model):
@@ -411,13 +411,13 @@ class ClusterInfo(Model):
     raft_group: String = ""
     """The group that agrees on the order of messages; empty with one replica."""
     leader: String = ""
-    """The server that leads; empty while there is none, which means that nothing can be stored."""
+    """The leader; empty while there is none, and then nothing can be stored."""
     leader_since: Time | None = None
     """Since when."""
     system_account: Boolean = False
-    """Whether the replicas talk in the system account."""
+    """Whether the replicas communicate in the system account."""
     traffic_account: String = ""
-    """The account that they talk in."""
+    """The account that the replicas communicate in."""
     replicas: tuple[PeerInfo, ...] = ()
     """The other servers."""
     desired: DesiredCluster | None = None
@@ -425,7 +425,7 @@ class ClusterInfo(Model):
 
 
 class StreamSourceInfo(Model):
-    """How a mirror or a source gets on."""
+    """The progress of a mirror or a source."""
 
     name: String
     """The origin."""
@@ -436,9 +436,9 @@ class StreamSourceInfo(Model):
     seq: Sequence64 = 0
     """The last sequence of the origin that was copied (server 2.15)."""
     active: Duration = ZERO
-    """How long ago something came, in nanoseconds; -1 for never."""
+    """How long ago the last message arrived, in nanoseconds; -1 for never."""
     error: ApiErrorBody | None = None
-    """Why nothing comes."""
+    """Why no messages arrive."""
     filter_subject: String = ""
     """Which subjects are copied."""
     subject_transforms: tuple[SubjectTransform, ...] = ()
@@ -470,15 +470,15 @@ class StreamInfo(Page):
     cluster: ClusterInfo | None = None
     """The servers that keep it."""
     mirror: StreamSourceInfo | None = None
-    """How the mirror gets on."""
+    """The progress of the mirror."""
     sources: tuple[StreamSourceInfo, ...] = ()
-    """How the sources get on, in no order."""
+    """The progress of the sources, in no order."""
     alternates: tuple[StreamAlternate, ...] = ()
     """Streams with the same messages, the nearest first; this one is among them."""
     ts: Time = NEVER
     """The server's clock."""
     did_create: Boolean = False
-    """Whether this answers a request to create it; true also when it existed already, just so."""
+    """Whether this answers a create request; true also when an equal stream existed already."""
 
     @property
     def origins(self) -> tuple[StreamSourceInfo, ...]:
