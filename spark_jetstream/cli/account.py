@@ -63,15 +63,15 @@ def info(run: Run) -> None:
     }
     run.out.record(pairs, data=data)
     columns = {
-        "used": lambda each: int(each.used),
-        "reserved": lambda each: each.reserved,
-        "limit": lambda each: each.allowed,
-        "% used": lambda each: each.share(each.used),
-        "% reserved": lambda each: each.share(each.reserved),
+        "used": lambda usage: int(usage.used),
+        "reserved": lambda usage: usage.reserved,
+        "limit": lambda usage: usage.allowed,
+        "% used": lambda usage: usage.share(usage.used),
+        "% reserved": lambda usage: usage.share(usage.reserved),
     }
-    tiers = {"tier": lambda each: each.tier} if account_info.tiers else {}
+    tiers = {"tier": lambda usage: usage.tier} if account_info.tiers else {}
     run.out.text("")
-    run.out.table(_usage(account_info), {**tiers, "": lambda each: each.what, **columns})
+    run.out.table(_usage(account_info), {**tiers, "": lambda usage: usage.what, **columns})
 
 
 def _usage(info: AccountInfo) -> Iterator[_Usage]:

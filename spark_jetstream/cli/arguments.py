@@ -141,7 +141,7 @@ def change(
     what = " of ".join(f"{kind} {name}" for kind, name in reversed(list(asset.items())))
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
-        run.out.done(sentence, **asset, changed=changed, differences=[difference_data(each) for each in shown])
+        run.out.done(sentence, **asset, changed=changed, differences=list(map(difference_data, shown)))
 
     for difference in differences:
         style = "red" if difference.refused else "yellow" if difference.risk else None
@@ -177,7 +177,7 @@ def setting_data(info: AnyBucketInfo, names: Iterable[str]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return as_data(value) if isinstance(value, Model) else value
 
 

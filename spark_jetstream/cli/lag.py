@@ -152,12 +152,12 @@ def show(
 
 def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
     """Ask once more for a consumer whose oldest message was removed before it was read."""
-    for each in lags:
-        if not each.total or each.age is not None:
-            yield each
+    for lag in lags:
+        if not lag.total or lag.age is not None:
+            yield lag
             continue
         try:
-            yield from admin.lag(each.stream, each.consumer)
+            yield from admin.lag(lag.stream, lag.consumer)
         except ConsumerNotFound:
             continue
 

@@ -204,17 +204,17 @@ def listed(value: object) -> object:
     if isinstance(value, tuple):
         return ", ".join(map(readable, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name}={readable(each)}" for name, each in value.items())
+        return ", ".join(f"{name}={readable(field)}" for name, field in value.items())
     return value
 
 
-def server_text(each: Replica) -> str:
+def server_text(replica: Replica) -> str:
     """Return a server of a cluster with its state."""
-    if each.leader:
-        return f"{each.server} (leader)"
-    if each.offline:
-        return f"{each.server} (offline)"
-    return f"{each.server} ({'current' if each.current else 'outdated'}, {each.lag:,} behind)"
+    if replica.leader:
+        return f"{replica.server} (leader)"
+    if replica.offline:
+        return f"{replica.server} (offline)"
+    return f"{replica.server} ({'current' if replica.current else 'outdated'}, {replica.lag:,} behind)"
 
 
 def to_the_second(time: Timestamp) -> str:

@@ -46,7 +46,8 @@ def commands_markdown() -> str:
 
     root = typer.main.get_command(app)
     commands = list(_commands(root, ()))
-    parts = [_HEAD, "## Options of every command\n\n", _table(_options(root, lambda each: each.name in _SHARED))]
+    shared = _options(root, lambda parameter: parameter.name in _SHARED)
+    parts = [_HEAD, "## Options of every command\n\n", _table(shared)]
     configurations: dict[str, dict[str, str]] = {}
     for path, command in commands:
         configurations.setdefault(path[0], {}).update(_options(command, _configures))
@@ -55,7 +56,7 @@ def commands_markdown() -> str:
     for path, command in commands:
         text = unwrapped(inspect.cleandoc(command.help or ""))
         parts.append(f"\n## {' '.join(path)}\n\n{text}\n\n```\n{_usage(path, command)}\n```\n")
-        own = _options(command, lambda each: each.name not in _SHARED and not _configures(each))
+        own = _options(command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter))
         parts.append(f"\n{_table(own)}" if own else "")
         fields = _options(command, _configures)
         if fields:
@@ -77,12 +78,12 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _usage(name: tuple[str, ...], command: Any) -> str:
-    words = ["spark-jetstream", *name]
+    parts = ["spark-jetstream", *name]
     for parameter in command.params:
         if parameter.param_type_name == "argument":
-            word = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
-            words.append(word if parameter.required else f"[{word}]")
-    return " ".join([*words, "[OPTIONS]"])
+            part = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+            parts.append(part if parameter.required else f"[{part}]")
+    return " ".join([*parts, "[OPTIONS]"])
 
 
 def _configures(parameter: Any) -> bool:

@@ -242,9 +242,9 @@ def _rendered(value: Any) -> Any:
     if isinstance(value, Model):
         return rendered(value)
     if isinstance(value, (tuple, list)):
-        return [_rendered(each) for each in value]
+        return [_rendered(item) for item in value]
     if isinstance(value, dict):
-        return {name: _rendered(each) for name, each in value.items()}
+        return {name: _rendered(field) for name, field in value.items()}
     if isinstance(value, bool) or value is None or type(value) in (int, str):
         return value
     if isinstance(value, int) and value < 0:

@@ -48,8 +48,8 @@ class StoredMessage(Model):
         if not self.hdrs:
             return {}
         block = np.frombuffer(self.hdrs, np.uint8)
-        found = decode_headers(block, np.array([0], np.int64), np.array([len(block)], np.int64))
-        return dict(found.to_pylist()[0] or ())  # a block without headers is null
+        decoded = decode_headers(block, np.array([0], np.int64), np.array([len(block)], np.int64))
+        return dict(decoded.to_pylist()[0] or ())  # a block without headers is null
 
     @classmethod
     def from_direct(cls, block: bytes, data: bytes, context: str = "read a direct get") -> StoredMessage:
