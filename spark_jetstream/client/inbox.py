@@ -159,10 +159,8 @@ class Inbox:
         if generation == self.generation:
             return
         self.generation = generation
-        kept: list[tuple[_Event, int]] = []
-        while not self._events.empty():
-            kept.append(self._events.get_nowait())
-        for event, size in kept:
+        for _ in range(self._events.qsize()):
+            event, size = self._events.get_nowait()
             if not isinstance(event, ConnectionFailed):
                 self._events.put((event, size))
 
