@@ -356,7 +356,6 @@ class Planner:
             max_messages=options.max_messages_per_partition,
             min_partitions=options.min_partitions,
             probe=None if dense else self._probes[whole.stream],
-            contiguous=dense,
             max_pieces=most,
         )
         largest = max((piece.count or 0 for piece in pieces), default=0)

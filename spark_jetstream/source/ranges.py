@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.search import CachedProbe, Point, Probe, find_cut
+from spark_jetstream.source.search import Point, Probe, find_cut
 
 #: The most tasks of one micro-batch, unless `minPartitions` asks for more. Spark starts each of them and keeps its
 #: state on the driver, so that larger tasks are faster beyond this number.
@@ -22,9 +22,6 @@ MAX_PIECES = 10_000
 
 #: The most questions that `split` asks for one range.
 SPLIT_PROBES = 64
-
-#: The most pieces `split` makes of a range of which nothing is known but its width.
-BLIND_PIECES = 1000
 
 # One cut between two pieces may take this many steps before its neighbourhood is good enough.
 _CUT_STEPS = 12
@@ -60,62 +57,39 @@ def split(
     max_messages: int,
     min_partitions: int = 1,
     probe: Probe | None = None,
-    contiguous: bool = False,
     max_pieces: int = MAX_PIECES,
 ) -> list[SequenceRange]:
     """Cut a range into pieces of nearly equal size, one for each task.
 
     The pieces cover the range exactly and do not overlap. None with a known count is empty; an empty range gives [].
     There are at least ``min_partitions`` if there are that many messages, and otherwise at most about ``max_pieces``,
-    of more than ``max_messages`` if need be. Where no sequence is missing (``count == width``), arithmetic gives the
-    cuts. Otherwise ``probe`` is asked, at most `SPLIT_PROBES` times. Beyond that, and without a probe, a range is cut
+    of more than ``max_messages`` if need be. Without a ``probe`` no sequence of the range may be missing, and
+    arithmetic gives the cuts. Otherwise ``probe`` is asked, at most `SPLIT_PROBES` times. Beyond that a range is cut
     evenly by sequences: its pieces have the count None, and may hold more than ``max_messages`` or nothing. A range
-    with a count of 0 is not cut, and still read: counts may be wrong. ``contiguous``: the stream has no filters and no
-    deletions, so that what ``count`` lacks is missing at the head of the range, and with a ``count`` of None nothing is
-    missing.
+    with a count of 0 is not cut, and still read: counts may be wrong.
 
     A task that finds less than ``count`` reports a loss. So counts by probes are never too high: they are lowered by
-    the number of messages published during the survey, and None if nothing is left. (A `CachedProbe` is asked past its
-    cache for that.)
+    the number of messages published during the survey, and None if nothing is left. So ``probe`` may not have a cache.
     """
     if whole.width == 0:
         return []
-    if isinstance(probe, CachedProbe):
-        probe = probe.uncached
-    if whole.count is None and contiguous:
-        whole = replace(whole, count=whole.width)
-    if whole.count is None and probe is None:
-        return _evenly(whole, max(min_partitions, min(_ceil(whole.width, max_messages), BLIND_PIECES)))
-    survey = None
-    if whole.count is None and probe is not None:
-        survey = _Survey(whole, probe)
-        whole = replace(whole, count=survey.count)
-    count = min(max(0, whole.count or 0), whole.width)
+    survey = None if probe is None else _Survey(whole, probe)
+    count = whole.width if survey is None else survey.count
     max_messages = max(max_messages, _ceil(count, max_pieces))
     pieces = max(_ceil(count, max_messages), min(min_partitions, count))
-    if pieces <= 1:
-        return [replace(whole, count=count)]
-    if contiguous or count == whole.width:
-        return _by_arithmetic(whole, count, pieces)
-    if probe is None:
-        return _evenly(whole, pieces)
-    return _by_probes(whole, survey or _Survey(whole, probe), max_messages, min_partitions, probe)
-
-
-def _by_arithmetic(whole: SequenceRange, count: int, pieces: int) -> list[SequenceRange]:
-    start = whole.end - count
-    cuts = [start + count * i // pieces for i in range(pieces + 1)]
-    ranges = [replace(whole, first=first, end=end, count=end - first) for first, end in pairwise(cuts)]
-    # What is missing is missing at the head, which becomes part of the first piece.
-    ranges[0] = replace(ranges[0], first=whole.first)
-    return ranges
+    if survey is None or count == whole.width or pieces <= 1:
+        return _evenly(replace(whole, count=count), max(1, pieces))
+    return _by_probes(whole, survey, max_messages, min_partitions)
 
 
 def _evenly(whole: SequenceRange, pieces: int) -> list[SequenceRange]:
+    """Cut by sequences; the pieces of a range without a gap have counts."""
     pieces = min(pieces, whole.width)
+    if pieces == 1:
+        return [whole]
     cuts = [whole.first + whole.width * i // pieces for i in range(pieces + 1)]
-    count = whole.count if pieces == 1 else None
-    return [replace(whole, first=first, end=end, count=count) for first, end in pairwise(cuts)]
+    dense = whole.count == whole.width
+    return [replace(whole, first=first, end=end, count=end - first if dense else None) for first, end in pairwise(cuts)]
 
 
 def _pieces(count: int, most: int) -> int:
@@ -162,8 +136,8 @@ class _Part(NamedTuple):
         return self.high.below - self.low.below
 
 
-def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int, probe: Probe) -> list[SequenceRange]:
-    head = probe.peek(whole.first)
+def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int) -> list[SequenceRange]:
+    head = survey.probe.peek(whole.first)
     pieces = max(_pieces(survey.count, most), min(least, survey.count))
     if head is None or head[0] >= whole.end or pieces <= 1:
         return [replace(whole, count=survey.count)]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.ranges import BLIND_PIECES, MAX_PIECES, SPLIT_PROBES, ranges_between, split
-from spark_jetstream.source.search import CachedProbe, Probe
+from spark_jetstream.source.ranges import MAX_PIECES, SPLIT_PROBES, ranges_between, split
 from tests.support.planning import (
     FakeStream,
     MovingStream,
@@ -87,80 +86,36 @@ def test_a_stream_begins_where_it_was_added() -> None:
 
 
 @settings(deadline=None)
-@given(
-    first=st.integers(1, INT64_MAX - 10**6),
-    size=st.integers(1, 10**6),
-    max_messages=st.integers(1, 10**6),
-    least=st.integers(1, 300),
-    known=st.booleans(),
-    missing=st.integers(0, 1000),
-)
-def test_a_dense_range_is_cut_by_arithmetic(
-    *, first: int, size: int, max_messages: int, least: int, known: bool, missing: int
-) -> None:
+@given(st.integers(1, INT64_MAX - 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 300))
+def test_a_dense_range_is_cut_by_arithmetic(first: int, size: int, max_messages: int, least: int) -> None:
     max_messages = max(max_messages, size // 500)
-    whole = a_range(first, first + size, size if known else None)
-    stream = FakeStream([])
-    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream, contiguous=not known)
-    assert stream.calls == 0
+    whole = a_range(first, first + size)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least)
     check_cover(whole, pieces)
     assert [piece.count for piece in pieces] == [piece.width for piece in pieces]
     assert len(pieces) == max(-(-size // max_messages), min(least, size))
     assert max(piece.width for piece in pieces) <= max_messages
     assert max(piece.width for piece in pieces) - min(piece.width for piece in pieces) <= 1
 
-    # What expired is missing at the head.
-    count = max(0, size - missing)
-    pieces = split(
-        a_range(first, first + size, count), max_messages=max_messages, min_partitions=least, contiguous=True
-    )
-    check_cover(whole, pieces)
-    assert sum(piece.count or 0 for piece in pieces) == count
-    assert all(piece.count == piece.width for piece in pieces[1:])
-
-
-@settings(deadline=None)
-@example(1, INT64_MAX - 1, 1, 1)
-@given(st.integers(1, INT64_MAX - 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 50))
-def test_a_range_of_which_nothing_is_known(first: int, width: int, max_messages: int, least: int) -> None:
-    whole = a_range(first, first + width)
-    pieces = split(whole, max_messages=max_messages, min_partitions=least)
-    check_cover(whole, pieces)
-    wanted = max(least, min(-(-width // max_messages), BLIND_PIECES))
-    assert len(pieces) == min(wanted, width)
-    assert {piece.count for piece in pieces} == {None}
-    assert max(piece.width for piece in pieces) - min(piece.width for piece in pieces) <= 1
-
-
-def test_a_count_without_a_probe_gives_the_number_of_pieces() -> None:
-    whole = a_range(1, 10**9, 1000)
-    pieces = split(whole, max_messages=100)
-    check_cover(whole, pieces)
-    assert [piece.count for piece in pieces] == [None] * 10
-    assert split(whole, max_messages=1000) == [whole]
-
 
 def test_a_range_counted_as_empty_is_read_all_the_same() -> None:
-    assert split(a_range(5, 5), max_messages=10, min_partitions=4, probe=FakeStream([1, 9])) == []
-    whole = a_range(5, 100)
-    assert split(whole, max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
-    assert split(a_range(5, 100, 0), max_messages=10, min_partitions=4) == [a_range(5, 100, 0)]
+    for probe in (None, FakeStream([1, 9])):
+        assert split(a_range(5, 5), max_messages=10, min_partitions=4, probe=probe) == []
+    assert split(a_range(5, 100), max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
 
 
 # Splits by probes
 
 
 @settings(deadline=None)
-@given(matches, st.integers(1, 70), st.integers(1, 20), st.booleans(), st.data())
-@example({1}, 1, 5, True, None)
-def test_pieces_cover_the_range(
-    matching: set[int], max_messages: int, least: int, known: bool, data: st.DataObject | None
-) -> None:
+@given(matches, st.integers(1, 70), st.integers(1, 20), st.data())
+@example({1}, 1, 5, None)
+def test_pieces_cover_the_range(matching: set[int], max_messages: int, least: int, data: st.DataObject | None) -> None:
     stream = FakeStream(matching)
     first = data.draw(st.integers(1, stream.end)) if data else 1
     end = data.draw(st.integers(first + 1, stream.end + 10)) if data else stream.end
     total = stream.count(first, end)
-    whole = a_range(first, end, total if known else None)
+    whole = a_range(first, end)
     pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
@@ -228,10 +183,20 @@ def test_a_large_plan_ends_with_pieces_of_unknown_counts() -> None:
 # Streams that move
 
 
-def check_promises(stream: MovingStream, probe: Probe, max_messages: int, least: int) -> None:
+@settings(deadline=None)
+@given(
+    st.sets(st.integers(1, 5_000), min_size=1, max_size=300),
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.integers(0, 10**6),
+)
+def test_counts_are_never_too_high_while_others_publish(
+    matching: set[int], max_messages: int, least: int, seed: int
+) -> None:
     """A task that finds less than promised reports a loss: nothing may be promised that is not there."""
+    stream = MovingStream(matching, seed)
     whole = a_range(1, stream.end)
-    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=probe)
+    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
     for piece in pieces:
@@ -246,36 +211,11 @@ def check_promises(stream: MovingStream, probe: Probe, max_messages: int, least:
     st.integers(1, 20),
     st.integers(0, 10**6),
 )
-def test_counts_are_never_too_high_while_others_publish(
+def test_whatever_the_stream_does_the_pieces_cover_the_range(
     matching: set[int], max_messages: int, least: int, seed: int
 ) -> None:
-    stream = MovingStream(matching, seed)
-    check_promises(stream, stream, max_messages, least)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_counts_are_never_too_high_with_a_cache(seed: int) -> None:
-    stream = MovingStream(scattered(5_000, 300, seed), seed, most=6)
-    probe = CachedProbe(stream)
-    probe.pending(1)
-    probe.pending(stream.end)
-    stream.calls = 0
-    check_promises(stream, probe, 60, 8)
-
-
-@settings(deadline=None)
-@given(
-    st.sets(st.integers(1, 5_000), min_size=1, max_size=300),
-    st.integers(1, 60),
-    st.integers(1, 20),
-    st.integers(0, 10**6),
-    st.none() | st.integers(0, 6_000),
-)
-def test_whatever_the_stream_does_the_pieces_cover_the_range(
-    matching: set[int], max_messages: int, least: int, seed: int, count: int | None
-) -> None:
     stream = MovingStream(matching, seed, removes=True)
-    whole = a_range(1, stream.end, count)
+    whole = a_range(1, stream.end)
     pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
@@ -302,12 +242,12 @@ class Endless:
 @pytest.mark.parametrize("probed", [False, True])
 def test_beyond_some_number_of_tasks_they_are_larger(last: int, probed: bool) -> None:
     whole = a_range(1, last + 1)
-    pieces = split(whole, max_messages=100_000, probe=Endless(last) if probed else None, contiguous=not probed)
+    pieces = split(whole, max_messages=100_000, probe=Endless(last) if probed else None)
     check_cover(whole, pieces)
     assert MAX_PIECES <= len(pieces) <= 1.5 * MAX_PIECES
     assert max(piece.width for piece in pieces) <= 2 * last // MAX_PIECES
     # Unless that many are asked for.
-    assert len(split(whole, max_messages=1, min_partitions=20_000, contiguous=True)) == 20_000
+    assert len(split(whole, max_messages=1, min_partitions=20_000)) == 20_000
 
 
 def test_a_sparse_range_is_planned_by_what_it_holds() -> None:
