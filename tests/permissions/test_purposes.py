@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,12 @@ from spark_jetstream.permissions import Permission, merged
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.source import durable as durable_module
 from tests.support import permitted as use
-from tests.support.permissions import Account, Case, Trial, sampled
+from tests.support.permissions import Account, Case, Trial, Work, sampled
 from tests.support.permitted import CONSUMING, CREATE, need
 
 
-def admin(account: Account, **given: str) -> JetStreamAdmin:
-    return JetStreamAdmin(**{**account.login, **given})
+def admin(account: Account) -> JetStreamAdmin:
+    return JetStreamAdmin(**account.login)
 
 
 def full(account: Account) -> JetStreamAdmin:
@@ -185,193 +186,151 @@ def keeping(reading: str, position: str, *filters: str) -> tuple[Permission, ...
     return merged(need(reading, stream="S", subjects=filters), durable)
 
 
+def changes(stream: str, *verbs: str) -> list[str]:
+    return [f"STREAM.{verb}.{stream}" for verb in verbs]
+
+
+def others(stream: str, *verbs: str) -> list[str]:
+    return [f"CONSUMER.{verb}.{stream}.other" for verb in verbs]
+
+
+def case(
+    name: str,
+    prepare: Work,
+    work: Work,
+    *may: str,
+    fallbacks: Mapping[str, Work] | None = None,
+    lines: tuple[Permission, ...] = (),
+    **asked: Any,
+) -> Case:
+    """The case of the purpose that `name` begins with, of stream S unless a bucket is given; or of other `lines`."""
+    purpose, bucket = name.partition(" ")[0], asked.get("bucket")
+    if bucket is None:
+        asked["stream"] = stream = "S"
+    else:
+        stream = f"OBJ_{bucket}" if "object" in purpose else f"KV_{bucket}"
+    return Case(name, lines or need(purpose, **asked), prepare, work, fallbacks or {}, may, stream)
+
+
 FILTERED = partial(use.durable, subjects="s.a")
 DIRECTLY = partial(use.durable, readWith="direct")
 INTEREST = partial(use.made, retention="interest")
+QUEUE = partial(use.made, retention="workqueue")
 OLD = "durable on an older server"
+DURABLE = (CREATE, *CONSUMING[2:])
 CHANGES = ("CREATE", "UPDATE", "DELETE", "PURGE")
+USING = ("DELETE", "MSG.NEXT")
+CONTENT = ("$O.b.C.n", "$O.b.M.n")
 CASES = [
     # Reading
-    Case(
-        "read", need("read", stream="S"), use.filled, use.read_tidily, {"CONSUMER.DELETE": use.read_untidily}, CONSUMING
-    ),
-    Case(
-        "read one filter",
-        need("read", stream="S", subjects=["s.a"]),
-        use.filled,
-        use.read_one_filter,
-        may=("CONSUMER.DELETE.S.other", "CONSUMER.MSG.NEXT.S.other"),
-    ),
-    Case("read-direct", need("read-direct", stream="S"), use.filled, partial(use.read_all_ways, readWith="direct")),
-    Case("durable", keeping("read", "durable"), INTEREST, use.durable, may=(CREATE, *CONSUMING[2:])),
-    Case("durable with a filter", keeping("read", "durable", "s.a"), use.made, FILTERED, may=CONSUMING[2:]),
-    Case(OLD, keeping("read", "durable-old"), INTEREST, use.durable, may=(CREATE, *CONSUMING[2:])),
-    Case("durable on an older server, with direct gets", keeping("read-direct", "durable-old"), use.made, DIRECTLY),
-    Case("durable with direct gets", keeping("read-direct", "durable"), use.made, DIRECTLY),
-    Case(
-        "durable-queue",
-        keeping("read-direct", "durable-queue"),
-        partial(use.made, retention="workqueue"),
-        use.queue,
-        may=("STREAM.PURGE.S",),
-    ),
-    Case(
+    case("read", use.filled, use.read_tidily, *CONSUMING, fallbacks={"CONSUMER.DELETE": use.read_untidily}),
+    case("read one filter", use.filled, use.read_one_filter, *CONSUMING[2:], subjects=["s.a"]),
+    case("read-direct", use.filled, partial(use.read_all_ways, readWith="direct")),
+    case("durable", INTEREST, use.durable, *DURABLE, lines=keeping("read", "durable")),
+    case("durable with a filter", use.made, FILTERED, *CONSUMING[2:], lines=keeping("read", "durable", "s.a")),
+    case(OLD, INTEREST, use.durable, *DURABLE, lines=keeping("read", "durable-old")),
+    case(f"{OLD}, with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable-old")),
+    case("durable with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable")),
+    case("durable-queue", QUEUE, use.queue, "STREAM.PURGE.S", lines=keeping("read-direct", "durable-queue")),
+    case(
         "durable-queue with a filter",
-        keeping("read-direct", "durable-queue", "s.a"),
-        partial(use.made, retention="workqueue"),
+        QUEUE,
         FILTERED,
-        may=("STREAM.PURGE.S",),
+        "STREAM.PURGE.S",
+        lines=keeping("read-direct", "durable-queue", "s.a"),
     ),
-    Case(
-        "kv-read",
-        need("kv-read", bucket="b"),
-        use.bucket_kv,
-        use.read_kv,
-        stream="KV_b",
-        may=tuple(each.replace(".S.", ".KV_b.") for each in CONSUMING),
-    ),
-    Case(
-        "kv-read one key",
-        need("kv-read", bucket="b", subjects=["x"]),
-        use.bucket_kv,
-        use.kv_keys,
-        stream="KV_b",
-        may=("CONSUMER.DELETE.KV_b.other", "CONSUMER.MSG.NEXT.KV_b.other"),
-    ),
-    Case(
+    case("kv-read", use.bucket_kv, use.read_kv, *(each.replace(".S.", ".KV_b.") for each in CONSUMING), bucket="b"),
+    case("kv-read one key", use.bucket_kv, use.kv_keys, *others("KV_b", *USING), bucket="b", subjects=["x"]),
+    case(
         "kv-read-direct",
-        need("kv-read-direct", bucket="b"),
         partial(use.bucket_kv, history=1),
         partial(use.read_kv, revisions=2, readWith="direct"),
-        stream="KV_b",
+        bucket="b",
     ),
-    Case(
-        "object-read",
-        need("object-read", bucket="b"),
-        use.bucket_objects,
-        use.read_objects,
-        stream="OBJ_b",
-        may=("CONSUMER.CREATE.OBJ_b.other", "CONSUMER.DELETE.OBJ_b.other", "CONSUMER.MSG.NEXT.OBJ_b.other"),
-    ),
-    Case(
-        "object-read-direct",
-        need("object-read-direct", bucket="b"),
-        use.bucket_objects,
-        partial(use.read_objects, readWith="direct"),
-        stream="OBJ_b",
-    ),
+    case("object-read", use.bucket_objects, use.read_objects, *others("OBJ_b", "CREATE", *USING), bucket="b"),
+    case("object-read-direct", use.bucket_objects, partial(use.read_objects, readWith="direct"), bucket="b"),
     # Writing
-    Case(
+    case(
         "write",
-        need("write", stream="S", subjects=["s.a", "s.e"], dead_letter="s.dead"),
         use.made,
         use.write,
-        {
+        "s.a",
+        fallbacks={
             "STREAM.INFO": use.write_unseen,
             "STREAM.NAMES": use.write_without_names,
             "MSG.GET": use.write_without_looking,
         },
-        ("s.a",),
+        subjects=["s.a", "s.e"],
+        dead_letter="s.dead",
     ),
-    Case(
+    case(
         "write at-least-once",
-        tuple(line for line in need("write", stream="S", subjects=["s.*"]) if not line.without),
         use.made,
         lambda account: use.store(account, delivery="at-least-once"),
-        may=("s.a",),
+        "s.a",
+        lines=tuple(line for line in need("write", stream="S", subjects=["s.*"]) if not line.without),
     ),
-    Case(
+    case(
         "write-exactly-once",
-        need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
         use.made,
         use.write_exactly_once,
-        may=(CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER_BUCKET}.a.0"),
+        *(*DURABLE, "s.a", f"$KV.{LEDGER_BUCKET}.a.0"),
+        subjects=["s.a"],
+        dead_letter="s.dead",
     ),
-    Case(
+    case(
         "kv-write",
-        need("kv-write", bucket="b", dead_letter="s.dead"),
         use.bucket_kv_beside_a_stream,
         use.kv_write,
-        {"INFO": use.kv_write_unseen, "NAMES": use.kv_write_without_names, "MSG.GET": use.kv_write_without_looking},
-        ("$KV.b.k",),
-        "KV_b",
+        "$KV.b.k",
+        fallbacks={
+            "INFO": use.kv_write_unseen,
+            "NAMES": use.kv_write_without_names,
+            "MSG.GET": use.kv_write_without_looking,
+        },
+        bucket="b",
+        dead_letter="s.dead",
     ),
-    Case(
+    case(
         "object-write",
-        need("object-write", bucket="b"),
         use.bucket_objects,
         use.object_write,
-        {"STREAM.INFO": use.object_write_unseen},
-        ("$O.b.C.n", "$O.b.M.n", "STREAM.PURGE.OBJ_b"),
-        "OBJ_b",
+        *(*CONTENT, "STREAM.PURGE.OBJ_b"),
+        fallbacks={"STREAM.INFO": use.object_write_unseen},
+        bucket="b",
     ),
-    Case("ensure-stream", need("ensure-stream", stream="S"), use.nothing, use.ensure, may=("STREAM.CREATE.S",)),
-    Case(
-        "ensure-stream-update",
-        need("ensure-stream-update", stream="S"),
-        use.nothing,
-        use.ensure_update,
-        may=("STREAM.CREATE.S", "STREAM.UPDATE.S"),
-    ),
+    case("ensure-stream", use.nothing, use.ensure, *changes("S", "CREATE")),
+    case("ensure-stream-update", use.nothing, use.ensure_update, *changes("S", "CREATE", "UPDATE")),
     # Administering
     Case("admin-account", need("admin-account"), stream, look_at_account),
-    Case("admin-look", need("admin-look", stream="S"), stream, look),
-    Case(
-        "admin-streams",
-        need("admin-streams", stream="S"),
-        use.nothing,
-        change_streams,
-        may=tuple(
-            f"STREAM.{verb}.S" for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "LEADER.STEPDOWN", "PEER.REMOVE")
-        ),
-    ),
-    Case(
+    case("admin-look", stream, look),
+    case("admin-streams", use.nothing, change_streams, *changes("S", *CHANGES, "LEADER.STEPDOWN", "PEER.REMOVE")),
+    case(
         "admin-consumers",
-        need("admin-consumers", stream="S"),
         stream,
         change_consumers,
-        may=(
-            "CONSUMER.CREATE.S",
-            "CONSUMER.CREATE.S.other.a",
-            "CONSUMER.DURABLE.CREATE.S.other",
-            *(
-                f"CONSUMER.{verb}.S.other"
-                for verb in ("CREATE", "DELETE", "RESET", "PAUSE", "UNPIN", "LEADER.STEPDOWN", "MSG.NEXT")
-            ),
-        ),
+        *("CONSUMER.CREATE.S", "CONSUMER.CREATE.S.other.a", "CONSUMER.DURABLE.CREATE.S.other"),
+        *others("S", "CREATE", "DELETE", "RESET", "PAUSE", "UNPIN", "LEADER.STEPDOWN", "MSG.NEXT"),
     ),
-    Case("admin-messages", need("admin-messages", stream="S"), stream, messages, may=("STREAM.MSG.DELETE.S",)),
-    Case("admin-backup", need("admin-backup", stream="S"), large, back_up, may=("STREAM.SNAPSHOT.S",)),
-    Case(
-        "admin-restore", need("admin-restore", stream="S"), saved, restore, may=("STREAM.RESTORE.S", "STREAM.DELETE.S")
-    ),
-    Case(
+    case("admin-messages", stream, messages, "STREAM.MSG.DELETE.S"),
+    case("admin-backup", large, back_up, "STREAM.SNAPSHOT.S"),
+    case("admin-restore", saved, restore, *changes("S", "RESTORE", "DELETE")),
+    case(
         "admin-kv",
-        need("admin-kv", bucket="b"),
         use.nothing,
         key_value,
-        stream="KV_b",
-        may=(
-            *(f"STREAM.{verb}.KV_b" for verb in CHANGES),
-            *(f"CONSUMER.{verb}.KV_b.other" for verb in ("CREATE", "DELETE", "MSG.NEXT")),
-            "$KV.b.k",
-        ),
+        *(*changes("KV_b", *CHANGES), *others("KV_b", "CREATE", *USING), "$KV.b.k"),
+        bucket="b",
     ),
-    Case(
+    case(
         "admin-objects",
-        need("admin-objects", bucket="b"),
         use.nothing,
         objects,
-        stream="OBJ_b",
-        may=(
-            *(f"STREAM.{verb}.OBJ_b" for verb in CHANGES),
-            *(f"CONSUMER.{verb}.OBJ_b.other" for verb in ("DELETE", "MSG.NEXT")),
-            "$O.b.C.n",
-            "$O.b.M.n",
-        ),
+        *(*changes("OBJ_b", *CHANGES), *others("OBJ_b", *USING), *CONTENT),
+        bucket="b",
     ),
     Case("admin-events", need("admin-events"), stream, hear),
-    Case("admin-events of a stream", need("admin-events", stream="S"), stream, partial(hear, of="S")),
+    case("admin-events of a stream", stream, partial(hear, of="S")),
 ]
 
 

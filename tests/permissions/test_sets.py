@@ -19,27 +19,10 @@ from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
+from tests.support import permitted as use
 from tests.support.client import ask
 from tests.support.permissions import PASSWORD, Account, Case, Trial, sampled
-from tests.support.permitted import (
-    CONSUMING,
-    CREATE,
-    bucket_kv,
-    bucket_kv_beside_a_stream,
-    column,
-    durable,
-    fill,
-    filled,
-    kv_store,
-    latest,
-    made,
-    need,
-    read,
-    read_all_ways,
-    state,
-    store,
-    write_exactly_once,
-)
+from tests.support.permitted import CONSUMING, CREATE, need
 from tests.support.reading import wait_until
 
 # -- as data --
@@ -123,7 +106,8 @@ def test_the_configuration_of_a_user() -> None:
 
 # -- behind a domain --
 
-_DIRECT = partial(read_all_ways, readWith="direct")
+_INTEREST = partial(use.made, retention="interest")
+_DIRECT = partial(use.read_all_ways, readWith="direct")
 _DURABLE = merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[]))
 _ONCE = need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead")
 _KV = tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without)
@@ -132,11 +116,11 @@ HUB = {"domain": "hub"}
 
 
 CASES = [
-    Case("read", need("read", stream="S"), filled, read_all_ways, may=CONSUMING, given=HUB),
-    Case("read-direct", need("read-direct", stream="S"), filled, _DIRECT, given=HUB),
-    Case("durable", _DURABLE, partial(made, retention="interest"), durable, may=(CREATE, *CONSUMING[2:]), given=HUB),
-    Case("write-exactly-once", _ONCE, made, write_exactly_once, may=_ROWS, given=HUB),
-    Case("kv-write", _KV, bucket_kv_beside_a_stream, kv_store, may=("$KV.b.k",), given=HUB),
+    Case("read", need("read", stream="S"), use.filled, use.read_all_ways, may=CONSUMING, given=HUB),
+    Case("read-direct", need("read-direct", stream="S"), use.filled, _DIRECT, given=HUB),
+    Case("durable", _DURABLE, _INTEREST, use.durable, may=(CREATE, *CONSUMING[2:]), given=HUB),
+    Case("write-exactly-once", _ONCE, use.made, use.write_exactly_once, may=_ROWS, given=HUB),
+    Case("kv-write", _KV, use.bucket_kv_beside_a_stream, use.kv_store, may=("$KV.b.k",), given=HUB),
 ]
 CONFIG = "jetstream { domain: hub }"
 
@@ -179,17 +163,17 @@ def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> N
     with linked:
         user.settle(linked.hub.url)
         user.leaf = linked.leaf.url
-        filled(user)
-        read_all_ways(user)
+        use.filled(user)
+        use.read_all_ways(user)
         admin = JetStreamAdmin(**user.login)
         admin.consumers.create("S", durable_name="c", ack_policy="explicit")
         assert len(admin.consumers.next("S", "c", 2)) == 2  # acknowledged
         admin.streams.backup("S", tmp_path / "s.tar")
-        store(user, delivery="exactly-once")
-        bucket_kv(user)
-        kv_store(user)
+        use.store(user, delivery="exactly-once")
+        use.bucket_kv(user)
+        use.kv_store(user)
         with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.leaf\.API\.STREAM\.INFO\.T"):
-            read(user, stream="T")
+            use.read(user, stream="T")
 
 
 # -- behind another account --
@@ -226,14 +210,14 @@ def test_behind_another_account(nats_server_factory: Callable[..., NatsServer]) 
     for guest in guests:
         guest.settle(server.url)
     reader, writer, keys = guests
-    filled(reader)
-    read_all_ways(reader)
-    made(writer)
-    store(writer, delivery="exactly-once")
-    bucket_kv_beside_a_stream(keys)
-    kv_store(keys)
+    use.filled(reader)
+    use.read_all_ways(reader)
+    use.made(writer)
+    use.store(writer, delivery="exactly-once")
+    use.bucket_kv_beside_a_stream(keys)
+    use.kv_store(keys)
     with pytest.raises(PermissionDenied, match=r"may not publish to OWNER\.API\.STREAM\.INFO\.S"):
-        read(keys, stream="S")
+        use.read(keys, stream="S")
 
 
 # -- what permissions do, and what they do not --
@@ -254,10 +238,10 @@ def allowed(nats_server_factory: Callable[..., NatsServer]) -> Iterator[Callable
 
 def test_who_may_read_one_filter_reads_no_other(allowed: Callable[..., Account]) -> None:
     account = allowed(*need("read", stream="S", subjects=["s.a"]))
-    filled(account)
+    use.filled(account)
     for filters in ({"subjects": "s.b"}, {"subjects": "s.a,s.b"}, {}):
         with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.API\.CONSUMER\.CREATE\.S\."):
-            read(account, stream="S", **filters)
+            use.read(account, stream="S", **filters)
     # And not by saying one filter and meaning another.
     subject = jsapi.consumer_create("$JS.API", "S", "mine", ["s.a"])
     for meant in ({"filter_subject": "s.b"}, {"filter_subjects": ["s.a", "s.b"]}, {}):
@@ -270,7 +254,7 @@ def test_who_may_read_one_filter_reads_no_other(allowed: Callable[..., Account])
 def test_who_may_make_consumers_may_have_messages_delivered_anywhere(allowed: Callable[..., Account]) -> None:
     """As the page says: nobody asks whether the account may publish to the deliver_subject of its consumer."""
     account = allowed(*need("read", stream="S"))
-    filled(account)
+    use.filled(account)
     account.make("T")
     body = jsapi.create_request("S", {"name": "mine", "ack_policy": "none", "deliver_subject": "t.a"})
 
@@ -280,7 +264,7 @@ def test_who_may_make_consumers_may_have_messages_delivered_anywhere(allowed: Ca
         await js._nc.flush()
         make = jsapi.consumer_create("$JS.API", "S", "mine", [])
         await asyncio.to_thread(account.connect().api, make, body, context="reach further")
-        await asyncio.to_thread(wait_until, lambda: state(account, "T")["messages"] == 12, "T has what was in S")
+        await asyncio.to_thread(wait_until, lambda: use.state(account, "T")["messages"] == 12, "T has what was in S")
 
     ask(account.admin, deliver)
 
@@ -289,19 +273,19 @@ def test_a_position_is_looked_after_by_direct_gets_where_these_are_asked_for(all
     """Somebody purges what the query has not read: it must not make a consumer to see what that was."""
     lines = need("durable", stream="S", durable="query", subjects=["s.a"])
     account = allowed(*merged(need("read-direct", stream="S"), lines))
-    made(account)
+    use.made(account)
     given = {"stream": "S", "durable": "query", "readWith": "direct", "subjects": "s.a", "failOnDataLoss": "false"}
-    reader = JetStreamStreamReader({**account.login, **given}, column("data"))
+    reader = JetStreamStreamReader({**account.login, **given}, use.column("data"))
     start = reader.initialOffset()
     for _ in range(2):
-        fill(account)
-        end = latest(reader, start)
+        use.fill(account)
+        end = use.latest(reader, start)
         assert sum(len(found) for part in reader.partitions(start, end) for found in reader.read(part)) == 4
         start = end
         reader.commit(end)
-        assert latest(reader, end) == end
-    fill(account)
+        assert use.latest(reader, end) == end
+    use.fill(account)
     account.ask("STREAM.PURGE.S", {"filter": "s.a"})
-    end = latest(reader, start)
+    end = use.latest(reader, start)
     reader.commit(end)
-    assert latest(reader, end) == end
+    assert use.latest(reader, end) == end
