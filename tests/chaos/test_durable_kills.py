@@ -15,7 +15,6 @@ import functools
 import logging
 import os
 import random
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +24,7 @@ import pytest
 
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.support.jobs import Job
+from tests.support.jobs import Job, kill
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import api, consumers, create, wait_until
@@ -152,18 +151,18 @@ class Strikes:
     def before_taking_over(self, name: str) -> Reached:
         """A new run, after one that was killed too, is about to take the consumer over."""
         reached = self.proxies[name].stall_at(TAKE[name])
-        _kill(self.job.planners())
+        kill(self.job.planners())
         return reached.is_set
 
     # Who
 
     def planners(self) -> int:
         """Those who plan."""
-        return _kill(self.job.planners())
+        return kill(self.job.planners())
 
     def workers(self) -> int:
         """Those who plan, and those who run tasks."""
-        return _kill(self.job.planners()) + _kill(self.job.workers())
+        return kill(self.job.planners()) + kill(self.job.workers())
 
     def everybody(self) -> int:
         """The whole job."""
@@ -235,13 +234,6 @@ class Strikes:
         self.job.kill()
         for proxy in self.proxies.values():
             proxy.close()
-
-
-def _kill(processes: list[int]) -> int:
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return len(processes)
 
 
 def empty(url: str, stream: str) -> bool:

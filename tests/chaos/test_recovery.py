@@ -6,10 +6,7 @@ log, must be every message once.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.testing import NatsServer
-from tests.support.jobs import Job
+from tests.support.jobs import Job, kill
 from tests.support.proxy import WireProxy
 from tests.support.reading import consumers, create, fill
 
@@ -132,9 +129,7 @@ def test_tasks_and_servers_that_are_killed(server: NatsServer, tmp_path: Path, c
             job.wait(hold.reached.is_set, f"batch {batch} in mid-read")
             workers = job.workers()
             assert workers
-            for pid in workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill(workers)
             hold.end()
         if count == COUNT:
             hold = Hold(proxy, 6)

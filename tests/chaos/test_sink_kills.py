@@ -7,14 +7,12 @@ remember message ids for a second and no restart comes sooner.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
 import os
 import random
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,7 +27,7 @@ from spark_jetstream.errors import DeliveryError
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import write_job
-from tests.support.jobs import Job
+from tests.support.jobs import Job, kill
 from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import create
@@ -67,6 +65,12 @@ def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
     assert found.keys() == set(expected)
 
 
+def passed_window(url: str, stream: str) -> None:
+    """Let the duplicate window of a stream pass."""
+    with Publisher(url) as publisher:
+        forget(publisher, stream)
+
+
 # -- a task --
 
 
@@ -87,11 +91,6 @@ class Target:
             "maxInFlight": "20",
         }
         Sink(**self.options).started()
-
-    def forget(self) -> None:
-        """Let the duplicate window pass."""
-        with Publisher(self.url) as publisher:
-            forget(publisher, self.stream)
 
     def attempt(self, partition: int, source: Iterator[pa.RecordBatch] | None = None, **more: str) -> Any:
         """Write a partition; the report."""
@@ -119,7 +118,7 @@ def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> 
         # Taken, noted where the stream stands, done.
         entries = [re.sub(r" .*ledger\..*", "", moment) for moment in moments if "$KV." in moment]
         assert entries == ["before", "after"] * 3
-        target.forget()
+        passed_window(target.url, target.stream)
     partitions = range(1, len(moments) + 2)
     # All at once: each that takes over waits until it may.
     with ThreadPoolExecutor(len(partitions)) as pool:
@@ -132,7 +131,7 @@ def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer)
     # Where it has, ids alone do not help: what exactly-once is for.
     target = Target(nats_server, "deduplicated", SECOND)
     target.attempt(1)
-    target.forget()
+    passed_window(target.url, target.stream)
     target.attempt(1)
     assert rows(target.url, target.stream) == Counter(values(1) * 2)
 
@@ -229,12 +228,6 @@ def check_streams(job: Job, url: str) -> None:
         check(delivery, found, [str(number) for number in [*range(committed), *begun]])
 
 
-def passed_window(url: str) -> None:
-    """Let the duplicate window of exactly-once's stream pass."""
-    with Publisher(url) as publisher:
-        forget(publisher, STREAMS["exactly-once"])
-
-
 def answers(chance: random.Random, ledger: int | None) -> dict[str, int]:
     """How many answers each stream may give before one is lost; a batch has 300, and three from the ledger."""
     passing = {stream: chance.randrange(2 * BATCH) for stream in STREAMS.values()}
@@ -256,7 +249,7 @@ def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
             acks = Acks(proxy, passing)
             connections = proxy.connections
             with start(tmp_path / "job", proxy.url, "local[3]") as job:
-                passed_window(server.url)
+                passed_window(server.url, STREAMS["exactly-once"])
                 assert proxy.connections == connections, "the job was back before the duplicate window had passed"
                 job.wait(acks.lost.is_set, f"answers lost: {passing}")
                 job.kill()
@@ -274,9 +267,7 @@ def test_a_driver_killed_again_and_again(server: NatsServer, tmp_path: Path) -> 
 def kill_workers(job: Job, _: NatsServer) -> None:
     workers = job.workers()
     assert len(workers) == len(STREAMS)
-    for pid in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill(workers)
 
 
 def kill_server(_: Job, server: NatsServer) -> None:
@@ -297,7 +288,7 @@ def test_killed_again_and_again(server: NatsServer, tmp_path: Path, kill: Callab
             log.warning("seed %d: struck when so many answers have come, and no more: %s", SEED, passing)
             acks = Acks(proxy, passing)
             job.wait(acks.lost.is_set, f"answers lost: {passing}")
-            passed_window(server.url)
+            passed_window(server.url, STREAMS["exactly-once"])
             acks.end()
             kill(job, server)
         catch_up(job)

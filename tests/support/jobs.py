@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,9 +119,7 @@ class Job:
         """SIGKILL for every process of the job, again until none is left."""
 
         def gone() -> bool | None:
-            for pid in self.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill(self.processes())
             return True if not self.processes() else None
 
         poll(gone, 20, lambda: TimeoutError(f"still there: {self.processes()}"))
@@ -161,16 +159,13 @@ class Job:
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """While this lasts no process of the job does anything: first those that write stop, then those that plan."""
-        stopped = sorted(self.processes().items(), key=lambda each: "java" not in each[1])
-        for pid, _ in stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        commands = self.processes()
+        stopped = sorted(commands, key=lambda pid: "java" not in commands[pid])
+        kill(stopped, signal.SIGSTOP)
         try:
             yield
         finally:
-            for pid, _ in stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+            kill(stopped, signal.SIGCONT)
 
     def failures(self) -> list[tuple[str, str]]:
         path = self.folder / "failures"
@@ -191,6 +186,14 @@ class Job:
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
+
+
+def kill(processes: Collection[int], number: signal.Signals = signal.SIGKILL) -> int:
+    """Send a signal to those of the processes that still exist; how many processes were given."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return len(processes)
 
 
 def _environment(**more: str) -> dict[str, str]:

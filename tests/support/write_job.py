@@ -142,20 +142,19 @@ def run_apart(**work: Any) -> str:
 def die_again_and_again(options: dict[str, str], write_name: str, count: int, jumps: list[int]) -> None:
     """Kill one task many times, from outside, wherever it is when the stream has grown by so much."""
     with Publisher(options["servers"]) as publisher:
+
+        def stored() -> int:
+            return int(publisher.api(f"STREAM.INFO.{options['stream']}")["state"]["messages"])
+
         for jump in jumps:
-            aim = state(publisher, options["stream"])["messages"] + jump
+            aim = stored() + jump
             process = child(lambda: write(options, write_name, 0, batches(0, count)))
-            while state(publisher, options["stream"])["messages"] < aim:
+            while stored() < aim:
                 assert os.waitpid(process, os.WNOHANG) == (0, 0), "the task was too quick for this"
             os.kill(process, signal.SIGKILL)
             assert ended(process) == -signal.SIGKILL
             if options["delivery"] == "exactly-once":
                 forget(publisher, options["stream"])
-
-
-def state(publisher: Publisher, stream: str) -> dict[str, int]:
-    found: dict[str, int] = publisher.api(f"STREAM.INFO.{stream}")["state"]
-    return found
 
 
 def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
