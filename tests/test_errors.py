@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pickle
-import pkgutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import spark_jetstream
 from spark_jetstream import errors
 from spark_jetstream.errors import (
     API_ERRORS,
@@ -23,23 +19,11 @@ from spark_jetstream.errors import (
     ServerBusy,
     api_error,
 )
+from tests.compat.interface import error_classes
 
 TEXTS = ("option", "subject", "description", "bucket", "key", "operation")
 NUMBERS = ("code", "err_code", "number", "stored", "revision", "expected", "found")
 VALUES: dict[str, Any] = {name: f"some {name}" for name in TEXTS} | {name: len(name) for name in NUMBERS}
-
-
-# All modules are imported, so that the walk meets the classes that are defined elsewhere.
-for module in pkgutil.walk_packages(spark_jetstream.__path__, "spark_jetstream."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-
-
-def classes(base: type[JetStreamError] = JetStreamError) -> Iterator[type[JetStreamError]]:
-    """Every class of the tree that the package has, whichever module defines it."""
-    yield base
-    for child in base.__subclasses__():
-        yield from classes(child)
 
 
 def example(cls: type[JetStreamError]) -> JetStreamError:
@@ -51,7 +35,7 @@ def example(cls: type[JetStreamError]) -> JetStreamError:
     return cls("stream ORDERS: it went wrong", **{name: VALUES[name] for name in keywords})
 
 
-@pytest.mark.parametrize("cls", list(classes()), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", list(error_classes()), ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_every_class_pickles(cls: type[JetStreamError], protocol: int) -> None:
     error = example(cls)
@@ -66,7 +50,7 @@ def test_every_class_pickles(cls: type[JetStreamError], protocol: int) -> None:
 
 def test_the_docstring_shows_the_whole_tree() -> None:
     tree = errors.__doc__ or ""
-    own = [cls for cls in classes() if cls.__module__ == errors.__name__]
+    own = [cls for cls in error_classes() if cls.__module__ == errors.__name__]
     for cls in own:
         line = next(line for line in tree.splitlines() if f"─ {cls.__name__} " in f"{line} ")
         assert ("*" in line) is cls.retriable, line

@@ -78,19 +78,24 @@ def _parameters(function: Callable[..., Any]) -> str:
     return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
+def error_classes() -> Iterator[type[JetStreamError]]:
+    """Every class of the error tree, whichever module of the package defines it."""
+    for module in pkgutil.walk_packages(spark_jetstream.__path__, "spark_jetstream."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    pending = [JetStreamError]
+    while pending:
+        pending += pending[0].__subclasses__()
+        yield pending.pop(0)
+
+
 def error_tree() -> dict[str, list[Any]]:
     """Each error class of the package: its bases, whether it is worth another try, the exit code, the server's codes.
 
     Classes whose name begins with an underscore are nobody's business.
     """
-    for module in pkgutil.walk_packages(spark_jetstream.__path__, "spark_jetstream."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
     found: dict[str, list[Any]] = {}
-    pending: list[type[JetStreamError]] = [JetStreamError]
-    while pending:
-        kind = pending.pop()
-        pending += kind.__subclasses__()
+    for kind in error_classes():
         if kind.__module__.startswith("spark_jetstream") and not kind.__name__.startswith("_"):
             codes = sorted(code for code, other in API_ERRORS.items() if other is kind)
             bases = [each.__name__ for each in kind.__bases__]

@@ -10,7 +10,6 @@ forgets whether that can still be read: only for a new version of a format, whos
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -36,10 +35,10 @@ from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.compat.interface import interface
 from tests.support.command import run_command
-from tests.support.publish import Message, Publisher, Refused, Tap
+from tests.support.publish import Message, Publisher, Tap
 from tests.support.queries import Run, available_now, batch, streaming
 from tests.support.reading import wait_until
-from tests.support.sinking import Sink
+from tests.support.sinking import Sink, seen_in
 from tests.support.sinking import batch as record_batch
 
 FORMATS = Path(__file__).with_name("formats")
@@ -134,18 +133,10 @@ def rows_until_killed(rows: pa.RecordBatch, publisher: Publisher) -> Iterator[pa
 
 def messages(publisher: Publisher, stream: str) -> list[dict[str, Any]]:
     """All messages of a stream as they are stored."""
-    found: list[dict[str, Any]] = []
-    at = 1
-    while True:
-        try:
-            here = publisher.api(f"STREAM.MSG.GET.{stream}", {"seq": at, "next_by_subj": ">"})["message"]
-        except Refused as refused:
-            if refused.err_code != 10037:
-                raise
-            return found
-        head, data = (base64.b64decode(here.get(field, "")).decode() for field in ("hdrs", "data"))
-        found.append({"subject": here["subject"], "sequence": here["seq"], "headers": head, "data": data})
-        at = here["seq"] + 1
+    return [
+        {"subject": each.subject, "sequence": each.sequence, "headers": each.block.decode(), "data": each.data.decode()}
+        for each in seen_in(publisher, stream)
+    ]
 
 
 def on_server(publisher: Publisher) -> dict[str, Any]:

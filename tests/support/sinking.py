@@ -150,6 +150,7 @@ def forget(publisher: Publisher, stream: str, prefix: str | None = None) -> None
 class Seen(NamedTuple):
     """A message as the server keeps it: its header block and its payload, byte for byte."""
 
+    sequence: int
     subject: str
     block: bytes
     data: bytes
@@ -170,12 +171,14 @@ class Seen(NamedTuple):
 
 def seen(s: Stream) -> list[Seen]:
     """All messages of a stream, by STREAM.MSG.GET."""
-    found = []
-    sequence = 0
-    for _ in range(s.state()["messages"]):
-        body = {"seq": sequence + 1, "next_by_subj": ">"}
-        message = s.publisher.api(f"STREAM.MSG.GET.{s.name}", body)["message"]
-        sequence = message["seq"]
+    return seen_in(s.publisher, s.name)
+
+
+def seen_in(publisher: Publisher, stream: str) -> list[Seen]:
+    found: list[Seen] = []
+    for _ in range(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"]):
+        body = {"seq": found[-1].sequence + 1 if found else 1, "next_by_subj": ">"}
+        message = publisher.api(f"STREAM.MSG.GET.{stream}", body)["message"]
         block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
-        found.append(Seen(message["subject"], block, data))
+        found.append(Seen(message["seq"], message["subject"], block, data))
     return found
