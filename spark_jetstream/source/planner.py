@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spark_jetstream.client.connection import Connection
@@ -35,7 +35,7 @@ from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
-from spark_jetstream.source.search import CachedProbe, StreamQuestions
+from spark_jetstream.source.search import StreamQuestions
 
 log = logging.getLogger(__name__)
 
@@ -316,8 +316,7 @@ class Planner:
             if shares[name] == 0 or backlogs[name] <= shares[name]:
                 limited[name] = end if backlogs[name] <= shares[name] else known[name]
                 continue
-            probe = CachedProbe(self._probes[name])
-            cut = limit_end(known[name].next, end.next, shares[name], probe, backlogs[name])
+            cut = limit_end(known[name].next, end.next, shares[name], self._probes[name], backlogs[name])
             limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
         return limited
 
@@ -406,16 +405,11 @@ class Planner:
 # Buckets: the layouts are those of ADR-8 and ADR-20
 
 
-@dataclass(frozen=True)
-class SourceBucket:
-    """A bucket of the server: the state of its stream, and the subject filters of the read (empty: all)."""
+def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamState, tuple[str, ...]]:
+    """Return the state of the stream of the options' bucket, and the subject filters of the read (empty: all).
 
-    state: StreamState
-    subjects: tuple[str, ...]
-
-
-def find_bucket(requests: Requests, options: SourceOptions) -> SourceBucket:
-    """Return the bucket that the options name, by one STREAM.INFO. Raises `OptionError` if there is none."""
+    Sends one STREAM.INFO. Raises `OptionError` if there is no such bucket.
+    """
     key_value = options.bucket is not None
     option, kind = ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
     stream = options.read_streams[0]
@@ -429,7 +423,7 @@ def find_bucket(requests: Requests, options: SourceOptions) -> SourceBucket:
     subjects = _subjects(body.get("config", {}), state, name, options.keys if key_value else None)
     if subjects is None:
         raise OptionError(f"stream {stream} is no {kind} (option {option}): read it with option stream", option=option)
-    return SourceBucket(state, subjects)
+    return state, subjects
 
 
 def _subjects(

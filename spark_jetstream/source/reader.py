@@ -106,7 +106,7 @@ class _Source:
                 self._prepare(self.options)
             options = self.planned
             if not options.streams:
-                subjects = find_bucket(first_requests(self._connect, options), options).subjects
+                _, subjects = find_bucket(first_requests(self._connect, options), options)
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
         return self._planner
@@ -205,13 +205,13 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         name = options.named(options.read_streams[0])
         if not self.pushdown.reads(name):
             return []
-        bucket = find_bucket(first_requests(self._connect, options), options)
-        check_retention(bucket.state, options)
+        state, subjects = find_bucket(first_requests(self._connect, options), options)
+        check_retention(state, options)
         direct = options.read_with == "direct"
-        part = TablePart(bucket.state.name, bucket.state.created, bucket.subjects, direct)
+        part = TablePart(state.name, state.created, subjects, direct)
         if options.object_bucket is None:
             if direct:
-                check_direct(bucket.state)
+                check_direct(state)
             return [part]
         return plan_objects(
             self._connect,

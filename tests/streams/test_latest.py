@@ -18,8 +18,9 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.stream import StreamState
 from spark_jetstream.source.kv import bucket_batch
-from spark_jetstream.source.planner import SourceBucket, find_bucket
+from spark_jetstream.source.planner import find_bucket
 from spark_jetstream.streams import latest
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
@@ -335,7 +336,7 @@ def test_a_leader_that_moves(nats_cluster: NatsCluster) -> None:
 # The stream behind a bucket
 
 
-def found_bucket(url: str, **given: str) -> SourceBucket:
+def found_bucket(url: str, **given: str) -> tuple[StreamState, tuple[str, ...]]:
     parsed = SourceOptions.from_spark({**QUICK, "servers": url, **given}, streaming=False)
     return find_bucket(Requests(connecting(parsed.connection), 1.0), parsed)
 
@@ -343,14 +344,14 @@ def found_bucket(url: str, **given: str) -> SourceBucket:
 def test_a_bucket_and_its_filters(stream: Make, nats_server: NatsServer) -> None:
     bucket = make_bucket(stream)
     name = name_of(bucket)
-    found = found_bucket(nats_server.url, bucket=name)
-    assert (found.state.name, found.state.max_msgs_per_subject, found.subjects) == (bucket.name, 64, ())
-    found = found_bucket(nats_server.url, bucket=name, keys="a.*, b.>")
-    assert found.subjects == (f"$KV.{name}.a.*", f"$KV.{name}.b.>")
+    state, subjects = found_bucket(nats_server.url, bucket=name)
+    assert (state.name, state.max_msgs_per_subject, subjects) == (bucket.name, 64, ())
+    _, subjects = found_bucket(nats_server.url, bucket=name, keys="a.*, b.>")
+    assert subjects == (f"$KV.{name}.a.*", f"$KV.{name}.b.>")
     objects = stream(name="OBJ_files", subjects=["$O.files.C.>", "$O.files.M.>"])
-    assert found_bucket(nats_server.url, objectBucket="files").subjects == ("$O.files.M.>",)
+    assert found_bucket(nats_server.url, objectBucket="files")[1] == ("$O.files.M.>",)
     stream(name="OBJ_copy", subjects=None, mirror={"name": objects.name})
-    assert found_bucket(nats_server.url, objectBucket="copy").subjects == ("$O.*.M.>",)
+    assert found_bucket(nats_server.url, objectBucket="copy")[1] == ("$O.*.M.>",)
 
 
 def test_a_bucket_filled_from_others_has_their_subjects(stream: Make, nats_server: NatsServer) -> None:
@@ -366,9 +367,9 @@ def test_a_bucket_filled_from_others_has_their_subjects(stream: Make, nats_serve
     )
     for name, config, keys in copies:
         stream(name=f"KV_{name}", subjects=None, **config).wait_for(1 + len(keys))
-        found = found_bucket(nats_server.url, bucket=name, keys="a.*")
-        assert found.subjects == ("$KV.*.a.*",)
-        part = TablePart(found.state.name, found.state.created, found.subjects)
+        state, subjects = found_bucket(nats_server.url, bucket=name, keys="a.*")
+        assert subjects == ("$KV.*.a.*",)
+        part = TablePart(state.name, state.created, subjects)
         assert sorted(row.key for row in rows(read_part(nats_server.url, part))) == keys
 
 
