@@ -213,7 +213,7 @@ class ServerBusy(ApiError):
 class ConsumerLost(JetStreamError):
     """A pull consumer vanished, moved to another server, or skipped a delivery.
 
-    Nothing is lost: reading goes on with a new consumer at the next stream sequence.
+    Nothing is lost: reading continues with a new consumer at the next stream sequence.
     """
 
     retriable = True

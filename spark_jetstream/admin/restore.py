@@ -92,7 +92,7 @@ def restore(
         kind = checked(saved, checking)
         _refuse_old(saved, config, kind)
         _refuse_taken_subjects(api.connection, config)
-        info = _Upload(api, saved, config, kind).carry_out(progress)
+        info = _Restore(api, saved, config, kind).carry_out(progress)
         sha256 = saved.manifest.data_sha256 if saved.manifest else ""
         return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
 
@@ -128,7 +128,7 @@ def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None
             )
 
 
-class _Upload:
+class _Restore:
     """One restore. After an error it removes the stream."""
 
     def __init__(self, api: Api, saved: Saved, config: StreamConfig, kind: EntryKind) -> None:

@@ -30,7 +30,7 @@ class _Limits:
     unacknowledged: int | None
     age: Nanoseconds | None
 
-    def consumer(self, lag: ConsumerLag) -> _Row:
+    def consumer(self, lag: ConsumerLag) -> _LagRow:
         """Return the row of a consumer. An unknown age exceeds any limit."""
         exceeded = [
             *_too_many(lag.pending, self.pending, "pending"),
@@ -41,9 +41,9 @@ class _Limits:
                 exceeded.append("the age of its oldest message cannot be told")
             elif lag.age > self.age:
                 exceeded.append(f"its oldest message is {rounded(lag.age)} old, more than {self.age}")
-        return _Row(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", exceeded)
+        return _LagRow(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", exceeded)
 
-    def origin(self, lag: OriginLag) -> _Row:
+    def origin(self, lag: OriginLag) -> _LagRow:
         """Return the row of a mirror or a source. An error exceeds any limit."""
         exceeded = _too_many(lag.lag, self.pending, "pending")
         if self.age is not None and not lag.error:
@@ -53,7 +53,7 @@ class _Limits:
                 exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
         if lag.error and (self.age, self.pending) != (None, None):
             exceeded.append(lag.error)
-        return _Row(f"stream {lag.stream}, copying {lag.origin}", lag, "active", exceeded)
+        return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, "active", exceeded)
 
 
 def _too_many(count: int, most: int | None, what: str) -> list[str]:
@@ -61,7 +61,7 @@ def _too_many(count: int, most: int | None, what: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _LagRow:
     """A consumer, or a mirror or source: its lag, and the limits that it exceeds. ``span`` names its duration."""
 
     what: str
@@ -162,7 +162,7 @@ def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[C
             continue
 
 
-def _print(run: Run, consumers: list[_Row], origins: list[_Row] | None = None) -> None:
+def _print(run: Run, consumers: list[_LagRow], origins: list[_LagRow] | None = None) -> None:
     run.out.table(
         [row.lag for row in consumers],
         {

@@ -46,7 +46,7 @@ class Listener(Inbox):
         self.subjects = tuple(subjects)
         self.denied: PermissionDenied | None = None
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[Message | Dropped | JetStreamError | _Cut | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Message | Dropped | JetStreamError | _Disconnect | None] = queue.SimpleQueue()
         self._size = 0
         self._missed = 0
 
@@ -60,7 +60,7 @@ class Listener(Inbox):
                 event = self._waiting.get(timeout=timeout) if timeout > 0 else self._waiting.get_nowait()
             except queue.Empty:
                 return None
-            if isinstance(event, _Cut):
+            if isinstance(event, _Disconnect):
                 if event.generation < self.generation:
                     continue
                 raise ConnectionFailed(event.message)
@@ -96,7 +96,7 @@ class Listener(Inbox):
 
     def put_cut(self, message: str) -> None:
         """Note that the connection was cut."""
-        self._waiting.put(_Cut(message, self._link.reconnects))
+        self._waiting.put(_Disconnect(message, self._link.reconnects))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """The server refused a subscription to `subject` (in lower case); whether it is one of these."""
@@ -118,6 +118,6 @@ class Listener(Inbox):
             self._waiting.put(message if fits else Dropped(0))
 
 
-class _Cut(NamedTuple):
+class _Disconnect(NamedTuple):
     message: str
     generation: int

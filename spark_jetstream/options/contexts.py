@@ -42,7 +42,7 @@ _DATA = re.compile(r"data:[^,]*;base64,(.*)", re.DOTALL)
 
 @unseen
 def context_options(given: str | SecretStr) -> dict[str, str]:
-    """Return the options that a context stands for, by their names in this package, as text.
+    """Return the options that a context defines, by their names in this package, as text.
 
     ``given`` is a name, or a path to the file (with ``.json`` at its end, or a slash). Secret fields may be
     ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read here, but the path of a credentials

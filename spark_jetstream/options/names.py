@@ -157,7 +157,7 @@ def name_pattern(pattern: str) -> re.Pattern[str]:
     """Return what matches whole names. The `ValueError` for a malformed pattern is a clause.
 
     The syntax is that of Hadoop's GlobPattern: ``*``, ``?``, ``[a-z]``, ``[^a-z]``, ``{a,b}`` and a backslash before a
-    character that stands for itself. A name is one text here: ``*`` also matches slashes.
+    character that matches itself. A name is one text here: ``*`` also matches slashes.
     """
     parts: list[str] = []
     groups, at = 0, 0

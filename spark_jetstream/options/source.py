@@ -76,7 +76,7 @@ class SourceOptions(SideOptions):
     )
     ending_timestamp: int | None = option("stop before the first message stored at or after", Time(), **_OF_BATCH)
     fail_on_data_loss: bool = option(
-        "fail when messages that should be read are gone; `false` logs what is missing and goes on", Flag(), "true"
+        "fail when messages that should be read are gone; `false` logs what is missing and continues", Flag(), "true"
     )
     max_messages_per_trigger: int | None = option("most matching messages of one micro-batch", Whole(1), **_OF_STREAM)
     max_bytes_per_trigger: int | None = option("most bytes of one micro-batch", Size(1, 1 << 50), **_OF_STREAM)

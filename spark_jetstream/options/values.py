@@ -243,7 +243,7 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of ``words``, in any case -> that word. With ``empty`` an empty text stands for the first one."""
+    """One of ``words``, in any case -> that word. With ``empty`` an empty text means the first one."""
 
     words: tuple[str, ...]
     empty: bool = False
@@ -419,7 +419,7 @@ class Time(Kind):
 class When(Kind):
     """A time -> `Timestamp`. Text in the form that servers write (RFC 3339) stays as it is, whatever its year and zone.
 
-    A server compares the text of times, and returns any year: the year 1 stands for "never" (Go's zero time).
+    A server compares the text of times, and returns any year: the year 1 means "never" (Go's zero time).
     """
 
     python: ClassVar[type[Any]] = Timestamp

@@ -53,18 +53,18 @@ def shown(value: object) -> str:
 
 
 def integer(text: str) -> int | None:
-    """Return the number that a text of at most 30 ASCII digits and possibly a sign stands for; None for another."""
+    """Return the number that a text of at most 30 ASCII digits and possibly a sign denotes; None for any other."""
     # `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text) else None
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a text of at most 18 ASCII digits stands for; None for any other text."""
+    """Return the number that a text of at most 18 ASCII digits denotes; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def duration_seconds(text: str) -> Fraction | None:
-    """The seconds that a text like ``1m 30s`` stands for, exactly; None when it is not a duration.
+    """The seconds that a text like ``1m 30s`` denotes, exactly; None when it is not a duration.
 
     Units match in any case, except ``M``, which is no unit: the ``nats`` command reads it as 30 days. A day has 24
     hours and a year has 365 days, as for that command. `minutes_or_months` tells the user.
@@ -97,7 +97,7 @@ def minutes_or_months(value: object) -> str:
 
 
 def size_bytes(text: str) -> int | None:
-    """The bytes that a text like ``8m`` stands for; None when it is not a size."""
+    """The bytes that a text like ``8m`` denotes; None when it is not a size."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         return None
@@ -274,7 +274,7 @@ class Timestamp(str):
 
     @property
     def never(self) -> bool:
-        """Whether this stands for no time at all."""
+        """Whether this means "never"."""
         return self.startswith("0001-") or not self
 
     @property

@@ -55,7 +55,7 @@ _TRIES = 20
 
 
 @dataclass
-class _Entry:
+class _TaskEntry:
     batch: int
     attempt: str
     lease: float
@@ -67,7 +67,7 @@ class _Entry:
         return json.dumps({"version": _VERSION, **vars(self)}).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, key: str) -> _Entry:
+    def from_json(cls, data: bytes, key: str) -> _TaskEntry:
         try:
             content = json.loads(data)
             if content.pop("version") != _VERSION:
@@ -99,7 +99,7 @@ class Ledger:
         self._prefix = f"{task.prefix}.".encode()
         self._key = f"{task.write}.{task.partition}"
         self._attempt = secrets.token_hex(8)
-        self._entry = _Entry(task.batch, self._attempt, _LEASE)
+        self._entry = _TaskEntry(task.batch, self._attempt, _LEASE)
         self._revision = 0
         self._seen = 0.0
         self._window = float("inf")
@@ -113,7 +113,7 @@ class Ledger:
         self._own_ids = own_ids
         for _ in range(_TRIES):
             entry, self._revision = self._read()
-            mine = _Entry(self._entry.batch, self._attempt, self._entry.lease)
+            mine = _TaskEntry(self._entry.batch, self._attempt, self._entry.lease)
             if entry is not None and entry.batch > mine.batch:
                 raise DeliveryError(
                     f"batch {mine.batch} of this query is written again, but batch {entry.batch} was begun already: is "
@@ -313,7 +313,7 @@ class Ledger:
 
     # The entry
 
-    def _read(self) -> tuple[_Entry | None, int]:
+    def _read(self) -> tuple[_TaskEntry | None, int]:
         try:
             message = self._requests.call(lambda connection: last_message(connection, STREAM, _subject(self._key)))
         except StreamNotFound:
@@ -325,7 +325,7 @@ class Ledger:
             return None, 0
         if b"KV-Operation:" in message.headers or not message.data:
             return None, message.sequence
-        return _Entry.from_json(message.data, self._key), message.sequence
+        return _TaskEntry.from_json(message.data, self._key), message.sequence
 
     def _write(self) -> bool:
         """Write the entry over the revision that was read last. Return false if another attempt has written since."""

@@ -109,7 +109,7 @@ def write_objects(
     Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if there is no such bucket.
     """
     begun = time.monotonic()
-    writer = ObjectWriter(connect, options, f"partition {task.partition}")
+    writer = ObjectSink(connect, options, f"partition {task.partition}")
     with writer.uploads:
         count = 0
         for batch in batches:
@@ -126,7 +126,7 @@ def write_objects(
         )
 
 
-class ObjectWriter:
+class ObjectSink:
     """Stores objects, one after the other.
 
     `where` names the task in error messages. `totals` counts the objects, `size` adds up their contents in bytes.
