@@ -16,7 +16,7 @@ from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import stream_state
+from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.source.progress import Progress
 from spark_jetstream.testing import NatsServer
 
@@ -44,7 +44,7 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
         body = connection.api(
             jsapi.subject(connection.prefix, jsapi.STREAM_INFO, retention), b"", context="read a stream"
         )
-        state = stream_state(body, "read a stream")
+        state = stream_summary(body, "read a stream")
         if number == 0:
             progress.open(state, fresh=True)
         else:

@@ -13,7 +13,7 @@ from spark_jetstream.bench import read
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -23,7 +23,7 @@ MESSAGES = 500_000
 RANGES = 200  # of ten messages
 
 
-def _readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[Messages]]]:
+def _readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[MessageRun]]]:
     options = SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True)
     settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
 

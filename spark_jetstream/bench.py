@@ -16,7 +16,7 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Messages, record_batch
+from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMN_NAMES
 from spark_jetstream.sink.rows import SinkColumns
@@ -58,7 +58,7 @@ def percentile(numbers: Sequence[float], percent: float) -> float:
     return sorted(numbers)[min(max(int(rank), 1), len(numbers)) - 1]
 
 
-def read(what: str, runs: Iterator[Messages], part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
+def read(what: str, runs: Iterator[MessageRun], part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
     """Read a range, all columns decoded. Raises `JetStreamError` when another number than ``part.count`` came."""
     rows = size = 0
     began = time.perf_counter()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,3 +168,8 @@ def test_pure_modules_know_no_connection_clock_or_log() -> None:
 def test_at_most_eight_modules_stand_at_the_top() -> None:
     top = [name for name in MODULES if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")]
     assert len(top) <= 8, top
+
+
+def test_each_class_name_has_one_meaning() -> None:
+    classes = re.findall(r"^class _?(\w+)", "".join(path.read_text() for path in MODULES.values()), re.MULTILINE)
+    assert [name for name, count in Counter(classes).items() if count > 1] == []

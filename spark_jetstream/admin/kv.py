@@ -301,7 +301,7 @@ class Bucket:
                     raise OptionError(f"the filters {shown(other)} and {shown(filter_)} overlap")
         return tuple(f"{self._place.subjects}.{filter_}" for filter_ in filters or (">",))
 
-    def _table(self, filters: tuple[str, ...], *, headers_only: bool = False) -> Iterator[columns.Messages]:
+    def _table(self, filters: tuple[str, ...], *, headers_only: bool = False) -> Iterator[columns.MessageRun]:
         part = TablePart(self._stream, self.status().stream.created, self._subjects(filters))
         return read_table(self._api.connect, part, settings(self._api, headers_only=headers_only), LABEL)
 

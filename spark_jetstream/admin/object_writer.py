@@ -30,7 +30,7 @@ from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, chunk_subj
 from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import stream_state
+from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.protocol.units import shown
 
 _ATTEMPTS = 10  # at a meta message that others replace each time
@@ -129,7 +129,7 @@ class ObjectWriter:
         context = f"look at stream {self._reader.stream}"
         with OBJECT_STORE.naming(bucket):
             info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._reader.stream)
-        problem = writing_fault(stream_state(info, context), bucket)
+        problem = writing_fault(stream_summary(info, context), bucket)
         if problem:
             raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
         settings = UploadSettings(

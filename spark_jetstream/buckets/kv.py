@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 
 STREAM_PREFIX = "KV_"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -150,7 +150,7 @@ def key_of(subject: str, revision: int) -> str:
     return match["key"]
 
 
-def keys(messages: Messages) -> pa.StringArray:
+def keys(messages: MessageRun) -> pa.StringArray:
     """The key of each message: its subject behind `$KV.<some bucket>.`. `ProtocolError` for another subject."""
     subjects = messages.subjects()
     first = str(subjects[0])

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, ObjectMeta, chunk_subject, digest_bytes
-from spark_jetstream.protocol.columns import Delivered, Messages
+from spark_jetstream.protocol.columns import Delivered, MessageRun
 
 
 def chunk_size(max_payload: int, max_msg_size: int, head: int, wanted: int = DEFAULT_CHUNK_SIZE) -> int:
@@ -29,7 +29,7 @@ def chunks(content: memoryview, size: int) -> Iterator[memoryview]:
         yield content[at : at + size]
 
 
-def chunk_views(messages: Messages) -> Iterator[memoryview]:
+def chunk_views(messages: MessageRun) -> Iterator[memoryview]:
     """The payloads, not copied where that can be."""
     if isinstance(messages, Delivered):
         frames = messages.frames
@@ -110,7 +110,7 @@ class Assembly:
             some = counts[at : at + together]
             yield tuple(subject for subject, _ in some), sum(count for _, count in some)
 
-    def add(self, messages: Messages) -> None:
+    def add(self, messages: MessageRun) -> None:
         """Put chunks, each behind those of its object that came before."""
         if len(self._by_subject) == 1:
             (parts,) = self._by_subject.values()

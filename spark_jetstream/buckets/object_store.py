@@ -50,7 +50,7 @@ from spark_jetstream.client.requests import Connect, Requests, stream_info
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ProtocolError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import upload_note
-from spark_jetstream.protocol.stream import StreamState, subject_pattern
+from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.streams.lookup import RawMessage, last_message
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class ObjectStream:
         self._requests = Requests(connect, patience)
         self._hint = hint
 
-    def state(self) -> StreamState:
+    def state(self) -> StreamSummary:
         """Return the state of the stream."""
         context = f"look at bucket {self.bucket}{self._hint}"
         return self._call(lambda connection: stream_info(connection, self.name, context))
@@ -211,7 +211,7 @@ class ObjectStream:
             raise jsapi.reworded(error, f"there is no Object Store bucket {self.bucket}{self._hint}") from None
 
 
-def writing_fault(state: StreamState, bucket: str) -> str:
+def writing_fault(state: StreamSummary, bucket: str) -> str:
     """Return why no object can be written to the bucket of a stream, "" if objects can."""
     captured = subject_pattern(state.subjects)
     if state.mirror:

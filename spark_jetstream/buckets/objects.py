@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 
 #: Bytes of a chunk by default.
 DEFAULT_CHUNK_SIZE = 128 * 1024
@@ -293,7 +293,7 @@ class StoredObject:
         return not self.meta.deleted and (self.meta.link is None or bool(self.meta.link[1]))
 
 
-def stored_objects(messages: Messages, bucket: str) -> Iterator[StoredObject]:
+def stored_objects(messages: MessageRun, bucket: str) -> Iterator[StoredObject]:
     """Yield the objects of meta messages, deleted objects and links to buckets included. Raises `ProtocolError`."""
     rows = zip(
         messages.payloads().to_pylist(),

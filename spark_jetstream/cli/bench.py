@@ -19,7 +19,7 @@ from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenie
 
 if TYPE_CHECKING:
     from spark_jetstream.bench import Rate
-    from spark_jetstream.protocol.columns import Messages
+    from spark_jetstream.protocol.columns import MessageRun
 
 group = alone()
 
@@ -142,7 +142,7 @@ def _read(
         return []
     whole = state.num_deleted == 0 and info.config.mirror is None
     part = SequenceRange(name, first, end, end - first if whole else None, info.created)
-    readers: dict[str, Callable[..., Iterator[Messages]]] = {}
+    readers: dict[str, Callable[..., Iterator[MessageRun]]] = {}
     if info.config.retention == "limits":
         readers["source, readWith=consumer"] = read_range
     else:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import retrying
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import StreamState, stream_state
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 
 T = TypeVar("T")
 
@@ -40,15 +40,15 @@ class Requests:
         """
         return self.call(lambda connection: ask(connection, template, stream, context=context, prefix=prefix))
 
-    def stream(self, name: str, context: str = "") -> StreamState:
+    def stream(self, name: str, context: str = "") -> StreamSummary:
         """Return the state of a stream (STREAM.INFO). Raises `StreamNotFound`, and what `ask` raises."""
         return self.call(lambda connection: stream_info(connection, name, context))
 
 
-def stream_info(connection: Connection, name: str, context: str = "") -> StreamState:
+def stream_info(connection: Connection, name: str, context: str = "") -> StreamSummary:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return stream_state(ask(connection, jsapi.STREAM_INFO, name, context=context), context)
+    return stream_summary(ask(connection, jsapi.STREAM_INFO, name, context=context), context)
 
 
 def ask(

@@ -74,7 +74,7 @@ class Acks:
         return int(self._token(_PENDING, slice(-1, None))[0])
 
 
-class Messages(Protocol):
+class MessageRun(Protocol):
     """A run of n >= 1 messages of one stream, in stream order; its columns are made on demand."""
 
     @property
@@ -142,7 +142,7 @@ def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
 
 
 def record_batch(
-    messages: Messages, *, stream: str, columns: Sequence[str], with_headers: bool = True
+    messages: MessageRun, *, stream: str, columns: Sequence[str], with_headers: bool = True
 ) -> pa.RecordBatch:
     """Return the rows of messages, in stream order, with the named columns of `schema.COLUMNS`."""
     schema = arrow_schema(columns)

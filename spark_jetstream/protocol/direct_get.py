@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.vectors import BoolArray, begins_with, load8, parse_unsigned
@@ -231,7 +231,7 @@ def _text(line: int) -> str:
 class MergedReplies:
     """Several runs of messages as one; implements `Messages`. `order` holds the index of each message in `parts`."""
 
-    parts: Sequence[Messages]
+    parts: Sequence[MessageRun]
     order: IntArray
     sequences: IntArray
 
@@ -255,7 +255,7 @@ class MergedReplies:
         return pa.concat_arrays(arrays).take(pa.array(self.order))
 
 
-def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[Messages]:
+def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[MessageRun]:
     """Yield the messages of all readers in the order of sequences; holds one run of each reader at a time.
 
     The runs of a reader ascend, and no two readers have the same message.

@@ -1,6 +1,6 @@
 """What is known of a stream, as data: its state, and ranges of its sequences. Pure.
 
-`StreamState` is what ``STREAM.INFO`` said, with what planning and the checks before writing need of it.
+`StreamSummary` is what ``STREAM.INFO`` said, with what planning and the checks before writing need of it.
 `SequenceRange` says what to read; planning makes it, and `pull.read_range` reads it.
 """
 
@@ -49,7 +49,7 @@ class SequenceRange:
 
 
 @dataclass(frozen=True)
-class StreamState:
+class StreamSummary:
     """What ``STREAM.INFO`` said of a stream. Sequences as the server gives them, times in ns since the epoch.
 
     ``first_seq`` is 0 or 1 when nothing was ever stored (``last_seq`` is 0 then), and ``last_seq + 1`` when
@@ -116,7 +116,7 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
 
 
-#: Fields of `StreamState` that are fields of the configuration, with what a server means that leaves them out.
+#: Fields of `StreamSummary` that are fields of the configuration, with what a server means that leaves them out.
 _SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "num_replicas"), 0),
     **dict.fromkeys(("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge"), False),
@@ -126,10 +126,10 @@ _SETTINGS: Mapping[str, Any] = {
 }
 
 
-def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
-    """Return the `StreamState` that a reply of STREAM.INFO holds.
+def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
+    """Return the `StreamSummary` that a reply of STREAM.INFO holds.
 
-    Settings that a server leaves out have the defaults of `StreamState`. ``context`` says what was asked, as an
+    Settings that a server leaves out have the defaults of `StreamSummary`. ``context`` says what was asked, as an
     infinitive without "to". Raises `ProtocolError` for a reply that is incomplete, or contradicts itself.
     """
 
@@ -140,7 +140,7 @@ def stream_state(body: Mapping[str, Any], context: str) -> StreamState:
     created = jsapi.field(body, "created", str, context)
     if not reply_time(body, "created", context):
         raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
-    return StreamState(
+    return StreamSummary(
         name=jsapi.field(body, "config.name", str, context),
         created=created,
         first_seq=number("state.first_seq"),

@@ -164,7 +164,7 @@ class Scanner:
 
 
 @dataclass(frozen=True)
-class _Span:
+class _FrameRun:
     """Contiguous messages of any subscription: line starts, line feeds and total sizes (int64 vectors)."""
 
     begin: IntArray
@@ -176,7 +176,7 @@ class _Span:
         return int(self.feed[-1] + self.size[-1] + 3)
 
 
-def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _Span], int]:
+def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _FrameRun], int]:
     """All complete frames of `data` and how many bytes they took; walks where the chain is not plain."""
     octets = np.frombuffer(data, np.uint8)
     feeds = np.flatnonzero(octets == _LF)
@@ -202,7 +202,7 @@ def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _Span], int]:
         return _scan_by_walk(data)
     if not chained:
         return [], 0
-    run = _Span(starts[:chained], feeds[:chained], size[:chained])
+    run = _FrameRun(starts[:chained], feeds[:chained], size[:chained])
     ends = follows[:chained]
     if not ((octets[ends - 1] == _LF) & (octets[ends - 2] == _CR)).all():
         raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
@@ -214,16 +214,16 @@ def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _Span], int]:
     return [run], used
 
 
-def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _Span], int]:
+def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _FrameRun], int]:
     """The same as `_scan_in_bulk` from byte `at` on, one frame after the other."""
-    pieces: list[bytes | _Span] = []
+    pieces: list[bytes | _FrameRun] = []
     begin: list[int] = []
     feed: list[int] = []
     sizes: list[int] = []
 
     def close_run() -> None:
         if begin:
-            pieces.append(_Span(*(np.array(x, np.int64) for x in (begin, feed, sizes))))
+            pieces.append(_FrameRun(*(np.array(x, np.int64) for x in (begin, feed, sizes))))
             for places in (begin, feed, sizes):
                 places.clear()
 
@@ -276,7 +276,7 @@ def _needed(rest: bytes) -> int:
     return line_feed + _message_size(rest, 0, line_feed) + 3
 
 
-def _events(data: bytes, run: _Span, collect: set[int], whole: set[int]) -> Iterator[Event]:
+def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> Iterator[Event]:
     """Split a run by subscription; statuses of collected ones apart, others as their bytes."""
     sid, frames = _tokenize(data, run)
     if not collect:
@@ -306,7 +306,7 @@ def _among(sid: IntArray, some: set[int]) -> npt.NDArray[np.bool_]:
     return np.isin(sid, list(some)) if len(some) > 1 else sid == next(iter(some))
 
 
-def _tokenize(data: bytes, run: _Span) -> tuple[IntArray, Frames]:
+def _tokenize(data: bytes, run: _FrameRun) -> tuple[IntArray, Frames]:
     """Find the tokens of all control lines of a run, and read the subscription ids and header sizes."""
     count = len(run.begin)
     line_end = run.feed + 1

@@ -38,7 +38,7 @@ from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerB
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
-from spark_jetstream.protocol.stream import SequenceRange, StreamState, subject_pattern
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.streams.lookup import last_message, next_message, streams_of
@@ -234,7 +234,7 @@ class Ledger:
         first: int,
         wanted: Callable[[bytes], bool],
         places: dict[bytes, tuple[str, int]],
-    ) -> tuple[StreamState, int]:
+    ) -> tuple[StreamSummary, int]:
         """Add what is stored from the noted sequence on, or `first`; return the state and where reading began."""
         state = self._state(name)
         noted = self._entry.streams[name]
@@ -304,11 +304,11 @@ class Ledger:
         if not self._write():
             raise self._superseded()
 
-    def _remember(self, state: StreamState) -> None:
+    def _remember(self, state: StreamSummary) -> None:
         self._window = min(self._window, state.duplicate_window)
         self._patterns[state.name] = subject_pattern(state.subjects)
 
-    def _state(self, name: str) -> StreamState:
+    def _state(self, name: str) -> StreamSummary:
         return self._requests.stream(name, f"read the state of stream {name}, which delivery exactly-once needs")
 
     # The entry
@@ -370,7 +370,7 @@ class Ledger:
         )
 
 
-def refuse_unfit(state: StreamState) -> None:
+def refuse_unfit(state: StreamSummary) -> None:
     """Raise `DeliveryError` for a stream that can remove stored rows before their batch is committed."""
     why = None
     if state.retention != "limits":

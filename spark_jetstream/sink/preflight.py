@@ -28,7 +28,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import StreamState, stream_state, subject_pattern
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subject_pattern
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.streams.lookup import message, streams_of
@@ -217,13 +217,13 @@ def _check_subjects(check: _Check, connection: Connection) -> None:
                 raise
             raise DeliveryError(f"delivery exactly-once has to see the state of stream {stream}: {error}") from None
     if info is not None:
-        _check_stream(stream_state(info, f"read stream {stream}"), options)
+        _check_stream(stream_summary(info, f"read stream {stream}"), options)
     check.dead_letters()
     if exactly_once:
         check.ledger(int((info or {}).get("config", {}).get("num_replicas", 1)))
 
 
-def _check_stream(state: StreamState, options: SinkOptions) -> None:
+def _check_stream(state: StreamSummary, options: SinkOptions) -> None:
     name = state.name
     if state.mirror:
         raise OptionError(f"option stream: {name} is a mirror, which nobody can publish to", option="stream")
@@ -262,12 +262,12 @@ def _check_keys(check: _Check, connection: Connection) -> KeyBucket:
         what = f"Key-Value bucket {bucket.origin.bucket}, which bucket {name} is a mirror of"
         info = check.visible(lambda: check.info(bucket.origin.stream, "bucket", what, bucket.api_prefix))
     if info is not None:
-        _check_key_stream(stream_state(info, f"read bucket {bucket.origin.bucket}"), bucket)
+        _check_key_stream(stream_summary(info, f"read bucket {bucket.origin.bucket}"), bucket)
     check.dead_letters()
     return bucket
 
 
-def _check_key_stream(state: StreamState, bucket: KeyBucket) -> None:
+def _check_key_stream(state: StreamSummary, bucket: KeyBucket) -> None:
     name = bucket.origin.bucket
     problem = None
     if state.mirror:

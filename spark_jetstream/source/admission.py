@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.search import Bracket, CachedProbe, Point, Probe, find_cut
 
 #: The most questions that `limit_end` asks.
@@ -70,7 +70,7 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     return shares
 
 
-def bytes_to_messages(max_bytes: int, state: StreamState) -> int:
+def bytes_to_messages(max_bytes: int, state: StreamSummary) -> int:
     """Return ``maxBytesPerTrigger`` as a number of messages, at least 1.
 
     A soft limit: it goes by the mean stored size of all messages of the stream, subject, headers and a few bytes of

@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass
 
 from spark_jetstream.errors import DataLossError
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source.offsets import StreamPosition
 
@@ -46,17 +46,17 @@ class Evidence:
     held: bool = False
 
 
-def earliest_position(state: StreamState) -> StreamPosition:
+def earliest_position(state: StreamSummary) -> StreamPosition:
     """Return the position before the first message that the stream holds (or will hold, when it is empty)."""
     return _position_at(state, state.first_kept)
 
 
-def latest_position(state: StreamState) -> StreamPosition:
+def latest_position(state: StreamSummary) -> StreamPosition:
     """Return the position behind the last message of the stream, whether that matches a filter or not."""
     return _position_at(state, max(state.last_seq + 1, state.first_kept))
 
 
-def idle_position(position: StreamPosition, state: StreamState, *, held: bool) -> StreamPosition | None:
+def idle_position(position: StreamPosition, state: StreamSummary, *, held: bool) -> StreamPosition | None:
     """Return where to move a query whose filter matched nothing for long, or None while there is no need.
 
     The offset of a filtered query stays behind the last message that matched. If nothing matches for longer than the
@@ -78,7 +78,7 @@ def idle_position(position: StreamPosition, state: StreamState, *, held: bool) -
 
 def check_continuity(
     position: StreamPosition,
-    state: StreamState,
+    state: StreamSummary,
     evidence: Evidence,
     *,
     fail: bool,
@@ -136,7 +136,7 @@ def check_continuity(
     return _lost(earliest_position(state), what, fail=fail, filtered=filtered)
 
 
-def _lost_tail(position: StreamPosition, state: StreamState, evidence: Evidence) -> tuple[str, int] | None:
+def _lost_tail(position: StreamPosition, state: StreamSummary, evidence: Evidence) -> tuple[str, int] | None:
     """Return what shows that the stream lost its tail, and the last sequence to continue at; None if nothing does."""
     name, next_, read_at = state.name, position.next, position.last_timestamp
     if state.last_seq < next_ - 1:
@@ -156,7 +156,7 @@ def _lost_tail(position: StreamPosition, state: StreamState, evidence: Evidence)
     return None
 
 
-def _goes_by_design(position: StreamPosition, state: StreamState, *, bucket: bool) -> bool:
+def _goes_by_design(position: StreamPosition, state: StreamSummary, *, bucket: bool) -> bool:
     """Whether the messages before the first one are no loss: newer ones on their subjects replaced them."""
     if state.messages == 0:
         # Superseding never takes the last message of a stream: one that is empty was purged, or all of it expired.
@@ -167,7 +167,7 @@ def _goes_by_design(position: StreamPosition, state: StreamState, *, bucket: boo
     return keyed and _removal(position, state) is Removal.EXCLUDED
 
 
-def _removal(position: StreamPosition, state: StreamState, share: int = 1) -> Removal:
+def _removal(position: StreamPosition, state: StreamSummary, share: int = 1) -> Removal:
     """Return what the limits of the stream, tightened by the factor ``share``, can have removed from the position on.
 
     A limit removes the oldest message first. So `max_age` has removed none that was stored after the last one read
@@ -187,7 +187,7 @@ def _removal(position: StreamPosition, state: StreamState, share: int = 1) -> Re
     return Removal.UNKNOWN if by_number or by_bytes or state.allow_msg_ttl else Removal.EXCLUDED
 
 
-def _limits(state: StreamState) -> str:
+def _limits(state: StreamSummary) -> str:
     limits = {
         "max_age": state.max_age > 0,
         "max_msgs": state.evicts and state.max_msgs > 0,
@@ -197,13 +197,13 @@ def _limits(state: StreamState) -> str:
     return ", ".join(name for name, given in limits.items() if given)
 
 
-def _position_at(state: StreamState, sequence: int) -> StreamPosition:
+def _position_at(state: StreamSummary, sequence: int) -> StreamPosition:
     # The time of the message before the end shows a lost tail before anything was read.
     timestamp = state.last_timestamp if sequence == state.last_seq + 1 else 0
     return StreamPosition(sequence, state.created, timestamp)
 
 
-def _cause(state: StreamState) -> str:
+def _cause(state: StreamSummary) -> str:
     if state.retention != "limits":
         return f"its retention is {state.retention}: likely acknowledged by its consumers, or purged"
     if _limits(state):

@@ -18,7 +18,7 @@ from spark_jetstream.client.requests import Requests, ask, stream_info
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError, ProtocolError, ServerBusy
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import RUN, SINCE
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import subjects_overlap
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
     )
 
 
-def is_long(state: StreamState) -> bool:
+def is_long(state: StreamSummary) -> bool:
     """Whether deleting consumers of the stream is a danger (see `LONG`)."""
     return state.retention == "interest" and state.last_seq + 1 - state.first_kept > LONG
 
@@ -156,7 +156,7 @@ class DurableConsumers:
     filters: tuple[str, ...]
     run: str
 
-    def stream(self, stream: str) -> StreamState:
+    def stream(self, stream: str) -> StreamSummary:
         """Return the state of the stream."""
         return stream_info(self._connection(), stream, f"read stream {stream} (option stream)")
 

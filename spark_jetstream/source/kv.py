@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import OPERATIONS, PUT, Codes, keys, operations
-from spark_jetstream.protocol.columns import Messages, integers, microseconds, repeated
+from spark_jetstream.protocol.columns import MessageRun, integers, microseconds, repeated
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 
-def bucket_batch(messages: Messages, *, bucket: str, columns: Sequence[str], live_only: bool = False) -> pa.RecordBatch:
+def bucket_batch(
+    messages: MessageRun, *, bucket: str, columns: Sequence[str], live_only: bool = False
+) -> pa.RecordBatch:
     """Return the rows of a bucket, one for each message, with the named columns of `schema.BUCKET_COLUMNS`.
 
     `bucket` is the value of the column of that name. `value` is null unless the operation is PUT. With `live_only`

@@ -26,8 +26,8 @@ from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_o
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
-from spark_jetstream.protocol.columns import Messages, integers, microseconds, repeated
-from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.columns import MessageRun, integers, microseconds, repeated
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.objects import ObjectGroup, live_objects, refuse_large
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -44,7 +44,7 @@ _ROWS = 10_000  # of one record batch
 _ATTEMPTS = 10  # to read an object that is replaced each time
 _DOUBTS = 3  # attempts when the stream has several replicas, of which some may lag
 
-Read = Callable[[Connect, SequenceRange, PullSettings, str], Iterator[Messages]]
+Read = Callable[[Connect, SequenceRange, PullSettings, str], Iterator[MessageRun]]
 
 
 class _Stream(NamedTuple):
@@ -60,7 +60,7 @@ class _Row(NamedTuple):
     stream: _Stream
 
 
-class ObjectReader:
+class ObjectRows:
     """Reads objects of one bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for one task.
 
     Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
@@ -253,7 +253,7 @@ class ObjectReader:
             self._planned(stream)
         return newest
 
-    def _planned(self, stream: _Stream) -> StreamState:
+    def _planned(self, stream: _Stream) -> StreamSummary:
         """Return the state of a stream. Raise `DataLossError` when it is gone, or was created again."""
         try:
             state = self._state(stream.name)
@@ -263,7 +263,7 @@ class ObjectReader:
             raise DataLossError(f"stream {stream.name} was deleted and created again while it was read")
         return state
 
-    def _state(self, stream: str) -> StreamState:
+    def _state(self, stream: str) -> StreamSummary:
         state = self.requests.stream(stream, f"read stream {stream} (option objectBucket)")
         self.replicas[stream] = state.num_replicas
         return state

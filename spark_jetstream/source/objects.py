@@ -16,7 +16,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError, OutageError
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.direct import check_server, read_direct, refuse_indirect
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -46,7 +46,7 @@ class ObjectGroup:
 
 
 def live_objects(
-    messages: Iterable[Messages], bucket: str, pattern: re.Pattern[str] | None = None
+    messages: Iterable[MessageRun], bucket: str, pattern: re.Pattern[str] | None = None
 ) -> list[StoredObject]:
     """Return the newest version of each object that exists and whose whole name `pattern` matches, in stream order.
 
@@ -135,7 +135,7 @@ def plan_objects(
     return [ObjectGroup(bucket, part.stream, part.created, objects) for objects in packed]
 
 
-def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[Messages]:
+def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[MessageRun]:
     """Read meta messages as `read_table` does; each subject has one, whatever the stream's limit says.
 
     The newer version of an object that is replaced before it is read comes with what was stored since: the list is

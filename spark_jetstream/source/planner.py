@@ -17,7 +17,7 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import SequenceRange, StreamState, stream_state
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, stream_summary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end, share
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
@@ -68,7 +68,7 @@ class Planner:
             )
         self.progress = LazyCommit(progress)
         self._unwritten: Offset | None = None
-        self._states: dict[str, StreamState] = {}
+        self._states: dict[str, StreamSummary] = {}
         self._verified: dict[str, float] = {}
         self._known = (0, 0)
         self._warned: set[str] = set()
@@ -88,7 +88,7 @@ class Planner:
             self._verified.clear()
         return connection
 
-    def _state(self, name: str) -> StreamState:
+    def _state(self, name: str) -> StreamSummary:
         state = self._states[name] = self._probes[name].state()
         self._requests.retry_timeout = self._progress_requests.retry_timeout = self.options.connection.retry_timeout
         endangered = is_long(state) and self._requests.call(lambda to: to.server_version) >= PURGING_SERVERS
@@ -111,7 +111,7 @@ class Planner:
             self._unwritten = begin
         return begin
 
-    def _begin(self, name: str, state: StreamState) -> StreamPosition:
+    def _begin(self, name: str, state: StreamSummary) -> StreamPosition:
         """Return where a stream without a position begins. The durable consumer must exist before that is decided."""
         if self.progress.wanted:
             check_start(state, self.options)
@@ -171,7 +171,7 @@ class Planner:
             ends = self._within_limits(known, ends, backlogs, states)
         return Offset(ends)
 
-    def _continued(self, name: str, start: Offset, state: StreamState) -> StreamPosition:
+    def _continued(self, name: str, start: Offset, state: StreamSummary) -> StreamPosition:
         """Return the position of `start` if the stream still continues there, and where to continue otherwise."""
         position = start.streams.get(name)
         if position is None:
@@ -184,7 +184,7 @@ class Planner:
             self.progress.commit(state, position.next)
         return following
 
-    def _checked(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
+    def _checked(self, name: str, position: StreamPosition, state: StreamSummary) -> StreamPosition:
         reread, later = self._last_read(name, position, state)
         following, missing = check_continuity(
             position,
@@ -207,7 +207,7 @@ class Planner:
         return following
 
     def _last_read(
-        self, name: str, position: StreamPosition, state: StreamState
+        self, name: str, position: StreamPosition, state: StreamSummary
     ) -> tuple[int | None, tuple[int, int] | None]:
         """Return `Evidence.reread` and `Evidence.later` of a position, both None if they were looked up recently."""
         if position.created != state.created or position.last_timestamp == 0:
@@ -224,7 +224,7 @@ class Planner:
         self._verified[name] = self._clock()
         return reread, later
 
-    def _last_matching(self, name: str, state: StreamState) -> StreamPosition:
+    def _last_matching(self, name: str, state: StreamSummary) -> StreamPosition:
         """Return the position behind the last message that matches (others make no batch); sequence 1 if none does."""
         # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
         if not self.options.subjects or ">" in self.options.subjects:
@@ -234,7 +234,7 @@ class Planner:
             return StreamPosition(1, state.created)
         return StreamPosition(message[0] + 1, state.created, message[1])
 
-    def _end(self, name: str, position: StreamPosition, state: StreamState) -> StreamPosition:
+    def _end(self, name: str, position: StreamPosition, state: StreamSummary) -> StreamPosition:
         """Return how far the stream could be read now; never before `position`."""
         if self._target is not None:
             target = self._target.streams[name]
@@ -250,12 +250,12 @@ class Planner:
         self._idle[name] = looked_at
         return idle_position(position, state, held=self.progress.holds(state, position.next)) or position
 
-    def _matched_up_to(self, position: StreamPosition, state: StreamState) -> int:
+    def _matched_up_to(self, position: StreamPosition, state: StreamSummary) -> int:
         """Return `Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
         first, end = self._unmatched.get((state.name, state.created), (0, 0))
         return end if first <= position.next and end <= state.last_seq + 1 else 0
 
-    def _backlog(self, name: str, position: StreamPosition, end: StreamPosition, state: StreamState) -> int:
+    def _backlog(self, name: str, position: StreamPosition, end: StreamPosition, state: StreamSummary) -> int:
         """Return how many messages wait, only as exactly as the limits need it."""
         options = self.options
         if end.next <= position.next:
@@ -292,7 +292,7 @@ class Planner:
         known: dict[str, StreamPosition],
         ends: dict[str, StreamPosition],
         backlogs: dict[str, int],
-        states: dict[str, StreamState],
+        states: dict[str, StreamSummary],
     ) -> dict[str, StreamPosition]:
         options = self.options
         if not (options.max_messages_per_trigger or options.max_bytes_per_trigger):
@@ -323,7 +323,7 @@ class Planner:
     # Ranges
 
     def ranges(
-        self, start: Offset, end: Offset, states: Mapping[str, StreamState] | None = None
+        self, start: Offset, end: Offset, states: Mapping[str, StreamSummary] | None = None
     ) -> list[SequenceRange]:
         """Return the tasks between two offsets: always the same messages. `states` are those the offsets come from."""
         pieces: list[SequenceRange] = []
@@ -346,7 +346,7 @@ class Planner:
                 pieces += self._split(whole, state, most)
         return pieces
 
-    def _split(self, whole: SequenceRange, state: StreamState, most: int) -> list[SequenceRange]:
+    def _split(self, whole: SequenceRange, state: StreamSummary, most: int) -> list[SequenceRange]:
         options = self.options
         dense = not whole.subjects and state.num_deleted == 0 and whole.first >= state.first_kept
         dense = dense and whole.end <= state.last_seq + 1
@@ -405,7 +405,7 @@ class Planner:
 # Buckets: the layouts are those of ADR-8 and ADR-20
 
 
-def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamState, tuple[str, ...]]:
+def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSummary, tuple[str, ...]]:
     """Return the state of the stream of the options' bucket, and the subject filters of the read (empty: all).
 
     Sends one STREAM.INFO. Raises `OptionError` if there is no such bucket.
@@ -419,7 +419,7 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamState
         body = requests.ask(jsapi.STREAM_INFO, stream, context=context)
     except StreamNotFound:
         raise OptionError(f"there is no {kind} {name} (option {option}): no stream {stream}", option=option) from None
-    state = stream_state(body, context)
+    state = stream_summary(body, context)
     subjects = _subjects(body.get("config", {}), state, name, options.keys if key_value else None)
     if subjects is None:
         raise OptionError(f"stream {stream} is no {kind} (option {option}): read it with option stream", option=option)
@@ -427,7 +427,7 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamState
 
 
 def _subjects(
-    config: dict[str, Any], state: StreamState, name: str, keys: Sequence[str] | None
+    config: dict[str, Any], state: StreamSummary, name: str, keys: Sequence[str] | None
 ) -> tuple[str, ...] | None:
     """Return the filters of a bucket, None if the stream is none. ``keys``: of a Key-Value bucket, empty for all."""
     begin = "$O" if keys is None else "$KV"

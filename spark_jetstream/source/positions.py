@@ -6,7 +6,7 @@ import logging
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.source import SourceOptions
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.offsets import StreamPosition
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 _CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
-def starting_position(options: SourceOptions, probe: StreamQuestions, state: StreamState) -> StreamPosition:
+def starting_position(options: SourceOptions, probe: StreamQuestions, state: StreamSummary) -> StreamPosition:
     """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
     name = state.name
     if options.starting_timestamp is not None:
@@ -53,7 +53,7 @@ def starting_position(options: SourceOptions, probe: StreamQuestions, state: Str
 
 
 def ending_position(
-    options: SourceOptions, probe: StreamQuestions, state: StreamState, start: StreamPosition
+    options: SourceOptions, probe: StreamQuestions, state: StreamSummary, start: StreamPosition
 ) -> StreamPosition:
     """Return where a batch read ends, by its options. Raise `OptionError`."""
     name = state.name
@@ -79,7 +79,7 @@ def ending_position(
     return StreamPosition(sequence, state.created)
 
 
-def needs_direct(state: StreamState, options: SourceOptions, *, endangered: bool) -> bool:
+def needs_direct(state: StreamSummary, options: SourceOptions, *, endangered: bool) -> bool:
     """Whether the stream is read with Direct Get: by option, or because its tasks may create no consumers.
 
     A work queue allows no second consumer. ``endangered``: the server may purge the stream when consumers are deleted.
@@ -87,7 +87,7 @@ def needs_direct(state: StreamState, options: SourceOptions, *, endangered: bool
     return options.read_with == "direct" or state.retention == "workqueue" or endangered
 
 
-def check_retention(state: StreamState, options: SourceOptions, *, endangered: bool = False) -> None:
+def check_retention(state: StreamSummary, options: SourceOptions, *, endangered: bool = False) -> None:
     """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
     if state.retention == "workqueue":
         if options.streaming and options.durable is None:
@@ -121,7 +121,7 @@ def check_retention(state: StreamState, options: SourceOptions, *, endangered: b
         )
 
 
-def check_start(state: StreamState, options: SourceOptions) -> None:
+def check_start(state: StreamSummary, options: SourceOptions) -> None:
     """Raise `OptionError` when a new query would skip messages of a work queue: its first commit would remove them."""
     if state.retention != "workqueue":
         return
@@ -134,7 +134,7 @@ def check_start(state: StreamState, options: SourceOptions) -> None:
         )
 
 
-def warn_of_interest(state: StreamState) -> None:
+def warn_of_interest(state: StreamSummary) -> None:
     """Log that nothing holds the messages of an interest stream for a query without `durable`."""
     log.warning(
         "stream %s keeps messages only as long as its consumers are interested, and nothing holds them for this query "

@@ -23,7 +23,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import plan_consumer
 from spark_jetstream.protocol.direct_get import EndOfBatch, read_answers
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.direct import (
@@ -59,7 +59,7 @@ class StreamProbe:
         self._sees_all = True
         self._left_to_stream: dict[str, Any] = {}
 
-    def state(self) -> StreamState:
+    def state(self) -> StreamSummary:
         """See `StreamQuestions.state`."""
         return self._requests.stream(self._stream, f"read stream {self._stream} (option stream)")
 
@@ -140,10 +140,10 @@ class DirectProbe:
         self._filters = filters
         self._context = f"read stream {stream} (option stream)"
 
-    def state(self) -> StreamState:
+    def state(self) -> StreamSummary:
         """See `StreamQuestions.state`."""
 
-        def ask(connection: Connection) -> StreamState:
+        def ask(connection: Connection) -> StreamSummary:
             check_server(connection)
             return stream_info(connection, self._stream, self._context)
 

@@ -21,7 +21,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, OptionError, RequestTimeout
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.durable import ConsumerState, DurableConsumers, is_long, several_filters, taken
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
@@ -84,7 +84,7 @@ class Progress:
         self._consumers = DurableConsumers(requests, filters, self._run)
         self._held: dict[str, _Held] = {}
 
-    def open(self, state: StreamState, *, fresh: bool) -> None:
+    def open(self, state: StreamSummary, *, fresh: bool) -> None:
         """Create the consumer if it is missing, check it if it exists, and take it over for this run.
 
         Must be called once for each stream and run, before the first position on the stream is decided: from here on
@@ -99,7 +99,7 @@ class Progress:
             )
         self._requests.call(lambda _: self._open(state, fresh))
 
-    def commit(self, state: StreamState, next_sequence: int) -> None:
+    def commit(self, state: StreamSummary, next_sequence: int) -> None:
         """Tell the server that everything below `next_sequence` is in Spark's sink, and need not be held any more.
 
         May be called again for a position that was reached, and for an earlier one. `state` is of the stream that the
@@ -113,7 +113,7 @@ class Progress:
         else:
             self._log_other_stream(state.name)
 
-    def holds(self, state: StreamState, sequence: int) -> bool:
+    def holds(self, state: StreamSummary, sequence: int) -> bool:
         """Whether the consumer has existed since ``sequence`` was next, and was not moved past it.
 
         Then no purge that may concern the query has removed a message from ``sequence`` on, and no other consumer's
@@ -123,7 +123,7 @@ class Progress:
         held = self._held.get(state.name)
         return held is not None and held.created == state.created and max(held.next, held.held_from) <= sequence
 
-    def check(self, state: StreamState) -> None:
+    def check(self, state: StreamSummary) -> None:
         """Check with one request that the consumer exists and is this run's. `state` is what the stream is now."""
         held = self._held[state.name]
         if state.created == held.created:
@@ -134,7 +134,7 @@ class Progress:
 
     # Opening
 
-    def _open(self, state: StreamState, fresh: bool) -> None:
+    def _open(self, state: StreamSummary, fresh: bool) -> None:
         name, durable = state.name, self._durable
         since = rfc3339(state.server_time) if state.server_time else ""
         consumer = self._consumers.info(name, durable)
@@ -188,7 +188,7 @@ class Progress:
             leftover=moving is not None,
         )
 
-    def _compare(self, consumer: ConsumerState, state: StreamState) -> None:
+    def _compare(self, consumer: ConsumerState, state: StreamSummary) -> None:
         differences = consumer.differences(self._filters, in_memory=state.storage == "memory")
         if differences:
             raise OptionError(
@@ -198,13 +198,13 @@ class Progress:
                 option="durable",
             )
 
-    def _purges_other_filters(self, state: StreamState, consumer: ConsumerState) -> bool:
+    def _purges_other_filters(self, state: StreamSummary, consumer: ConsumerState) -> bool:
         several = state.retention == "workqueue" and len(self._filters) > 1
         return several and not consumer.keeps_other_filters
 
     # Committing
 
-    def _commit(self, state: StreamState, held: _Held, next_sequence: int) -> None:
+    def _commit(self, state: StreamSummary, held: _Held, next_sequence: int) -> None:
         consumer = self._look(state, held)
         if consumer is None:
             return
@@ -243,7 +243,7 @@ class Progress:
             held.next, held.deliveries = consumer.next, consumer.deliveries
         held.resumed = False
 
-    def _move(self, state: StreamState, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
+    def _move(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
         if not consumer.can_move_to(to):
             return self._create_again(state, held, consumer, to)
         try:
@@ -259,7 +259,7 @@ class Progress:
                 raise
             return self._create_again(state, held, consumer, to)
 
-    def _create_again(self, state: StreamState, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
+    def _create_again(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
         """Create the consumer again where the server cannot move it.
 
         At each moment one of two consumers holds what is not committed. A crash between two steps leaves the consumer,
@@ -289,12 +289,12 @@ class Progress:
             self._consumers.delete(name, self._stand_in)
             held.leftover = False
 
-    def _is_long(self, state: StreamState) -> bool:
+    def _is_long(self, state: StreamSummary) -> bool:
         return state.retention == "interest" and is_long(self._consumers.stream(state.name))
 
     # Looking
 
-    def _look(self, state: StreamState, held: _Held) -> ConsumerState | None:
+    def _look(self, state: StreamSummary, held: _Held) -> ConsumerState | None:
         """Return this run's consumer, created again if it was missing; None if the stream was created again."""
         consumer = self._consumers.info(state.name, self._durable)
         if consumer is None:
@@ -313,7 +313,7 @@ class Progress:
             self._consumers.touch(state.name, self._durable)
         return consumer
 
-    def _check_position(self, state: StreamState, held: _Held, consumer: ConsumerState) -> None:
+    def _check_position(self, state: StreamSummary, held: _Held, consumer: ConsumerState) -> None:
         """Raise if another client moved the consumer past messages that Spark has not committed."""
         if consumer.next < held.next:
             # A server that crashed may have lost the last move. To hold messages for too long does no harm.
@@ -330,7 +330,7 @@ class Progress:
             self._not_held(state, f"{what}, by a purge or by another client: the messages between are gone")
         held.next = consumer.next
 
-    def _missing(self, state: StreamState, held: _Held) -> ConsumerState | None:
+    def _missing(self, state: StreamSummary, held: _Held) -> ConsumerState | None:
         now = self._consumers.stream(state.name)
         if now.created != held.created:
             self._log_other_stream(state.name)
@@ -349,7 +349,7 @@ class Progress:
         held.next, held.deliveries = consumer.next, consumer.deliveries
         return consumer
 
-    def _not_held(self, state: StreamState, what: str) -> None:
+    def _not_held(self, state: StreamSummary, what: str) -> None:
         """Raise, or warn, that an interest stream may have removed unread messages; other streams keep them."""
         if state.retention != "interest":
             log.warning("%s; going on with consumer %s (option durable)", what, self._durable)
@@ -395,7 +395,7 @@ class LazyCommit:
         """Whether there is a position on the server."""
         return self._progress is not None
 
-    def open(self, state: StreamState, *, fresh: bool) -> bool:
+    def open(self, state: StreamSummary, *, fresh: bool) -> bool:
         """Call `Progress.open`, the first time for each stream; return whether this was the first time."""
         if self._progress is None or state.name in self._opened:
             return False
@@ -404,17 +404,17 @@ class LazyCommit:
         self._opened.add(state.name)
         return True
 
-    def hold(self, state: StreamState) -> None:
+    def hold(self, state: StreamSummary) -> None:
         """Make sure that the consumer exists and is this run's, for a query that resumes or continues."""
         if self._progress is not None and not self.open(state, fresh=False):
             self.settle()
             self._progress.check(state)
 
-    def holds(self, state: StreamState, sequence: int) -> bool:
+    def holds(self, state: StreamSummary, sequence: int) -> bool:
         """Return what `Progress.holds` returns; False without a position on the server."""
         return self._progress is not None and self._progress.holds(state, sequence)
 
-    def commit(self, state: StreamState, next_sequence: int) -> None:
+    def commit(self, state: StreamSummary, next_sequence: int) -> None:
         """Call `Progress.commit` for a stream that was opened."""
         progress = self._progress
         if progress is None or state.name not in self._opened:

@@ -21,11 +21,11 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
-from spark_jetstream.protocol.columns import Messages, record_batch
+from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.kv import bucket_batch
-from spark_jetstream.source.object_reader import ObjectReader
+from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner, find_bucket, first_requests
@@ -134,15 +134,13 @@ class _Source:
             yield from self._rows(read(self._connect, part, settings, label), part.stream)
         else:
             bucket, with_content = options.named(part.stream), not options.content_off
-            objects = ObjectReader(
-                self._connect, settings, label, bucket, columns, with_content=with_content, read=read
-            )
+            objects = ObjectRows(self._connect, settings, label, bucket, columns, with_content=with_content, read=read)
             if isinstance(part, ObjectGroup):
                 yield from objects.of_group(part)
             else:
                 yield from objects.of_range(part, self._object_names())
 
-    def _rows(self, pulled: Iterator[Messages], stream: str) -> Iterator[pa.RecordBatch]:
+    def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns, pushdown = self.options, self.columns, self.pushdown
         for messages in pulled:
             if options.bucket is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple, Protocol
 
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 
 
 class Probe(Protocol):
@@ -31,7 +31,7 @@ class Probe(Protocol):
 class StreamQuestions(Probe, Protocol):
     """A `Probe` that also knows the state of its stream, and finds messages by time."""
 
-    def state(self) -> StreamState:
+    def state(self) -> StreamSummary:
         """Return what STREAM.INFO says now."""
 
     def last(self) -> tuple[int, int] | None:

@@ -30,9 +30,9 @@ from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied, StreamNotFound
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
-from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import PullSettings, accepted_loss, check_count, look
@@ -56,17 +56,17 @@ class MirrorAnswered(AnswerRejected):
     """An answer of a mirror."""
 
 
-def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
     """Yield the messages of `part`, whose filters must not overlap, in stream order. Raises what `read_range` raises.
 
     The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
     that. Payloads are read even with `headers_only`. Messages of the log begin with `label`.
     """
-    whole = _Part(connect, part, settings, label)
+    whole = _Filtered(connect, part, settings, label)
     most = min(settings.max_bytes, _MOST_BYTES)
     share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
-    readers = [_Reader(whole, subject, share).read() for subject in part.subjects or (None,)]
-    runs: Iterator[Messages] = readers[0] if len(readers) == 1 else merge(readers)
+    readers = [_FilterReader(whole, subject, share).read() for subject in part.subjects or (None,)]
+    runs: Iterator[MessageRun] = readers[0] if len(readers) == 1 else merge(readers)
     count = 0
     with contextlib.ExitStack() as stack:
         for reader in readers:
@@ -87,7 +87,7 @@ def check_server(connection: Connection) -> None:
         )
 
 
-def refuse_indirect(state: StreamState) -> None:
+def refuse_indirect(state: StreamSummary) -> None:
     """Raise `JetStreamError` if the stream does not allow Direct Gets."""
     if not state.allow_direct:
         queue = state.retention == "workqueue"
@@ -121,7 +121,7 @@ def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
 
 
 @dataclass
-class _Part:
+class _Filtered:
     """What the readers of a range's filters have in common."""
 
     connect: Connect
@@ -150,10 +150,10 @@ class _Request:
     got: int = 0
 
 
-class _Reader:
+class _FilterReader:
     """Reads the messages of a range that match one filter; `next` is the first sequence not handed out yet."""
 
-    def __init__(self, whole: _Part, subject: str | None, max_bytes: int) -> None:
+    def __init__(self, whole: _Filtered, subject: str | None, max_bytes: int) -> None:
         self.whole = whole
         self.part = whole.part
         self.subject = subject

@@ -37,10 +37,10 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError, StreamNotFound
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Acks, Delivered, Messages
+from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import HashSet, subject_hashes
-from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.lookup import next_message
@@ -99,7 +99,7 @@ class BoundedReader(RangeReader):
     """
 
     def __init__(
-        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamState
+        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamSummary
     ) -> None:
         super().__init__(connect, part, settings, label)
         self._state = state
@@ -147,7 +147,7 @@ class CatchUpReader(BoundedReader):
     session: ClassVar[type[PullSession]] = _SessionToTheEnd
 
     def __init__(
-        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamState
+        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamSummary
     ) -> None:
         super().__init__(connect, replace(part, end=_END), settings, label, state)
         self.confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
@@ -167,7 +167,7 @@ class TablePart:
     direct: bool = False
 
 
-def read_table(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[Messages]:
+def read_table(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[MessageRun]:
     """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
 
     The names of the consumers begin with `label`. Raises `DataLossError` if the stream was deleted, `OptionError`
@@ -182,7 +182,7 @@ def read_table(connect: Connect, part: TablePart, settings: PullSettings, label:
         ) from None
 
 
-def check_direct(state: StreamState) -> None:
+def check_direct(state: StreamSummary) -> None:
     """Raise `OptionError` if Direct Get cannot tell the latest messages of the stream's subjects."""
     if state.max_msgs_per_subject != 1:
         raise OptionError(
@@ -200,7 +200,7 @@ class _TableReader:
         self.settings = settings
         self.label = label
 
-    def read(self) -> Iterator[Messages]:
+    def read(self) -> Iterator[MessageRun]:
         begun = time.monotonic()
         present = bytearray()  # hashes of 8 bytes
         state = self._look()
@@ -228,7 +228,7 @@ class _TableReader:
             if len(rows):
                 yield MergedReplies((messages,), rows, messages.sequences[rows])
 
-    def _present(self, whole: SequenceRange, state: StreamState) -> Iterator[Messages]:
+    def _present(self, whole: SequenceRange, state: StreamSummary) -> Iterator[MessageRun]:
         """Return the messages that the stream held at the beginning, in stream order, each subject once at most."""
         if self.part.direct:
             check_direct(state)
@@ -238,7 +238,7 @@ class _TableReader:
         whole = replace(whole, subjects=whole.subjects or (">",))
         return LatestPerSubject(self.connect, whole, self.settings, self.label).read()
 
-    def _stored_since(self, first: int) -> Iterator[Messages]:
+    def _stored_since(self, first: int) -> Iterator[MessageRun]:
         """Yield all messages from a sequence on, until there are no more."""
         if not self.part.direct:
             state = self._look()
@@ -264,7 +264,7 @@ class _TableReader:
                 return
             first = end
 
-    def _look(self) -> StreamState:
+    def _look(self) -> StreamSummary:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
         name = self.part.stream
         try:

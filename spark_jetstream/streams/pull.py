@@ -29,7 +29,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.conventions import reader_consumer
-from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import MAX_FRAME, Frames, Status
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def check_count(part: SequenceRange, count: int) -> None:
         )
 
 
-def look(connection: Connection, part: SequenceRange, first: int) -> StreamState:
+def look(connection: Connection, part: SequenceRange, first: int) -> StreamSummary:
     """Return the stream's state now. Raises `DataLossError` unless the stream is the one that was planned."""
     try:
         state = stream_info(connection, part.stream, f"look at stream {part.stream}")

@@ -24,7 +24,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
     WrongRevision,
 )
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.streams.latest import read_table
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
@@ -414,7 +414,7 @@ def test_a_value_that_is_put_while_marks_are_removed_stays(make: MakeKv, monkeyp
         bucket.put(key, "1")
         bucket.delete(key)
 
-    def slowly(*args: Any) -> Iterator[Messages]:
+    def slowly(*args: Any) -> Iterator[MessageRun]:
         runs = list(read_table(*args))
         bucket.put("a", "new")
         yield from runs

@@ -35,7 +35,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
 from tests.support.client import tls_config
 from tests.support.proxy import WireProxy
@@ -291,7 +291,7 @@ def test_errors_that_pass_are_tried_again(server: NatsServer) -> None:
     fill(server.url, "S", 3)
     requests = Requests(lambda patience: connect(given, patience=patience), 0.5)
 
-    def succeed_late(connection: Connection) -> StreamState:
+    def succeed_late(connection: Connection) -> StreamSummary:
         tries.append(connection)
         if len(tries) < 3:
             raise ConnectionFailed("cut")

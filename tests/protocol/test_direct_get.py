@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.columns import Messages, record_batch
+from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.schema import COLUMNS
@@ -73,7 +73,7 @@ def answers(chunks: Iterable[bytes]) -> list[DirectBatch | EndOfBatch]:
     return [answer for frames in runs for answer in read_answers(frames, INBOX)]
 
 
-def columns(run: Messages) -> list[list[object]]:
+def columns(run: MessageRun) -> list[list[object]]:
     """Sequences, times, subjects, payloads."""
     assert len(run) == len(run.sequences)
     texts = (run.subjects().to_pylist(), run.payloads().to_pylist())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.stream import StreamState, stream_state
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.testing import NatsServer
 from tests.support.reading import api
@@ -35,8 +35,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
-    def state_of(made: Stream) -> StreamState:
-        return stream_state(api(nats_server.url, f"STREAM.INFO.{made.name}"), "look")
+    def state_of(made: Stream) -> StreamSummary:
+        return stream_summary(api(nats_server.url, f"STREAM.INFO.{made.name}"), "look")
 
     made = stream(subjects=["plain.a", "plain.b.*"])
     plain = state_of(made)
@@ -64,8 +64,8 @@ def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: Calla
 
 
 def test_what_a_reply_leaves_out_has_a_default() -> None:
-    state = stream_state(LEAST, "look")
-    assert state == StreamState(
+    state = stream_summary(LEAST, "look")
+    assert state == StreamSummary(
         name="ORDERS",
         created=CREATED,
         first_seq=5,
@@ -96,14 +96,14 @@ def test_what_a_reply_leaves_out_has_a_default() -> None:
     ],
 )
 def test_a_setting_of_another_type_counts_as_left_out(path: str, value: Any) -> None:
-    assert stream_state(changed(path, value), "look") == stream_state(LEAST, "look")
+    assert stream_summary(changed(path, value), "look") == stream_summary(LEAST, "look")
 
 
 @pytest.mark.parametrize("path", ["config.name", "config.retention", "created", "state.first_seq", "state.last_seq"])
 @pytest.mark.parametrize("value", [None, 1.5])
 def test_what_everything_depends_on_must_be_there(path: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=rf"cannot look: .* no usable field {path}"):
-        stream_state(changed(path, value), "look")
+        stream_summary(changed(path, value), "look")
 
 
 def test_times_as_the_server_prints_them() -> None:

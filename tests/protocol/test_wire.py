@@ -351,7 +351,7 @@ def test_walking_and_reading_in_bulk_agree(messages: list[Message], pad: int) ->
     data = b"".join(message.wire for message in messages) + b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 9999\r\n" + b"x" * pad
     in_bulk, walked = wire._scan_in_bulk(data), wire._scan_by_walk(data)
 
-    def plain(result: tuple[list[bytes | wire._Run], int]) -> list[object]:
+    def plain(result: tuple[list[bytes | wire._FrameRun], int]) -> list[object]:
         flat: list[object] = [result[1]]
         for piece in result[0]:
             if isinstance(piece, bytes):

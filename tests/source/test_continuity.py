@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import DataLossError
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.continuity import (
     Evidence,
     check_continuity,
@@ -36,7 +36,7 @@ def at(sequence: int, last_timestamp: int = 0, created: str = OLD) -> StreamPosi
 
 
 def check(
-    position: StreamPosition, state: StreamState, *, fail: bool, filtered: bool, bucket: bool = False, **evidence: Any
+    position: StreamPosition, state: StreamSummary, *, fail: bool, filtered: bool, bucket: bool = False, **evidence: Any
 ) -> tuple[StreamPosition, str | None]:
     """`check_continuity` with what is known besides the state."""
     return check_continuity(position, state, Evidence(**evidence), fail=fail, filtered=filtered, bucket=bucket)
@@ -66,7 +66,7 @@ def check(
 )
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("filtered", [True, False])
-def test_nothing_is_missing(position: StreamPosition, state: StreamState, fail: bool, filtered: bool) -> None:
+def test_nothing_is_missing(position: StreamPosition, state: StreamSummary, fail: bool, filtered: bool) -> None:
     bucket = state.max_msgs_per_subject == BUCKET.max_msgs_per_subject
     assert check(position, state, fail=fail, filtered=filtered, bucket=bucket) == (position, None)
 
@@ -76,7 +76,7 @@ AGAIN = replace(STREAM, created=NEW, first_seq=1)
 
 #: Where the query was, what the stream is now, `Evidence.reread`, the sequence of `Evidence.later`, where it continues,
 #: and a part of the sentence.
-MISSING: dict[str, tuple[StreamPosition, StreamState, int | None, int | None, StreamPosition, str]] = {
+MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, StreamPosition, str]] = {
     "created again": (at(50, 5), AGAIN, None, None, at(1, created=NEW),
         f"stream ORDERS was deleted and created again (the offset belongs to the one created at {OLD}, this one was"
         f" created at {NEW}): whatever the old one held from sequence 50 on cannot be read"),
@@ -110,7 +110,7 @@ MISSING: dict[str, tuple[StreamPosition, StreamState, int | None, int | None, St
 
 @pytest.mark.parametrize("case", MISSING.values(), ids=MISSING.keys())
 def test_something_is_missing(
-    case: tuple[StreamPosition, StreamState, int | None, int | None, StreamPosition, str],
+    case: tuple[StreamPosition, StreamSummary, int | None, int | None, StreamPosition, str],
 ) -> None:
     position, state, reread, later, goes_on, text = case
     known: dict[str, Any] = {"reread": reread, "later": None if later is None else (later, 100_000)}
@@ -143,7 +143,7 @@ def test_something_is_missing(
     ],
 )
 def test_what_a_bucket_must_not_lose(
-    position: StreamPosition, state: StreamState, reread: int | None, said: str
+    position: StreamPosition, state: StreamSummary, reread: int | None, said: str
 ) -> None:
     with pytest.raises(DataLossError, match=said):
         check(position, state, fail=True, filtered=False, reread=reread, bucket=True)
@@ -217,7 +217,7 @@ def test_a_quiet_filter_that_was_looked_at_in_time_has_lost_nothing() -> None:
         (replace(NEVER_WRITTEN, first_seq=1_000, last_seq=999), at(1_000), at(1_000)),
     ],
 )
-def test_first_positions(state: StreamState, earliest: StreamPosition, latest: StreamPosition) -> None:
+def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest: StreamPosition) -> None:
     assert earliest_position(state) == earliest
     assert latest_position(state) == latest
     for position in (earliest, latest):
@@ -238,7 +238,7 @@ def test_first_positions(state: StreamState, earliest: StreamPosition, latest: S
         (at(101), PURGED, False),
     ],
 )
-def test_idle_position(position: StreamPosition, state: StreamState, moves: bool) -> None:
+def test_idle_position(position: StreamPosition, state: StreamSummary, moves: bool) -> None:
     assert idle_position(position, state, held=False) == (latest_position(state) if moves else None)
 
 

@@ -23,10 +23,10 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError
 from spark_jetstream.options.names import name_pattern
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source import object_reader
-from spark_jetstream.source.object_reader import ObjectReader, Read
+from spark_jetstream.source.object_reader import ObjectRows, Read
 from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -52,7 +52,7 @@ class Hooked:
     calls: int = 0
     done: bool = False
 
-    def __call__(self, to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+    def __call__(self, to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
         self.calls += 1
         mine = self.calls == self.call
         if mine and self.at == 0:
@@ -178,11 +178,11 @@ def test_batches_are_bounded_by_their_content(bucket: Bucket, monkeypatch: pytes
     bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
     monkeypatch.setattr(object_reader, "BATCH_BYTES", 1000)
     (group,) = bucket.plan()
-    batches = list(ObjectReader(bucket.connect, SETTINGS, "test", bucket.name, SOME).of_group(group))
+    batches = list(ObjectRows(bucket.connect, SETTINGS, "test", bucket.name, SOME).of_group(group))
     assert [batch.num_rows for batch in batches] == [2, 2, 1, 2, 1]
     assert {row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)} == contents
     monkeypatch.setattr(object_reader, "_ROWS", 3)
-    without = ObjectReader(bucket.connect, SETTINGS, "test", bucket.name, SOME, with_content=False)
+    without = ObjectRows(bucket.connect, SETTINGS, "test", bucket.name, SOME, with_content=False)
     assert [batch.num_rows for batch in without.of_group(group)] == [3, 3, 2]
 
 
@@ -301,7 +301,7 @@ def test_replaced_each_time_it_is_read(
 ) -> None:
     monkeypatch.setattr(object_reader, "_ATTEMPTS", 3)
 
-    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
         if part.subjects[0].startswith(f"$O.{bucket.name}.C."):
             bucket.store("a", b"2")
             bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"filter": part.subjects[0]})
@@ -404,7 +404,7 @@ def test_a_replica_that_lags_behind_is_asked_again(bucket: Bucket, lies: int) ->
     (group,) = bucket.plan()
     told = 0
 
-    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Messages]:
+    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
         nonlocal told
         if part.subjects[0].startswith(f"$O.{bucket.name}.C.") and told < lies:
             told += 1
@@ -515,7 +515,7 @@ class Feed:
     ) -> dict[str, bytes]:
         """Read what was planned."""
         columns = ("name", "modified", "content")
-        reader = ObjectReader(self.bucket.connect, settings, "test", self.bucket.name, columns, **how)
+        reader = ObjectRows(self.bucket.connect, settings, "test", self.bucket.name, columns, **how)
         rows = [row for batch in reader.of_range(part, pattern) for row in rows_of(batch, columns)]
         self.rows += rows
         return by_name(rows)

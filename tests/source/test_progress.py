@@ -20,7 +20,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.jsapi import purge_request
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source import durable
 from spark_jetstream.source.durable import SEVERAL_FILTERS_LEVEL, ConsumerState, consumer_state
 from spark_jetstream.source.progress import WAIT, LazyCommit, Progress
@@ -463,13 +463,13 @@ class Slow:
         self.go = threading.Event()
         self.failure: Exception | None = None
 
-    def open(self, state: StreamState, *, fresh: bool) -> None:
+    def open(self, state: StreamSummary, *, fresh: bool) -> None:
         self.calls.append(f"open {state.name} {fresh}")
 
-    def check(self, state: StreamState) -> None:
+    def check(self, state: StreamSummary) -> None:
         self.calls.append(f"check {state.name}")
 
-    def commit(self, state: StreamState, next_sequence: int) -> None:
+    def commit(self, state: StreamSummary, next_sequence: int) -> None:
         assert self.go.wait(20)
         self.calls.append(f"commit {state.name} {next_sequence}")
         if self.failure is not None:

@@ -19,7 +19,7 @@ from spark_jetstream.client import nats_py
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied, ProtocolError
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
@@ -65,7 +65,7 @@ def test_rows_are_those_of_a_consumer(server: NatsServer) -> None:
         assert rows(direct(server.url, part, settings)) == rows(pulls(server.url, part, settings))
 
 
-def rows(read: Iterator[Messages]) -> list[tuple[Any, ...]]:
+def rows(read: Iterator[MessageRun]) -> list[tuple[Any, ...]]:
     """Everything of every message."""
     return [
         row

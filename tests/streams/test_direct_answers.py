@@ -18,7 +18,7 @@ import pytest
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.streams.direct import read_direct
@@ -50,25 +50,25 @@ def to_fake(fake: FakeJetStream) -> Connect:
     return connecting(fake.url, requestTimeout="1s")
 
 
-Read = Callable[..., Iterator[Messages]]
+Read = Callable[..., Iterator[MessageRun]]
 
 
 @pytest.fixture
 def read(to_fake: Connect) -> Read:
-    def run(part: SequenceRange = WHOLE, **settings: Any) -> Iterator[Messages]:
+    def run(part: SequenceRange = WHOLE, **settings: Any) -> Iterator[MessageRun]:
         return read_direct(to_fake, part, replace(SETTINGS, **settings), "test")
 
     return run
 
 
-def collect(runs: Iterator[Messages], found: list[int]) -> None:
+def collect(runs: Iterator[MessageRun], found: list[int]) -> None:
     """Add the sequences to `found` as they come, and see that the messages are what the fake has."""
     for run in runs:
         found += run.sequences.tolist()
         assert run.payloads().to_pylist() == [b"%d" % sequence for sequence in run.sequences.tolist()]
 
 
-def sequences(runs: Iterator[Messages]) -> list[int]:
+def sequences(runs: Iterator[MessageRun]) -> list[int]:
     """All that came."""
     found: list[int] = []
     collect(runs, found)

@@ -17,8 +17,8 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.protocol.columns import Messages
-from spark_jetstream.protocol.stream import StreamState
+from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.kv import bucket_batch
 from spark_jetstream.source.planner import find_bucket
 from spark_jetstream.streams import latest
@@ -62,17 +62,17 @@ def fill(bucket: Stream, keys: int = KEYS, rounds: int = 1) -> None:
 
 def read(
     bucket: Stream, settings: PullSettings = SETTINGS, *filters: str, url: str = "", direct: bool = False
-) -> Iterator[Messages]:
+) -> Iterator[MessageRun]:
     subjects = tuple(f"$KV.{name_of(bucket)}.{each}" for each in filters)
     part = TablePart(bucket.name, bucket.publisher.api(f"STREAM.INFO.{bucket.name}")["created"], subjects, direct)
     return read_part(url or bucket.url, part, settings)
 
 
-def read_part(url: str, part: TablePart, settings: PullSettings = SETTINGS) -> Iterator[Messages]:
+def read_part(url: str, part: TablePart, settings: PullSettings = SETTINGS) -> Iterator[MessageRun]:
     return read_table(connecting(url), part, settings, "test")
 
 
-def rows(messages: Iterator[Messages]) -> list[Row]:
+def rows(messages: Iterator[MessageRun]) -> list[Row]:
     columns = list(Row._fields)
     return [Row(**row) for run in messages for row in bucket_batch(run, bucket="", columns=columns).to_pylist()]
 
@@ -336,7 +336,7 @@ def test_a_leader_that_moves(nats_cluster: NatsCluster) -> None:
 # The stream behind a bucket
 
 
-def found_bucket(url: str, **given: str) -> tuple[StreamState, tuple[str, ...]]:
+def found_bucket(url: str, **given: str) -> tuple[StreamSummary, tuple[str, ...]]:
     parsed = SourceOptions.from_spark({**QUICK, "servers": url, **given}, streaming=False)
     return find_bucket(Requests(connecting(parsed.connection), 1.0), parsed)
 

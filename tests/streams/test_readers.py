@@ -18,7 +18,7 @@ from dataclasses import replace
 import pytest
 
 from spark_jetstream.errors import DataLossError, OutageError
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
@@ -42,7 +42,7 @@ from tests.support.reading import (
     wait_until,
 )
 
-Read = Callable[..., Iterator[Messages]]
+Read = Callable[..., Iterator[MessageRun]]
 
 SMALL = replace(SETTINGS, batch=100)
 
@@ -270,7 +270,7 @@ def test_an_outage_without_any_patience(read: Read, server: NatsServer, proxy: W
 # The stream
 
 
-def lose(messages: Iterator[Messages]) -> tuple[list[int], str]:
+def lose(messages: Iterator[MessageRun]) -> tuple[list[int], str]:
     """What came before the loss, and the text of the error."""
     found: list[int] = []
     with pytest.raises(DataLossError) as caught:

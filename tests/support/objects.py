@@ -30,7 +30,7 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
-from spark_jetstream.source.object_reader import ObjectReader
+from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.streams.latest import TablePart
 from spark_jetstream.streams.pull import PullSettings
@@ -142,7 +142,7 @@ class Bucket:
         """The rows of these tasks, or of all objects that are there now."""
         rows = []
         for group in groups or self.plan(with_content=how.get("with_content", True)):
-            reader = ObjectReader(connect or self.connect, settings, "test", group.bucket, columns, **how)
+            reader = ObjectRows(connect or self.connect, settings, "test", group.bucket, columns, **how)
             for batch in reader.of_group(group):
                 rows += rows_of(batch, columns)
         return rows

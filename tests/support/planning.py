@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.protocol.stream import SequenceRange, StreamState
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
@@ -30,7 +30,7 @@ matches = st.one_of(
 )
 
 #: The state of a stream with limits retention, whose first ten messages are gone.
-STATE = StreamState(
+STATE = StreamSummary(
     name="ORDERS",
     created="2026-02-03T04:05:06.1Z",
     first_seq=11,

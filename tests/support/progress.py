@@ -13,7 +13,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import PermissionDenied
-from spark_jetstream.protocol.stream import StreamState, stream_state
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
 from tests.support.client import ask
@@ -112,8 +112,8 @@ class Run:
         return first <= committed and last == end - 1 and messages == end - first
 
 
-def state_of(stream: Stream) -> StreamState:
-    return stream_state(stream.publisher.api(f"STREAM.INFO.{stream.name}"), "look")
+def state_of(stream: Stream) -> StreamSummary:
+    return stream_summary(stream.publisher.api(f"STREAM.INFO.{stream.name}"), "look")
 
 
 def consumer(stream: Stream, name: str = "query") -> dict[str, Any]:

@@ -16,7 +16,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.protocol.columns import Delivered, Messages
+from spark_jetstream.protocol.columns import Delivered, MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -98,21 +98,21 @@ def pulls(
     return read_range(connecting(where), part, settings, label)
 
 
-def direct(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[Messages]:
+def direct(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[MessageRun]:
     """`read_direct` over the process's pooled connection."""
     return read_direct(connecting(where, requestTimeout="1s"), part, settings, "test")
 
 
-def sequences(read: Iterable[Messages]) -> list[int]:
+def sequences(read: Iterable[MessageRun]) -> list[int]:
     return [int(sequence) for pulled in read for sequence in pulled.sequences]
 
 
-def some(read: Iterator[Messages], number: int = 1) -> list[int]:
+def some(read: Iterator[MessageRun], number: int = 1) -> list[int]:
     """The sequences of the next `number` pieces."""
     return sequences(islice(read, number))
 
 
-def collect(read: Iterator[Messages], found: list[int]) -> None:
+def collect(read: Iterator[MessageRun], found: list[int]) -> None:
     """Add the sequences to `found` as they come: what came before an error is there after it."""
     for messages in read:
         found += messages.sequences.tolist()

@@ -61,7 +61,7 @@ def answers(frames: Frames) -> list[Answer]:
 
 @dataclass(frozen=True)
 class Made:
-    """Messages with sequences from `first` on, stored a microsecond apart; implements `columns.Messages`."""
+    """Messages with sequences from `first` on, stored a microsecond apart; implements `columns.MessageRun`."""
 
     rows: Sequence[tuple[str, bytes, Mapping[str, Sequence[str]] | None]]
     first: int = 1

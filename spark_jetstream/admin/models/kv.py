@@ -31,7 +31,7 @@ from spark_jetstream.admin.models.streams import (
 from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations, stream_name
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.values import Size, Span, Whole
-from spark_jetstream.protocol.columns import Messages
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
 KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
@@ -194,7 +194,7 @@ def entry_of(bucket: str, message: StoredMessage) -> Entry:
     return Entry(bucket, key_of(message.subject, message.seq), value, message.seq, message.time, done)
 
 
-def entries_of(bucket: str, messages: Messages) -> Iterator[Entry]:
+def entries_of(bucket: str, messages: MessageRun) -> Iterator[Entry]:
     """The revisions that a run of messages is. `ProtocolError` when the subject of one is not that of a key."""
     codes = operations(messages.headers())
     done = [PUT] * len(messages) if codes is None else codes.tolist()
