@@ -24,7 +24,6 @@ from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
-from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +35,7 @@ FOLDER = "/tmp/spark-jetstream"
 CONTEXT = '"production"'
 
 MESSAGES = 1000
+PLACES = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
 
 
 class Block(NamedTuple):
@@ -60,41 +60,27 @@ def blocks(page: Path, language: str) -> list[Block]:
     return [Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1) for fence in fences]
 
 
-def add_orders(url: str, publisher: Publisher | None = None) -> Stream:
-    """Create and fill the stream ORDERS of the examples."""
-    orders = Stream(url, "ORDERS", publisher, allow_direct=True)
-    places = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
-    orders.send(
-        *(
-            Message(
-                f"orders.{places[number % 5]}",
-                json.dumps({"id": number, "amount": 12.5}).encode(),
-                [("Trace", str(number))] if number % 2 else None,
-            )
-            for number in range(1, MESSAGES + 1)
-        )
-    )
-    return orders
-
-
 @pytest.fixture(scope="module")
 def shop() -> Iterator[NatsServer]:
     """Start a server with the streams of the pages."""
     with NatsServer() as server, Publisher(server.url) as publisher:
-        add_orders(server.url, publisher)
+        orders = [
+            Message(
+                f"orders.{PLACES[number % 5]}",
+                json.dumps({"id": number, "amount": 12.5}).encode(),
+                [("Trace", str(number))] if number % 2 else None,
+            )
+            for number in range(1, MESSAGES + 1)
+        ]
+        Stream(server.url, "ORDERS", publisher, allow_direct=True).send(*orders)
         Stream(server.url, "RETURNS", publisher).fill(20)
         Stream(server.url, "PICKED", publisher)
         Stream(server.url, "TOTALS", publisher)
         Stream(server.url, "EVENTS", publisher, retention="interest")
         Stream(server.url, "JOBS", publisher, retention="workqueue", allow_direct=True)
         Stream(server.url, "PRICES", publisher, max_msgs_per_subject=1).fill_in_turn(40, ["tea", "milk", "bread"])
-        publisher.api("STREAM.CREATE.KV_prices", {"name": "KV_prices", "subjects": ["$KV.prices.>"], **CONFIG})
-        publisher.api(
-            "STREAM.CREATE.ORDERS_MIRROR", {"name": "ORDERS_MIRROR", "storage": "file", "mirror": {"name": "ORDERS"}}
-        )
-        wait_until(
-            lambda: publisher.api("STREAM.INFO.ORDERS_MIRROR")["state"]["messages"] == MESSAGES, "the mirror is filled"
-        )
+        Stream(server.url, "KV_prices", publisher, **{**CONFIG, "subjects": ["$KV.prices.>"]})
+        Stream(server.url, "ORDERS_MIRROR", publisher, subjects=[], mirror={"name": "ORDERS"}).wait_for(MESSAGES)
         yield server
 
 
