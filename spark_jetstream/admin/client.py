@@ -43,12 +43,12 @@ class Account:
         return self._api.account()
 
     def tiers(self) -> dict[str, Tier]:
-        """Return usage and limits by tier (``R1``, ``R3``); of an account without tiers, those of ``""``."""
+        """Return usage and limits by tier (``R1``), or under ``""`` without tiers. Raises what `info` raises."""
         info = self.info()
         return info.tiers or {"": info}
 
     def server(self, info: AccountInfo | None = None) -> ServerInfo:
-        """Return the server and its API; ``info`` saves the request where the caller has it."""
+        """Return the server and its API; ``info`` saves a request. Raises what `info` raises."""
         info = info or self.info()
         connection = self._api.connection
         version = ".".join(map(str, connection.server_version))
@@ -228,7 +228,10 @@ class JetStreamAdmin:
         return min(oldest, key=lambda message: message.seq).time if oldest else None
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
-        """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted."""
+        """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted.
+
+        Raises `StreamNotFound`; `ServerBusy` as `Streams.infos` does.
+        """
         for info in self.streams.infos() if stream is None else [self.streams.load(stream)]:
             for origin in info.origins:
                 active = origin.active if origin.active >= 0 else None
@@ -258,7 +261,10 @@ class JetStreamAdmin:
         carry_out(self._api, plan)
 
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
-        """Return a stream and its durable consumers, as `plan` takes them; ``readable`` as for `description`."""
+        """Return a stream and its durable consumers, as `plan` takes them; ``readable`` as for `description`.
+
+        Raises `StreamNotFound`.
+        """
         durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)
 

@@ -142,7 +142,7 @@ class Consumers:
     # Looking
 
     def names(self, stream: str) -> Iterator[str]:
-        """Return the names of a stream's consumers, sorted, page by page."""
+        """Return the names of a stream's consumers, sorted, page by page. Raises `StreamNotFound`."""
         context = f"list the consumers of stream {stream}"
         for page in self._api.pages(ConsumerNamesPage, jsapi.CONSUMER_NAMES, {}, context=context, stream=stream):
             yield from page.consumers
@@ -154,12 +154,15 @@ class Consumers:
             yield from page.consumers
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
-        """Return configuration and state of a consumer."""
+        """Return configuration and state of a consumer. Raises `ConsumerNotFound`, `StreamNotFound`."""
         context = f"look at {_what(stream, name)}"
         return self._api.reply(ConsumerInfo, jsapi.CONSUMER_INFO, context=context, stream=stream, consumer=name)
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
-        """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster."""
+        """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster.
+
+        Raises `ConsumerNotFound`, `StreamNotFound`.
+        """
         return replicas(self.load(stream, name).cluster)
 
     # Creating and changing
@@ -243,7 +246,7 @@ class Consumers:
         )
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change."""
+        """Return what `update` with the same arguments would change. Raises what `update` raises."""
         return planned(self.load(stream, name).config, changes, fields, _what(stream, name))[1]
 
     def update(
@@ -272,10 +275,11 @@ class Consumers:
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
     ) -> ConsumerInfo:
-        """Create a consumer of the same stream with the configuration of another one and these changes, as `create`.
+        """Create a consumer of the same stream with the configuration of another one and these changes.
 
         It begins where its ``deliver_policy`` says. It is durable if the other one is. The metadata of a Spark query
-        (option ``durable``) and a pause that is over are not copied.
+        (option ``durable``) and a pause that is over are not copied. Raises `ConsumerNotFound`, and what
+        `create` raises.
         """
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)

@@ -107,7 +107,7 @@ class Bucket:
     # Looking
 
     def status(self) -> BucketInfo:
-        """Return the configuration of the bucket and its size."""
+        """Return the configuration of the bucket and its size. Raises `StreamNotFound`."""
         with KEY_VALUE.naming(self.name):
             return BucketInfo(Streams(self._api).load(self._stream))
 
@@ -141,12 +141,15 @@ class Bucket:
         """Return the keys that have a value, in the order of their revisions.
 
         A key that has a value all the time is returned exactly once, however often it changes meanwhile. With
-        ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects).
+        ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects). Raises `StreamNotFound`.
         """
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
     def entries(self, *filters: str, include_deletes: bool = False) -> Iterator[Entry]:
-        """Return the latest revision of each key, as `keys`; with ``include_deletes`` those of deleted keys too."""
+        """Return the latest revision of each key; with ``include_deletes`` those of deleted keys too.
+
+        Arguments and errors are those of `keys`.
+        """
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
     def history(self, key: str) -> list[Entry]:
@@ -187,7 +190,7 @@ class Bucket:
     # Writing
 
     def put(self, key: str, value: str | bytes) -> int:
-        """Give a key a value, whatever value it has; return the revision."""
+        """Give a key a value, whatever value it has; return the revision. Raises `ApiError` if the server refuses."""
         return self._store(key, value, {}, "put")
 
     def create(self, key: str, value: str | bytes, *, ttl: Any = None) -> int:
@@ -222,7 +225,7 @@ class Bucket:
         return self._remove(key, "DELETE", revision, {})
 
     def purge(self, key: str, *, revision: int | None = None, ttl: Any = None) -> int:
-        """Mark a key as purged, and remove all its revisions; as `delete`.
+        """Mark a key as purged, and remove all its revisions. Raises what `delete` raises.
 
         After the duration ``ttl`` the server removes the mark; the bucket needs ``limit_marker_ttl``.
         """
@@ -243,6 +246,7 @@ class Bucket:
 
         Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that is put at the same
         time stays, and a mark whose subject has a wildcard: to purge that subject would purge all that it matches.
+        Raises `OptionError` if ``older_than`` is no duration.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         try:

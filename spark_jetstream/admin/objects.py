@@ -56,7 +56,7 @@ class ObjectBucket:
         return self._reader.bucket
 
     def status(self) -> ObjectBucketInfo:
-        """Return the configuration of the bucket and its size."""
+        """Return the configuration of the bucket and its size. Raises `StreamNotFound`."""
         return ObjectBucketInfo(self._reader.info())
 
     # Looking
@@ -64,7 +64,8 @@ class ObjectBucket:
     def list(self, *, deleted: bool = False) -> Iterator[ObjectInfo]:
         """Return all objects and links, in the order in which they were stored; with ``deleted`` also deleted ones.
 
-        An object that exists all the time is returned exactly once, however often it is replaced meanwhile.
+        An object that exists all the time is returned exactly once, however often it is replaced meanwhile. Raises
+        `StreamNotFound`, and `ProtocolError` for a meta message that is none.
         """
         info = self._reader.info()
         part = TablePart(self._reader.stream, info.created, (self._reader.metas,))
@@ -74,7 +75,10 @@ class ObjectBucket:
                     yield ObjectInfo.of(stored)
 
     def info(self, name: str, *, deleted: bool = False) -> ObjectInfo:
-        """Return an object, or a link without following it; with ``deleted`` also a deleted one."""
+        """Return an object, or a link without following it; with ``deleted`` also a deleted one.
+
+        Raises `MessageNotFound`.
+        """
         if deleted and (newest := self._reader.newest(object_name(name))) is not None:
             return ObjectInfo.of(newest)
         return ObjectInfo.of(self._reader.existing(object_name(name)))
@@ -248,7 +252,10 @@ class ObjectBucket:
             )
 
     def delete(self, name: str) -> None:
-        """Delete an object, or a link (not what it leads to). Its meta message stays, and says that it was deleted."""
+        """Delete an object, or a link (not what it leads to). Its meta message stays, and says that it was deleted.
+
+        Raises `MessageNotFound`.
+        """
         self._writer.delete(name)
 
     def update_meta(
@@ -366,7 +373,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
         return info
 
     def seal(self, bucket: str) -> None:
-        """Forbid all changes of the objects of a bucket, for ever."""
+        """Forbid all changes of the objects of a bucket, forever. Raises `StreamNotFound`."""
         with self._stream(bucket) as stream:
             self._streams.seal(stream)
 

@@ -61,7 +61,10 @@ class Streams:
     # Looking
 
     def names(self, subject: str | None = None) -> Iterator[str]:
-        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
+        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page.
+
+        Raises `OptionError` for a ``subject`` that cannot be one.
+        """
         request, context = _listed(subject)
         for page in self._api.pages(StreamNamesPage, jsapi.STREAM_NAMES, request, context=context):
             yield from page.streams
@@ -76,23 +79,29 @@ class Streams:
             yield from page.streams
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
-        """Return configuration and state of a stream; with ``deleted`` the missing sequences too."""
+        """Return configuration and state; with ``deleted`` the missing sequences too. Raises `StreamNotFound`."""
         request = {"deleted_details": True} if deleted else None
         return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=f"look at stream {name}", stream=name)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
-        """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request."""
+        """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request.
+
+        Raises `StreamNotFound`, and `OptionError` for a ``subject`` that cannot be one.
+        """
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
         for page in self._api.pages(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name):
             yield from sorted(page.state.subjects.items())
 
     def replicas(self, name: str) -> tuple[Replica, ...]:
-        """Return the servers with a replica of a stream, the leader first; outside of a cluster the only server."""
+        """Return the servers with a replica of a stream, the leader first; outside of a cluster the only server.
+
+        Raises `StreamNotFound`.
+        """
         return replicas(self.load(name).cluster)
 
     def origins(self, name: str) -> tuple[StreamSourceInfo, ...]:
-        """Return the streams that a mirror or a stream with sources copies, sorted by name, each with its ``lag``."""
+        """Return the streams that a stream copies, sorted by name, each with its ``lag``. Raises `StreamNotFound`."""
         return self.load(name).origins
 
     # Creating and changing
@@ -158,7 +167,7 @@ class Streams:
         )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change."""
+        """Return what `update` with the same arguments would change. Raises what `update` raises."""
         return planned(self.load(name).config, changes, fields, f"stream {name}")[1]
 
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
@@ -184,16 +193,17 @@ class Streams:
         return changed_fields
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
-        """Create a stream with the configuration of another one and these changes, without its messages, as `create`.
+        """Create a stream with the configuration of another one and these changes, without its messages.
 
-        Two streams cannot store the same subject. The copy of a sealed stream is not sealed.
+        Two streams cannot store the same subject. The copy of a sealed stream is not sealed. Raises `StreamNotFound`,
+        and what `create` raises.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
         return self.create(changed(config, {"sealed": None, **changes, "name": new_name}, what))
 
     def seal(self, name: str) -> list[Difference]:
-        """Forbid all changes of the messages, for ever; as `update`. The server turns other limits off with it."""
+        """Forbid all changes of messages, forever. The server turns other limits off. Raises what `update` raises."""
         return self.update(name, sealed=True)
 
     # Saving
