@@ -97,9 +97,9 @@ class Planner:
             if endangered:
                 log.warning("stream %s is read with Direct Get: it has interest retention and many messages", name)
             self._probes[name] = self._probe(name, direct=True)
-        if state.retention == "interest" and not self.progress.wanted and name not in self._warned:
+        if state.retention == "interest" and name not in self._warned:
             self._warned.add(name)
-            warn_of_interest(state)
+            warn_of_interest(state, held=self.progress.wanted)
         return state
 
     # Positions

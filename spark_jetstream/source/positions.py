@@ -9,6 +9,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
+from spark_jetstream.source.durable import LONG
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.search import StreamQuestions
 
@@ -134,10 +135,18 @@ def check_start(state: StreamSummary, options: SourceOptions) -> None:
         )
 
 
-def warn_of_interest(state: StreamSummary) -> None:
-    """Log that nothing holds the messages of an interest stream for a query without `durable`."""
-    log.warning(
-        "stream %s keeps messages only as long as its consumers are interested, and nothing holds them for this query "
-        "(option durable): those that all other consumers have acknowledged are gone before they are read",
-        state.name,
-    )
+def warn_of_interest(state: StreamSummary, *, held: bool) -> None:
+    """Log what may end a query on an interest stream later. ``held``: a consumer (`durable`) holds its messages."""
+    if not held:
+        log.warning(
+            "stream %s keeps messages only as long as its consumers are interested, and nothing holds them for this "
+            "query (option durable): those that all other consumers have acknowledged are gone before they are read",
+            state.name,
+        )
+    if not state.allow_direct:
+        log.warning(
+            "stream %s has interest retention without allow_direct: on a server since 2.12 the query ends with an "
+            "error when the stream spans more than %s sequences",
+            state.name,
+            f"{LONG:,}",
+        )

@@ -189,6 +189,8 @@ def test_a_long_interest_stream(
         return driver(server.url, name, streaming=False).batch_ranges()
 
     assert not any(part.direct for name in "SN" for part in ranges(name))
+    warnings = [message for message in caplog.messages if "when the stream spans more than 50,000 sequences" in message]
+    assert [message.split()[1] for message in warnings] == ["N"]
     monkeypatch.setattr(durable, "LONG", 59)
     planned = ranges("S")
     assert all(part.direct for part in planned)
