@@ -46,7 +46,6 @@ def check(
     ("position", "state"),
     [
         pytest.param(at(11), STREAM, id="first kept"),
-        pytest.param(at(50, 5), STREAM, id="inside"),
         pytest.param(at(100), STREAM, id="last"),
         pytest.param(at(101, 100_000), STREAM, id="end"),
         pytest.param(at(1), NEVER_WRITTEN, id="never written, first 0"),
@@ -59,9 +58,6 @@ def check(
         pytest.param(at(5, 7), EXPIRING, id="bucket, expired"),
         pytest.param(at(5, 7), BOUNDED, id="bucket, superseded, with a limit in bytes"),
         pytest.param(at(5, 7), replace(EXPIRING, first_seq=101, messages=0, bytes=0), id="bucket, all expired"),
-        pytest.param(
-            at(101, 100_000), replace(BUCKET, first_seq=101, messages=0, bytes=0), id="bucket, purged, all read"
-        ),
     ],
 )
 @pytest.mark.parametrize("fail", [True, False])
@@ -228,7 +224,6 @@ def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest:
     ("position", "state", "moves"),
     [
         (at(12), STREAM, True),
-        (at(5), STREAM, True),
         (at(55), STREAM, True),
         (at(56), STREAM, False),
         (at(101), STREAM, False),

@@ -98,34 +98,25 @@ def test_every_field_counts_for_equality() -> None:
 
 BAD = [
     pytest.param("", "must be JSON", id="empty"),
-    pytest.param("{", "must be JSON", id="cut off"),
     pytest.param('{"version": 1, "streams": {"A": {"next": ' + "9" * 5000, "must be JSON", id="endless integer"),
     pytest.param("[" * 100_000, "must be JSON", id="endless nesting"),
     pytest.param("[]", "must be a JSON object, not []", id="list"),
-    pytest.param("17", "must be a JSON object, not 17", id="number"),
-    pytest.param({}, "has no field 'version'", id="no version"),
     pytest.param({"streams": {}}, "has no field 'version'", id="only streams"),
     pytest.param({"version": 2, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 2", id="newer"),
     pytest.param({"version": True, "streams": {}}, "'version' of an offset must be an integer", id="version bool"),
-    pytest.param({"version": "1", "streams": {}}, "'version' of an offset must be an integer", id="version text"),
     pytest.param({"version": 0, "streams": {}}, "at least 1, not 0", id="version 0"),
     pytest.param({"version": 1}, "lacks the field 'streams'", id="no streams"),
     pytest.param({"version": 1, "streams": {}, "x": 1}, "unknown field 'x'", id="unknown field"),
     pytest.param({"version": 1, "streams": []}, "'streams' of an offset must be a JSON object", id="streams list"),
     pytest.param({"version": 1, "streams": {"A": 5}}, "the offset of stream A must be a JSON object", id="integer"),
-    pytest.param({"version": 1, "streams": {"": {}}}, "lacks the field 'next'", id="no name, no fields"),
     pytest.param({"version": 1, "streams": {"": one()["streams"]["ORDERS"]}}, "with text, not with ''", id="no name"),
     pytest.param(one(next=...), "stream ORDERS lacks the field 'next'", id="no next"),
-    pytest.param(one(created=...), "stream ORDERS lacks the field 'created'", id="no created"),
     pytest.param(one(last_timestamp=...), "lacks the field 'last_timestamp'", id="no timestamp"),
     pytest.param(one(extra=1), "stream ORDERS has the unknown field 'extra'", id="extra"),
     pytest.param(one(next=True), "stream ORDERS: 'next' of an offset must be an integer", id="next bool"),
     pytest.param(one(next=0), "from 1 to 2**64-1, not 0", id="next 0"),
-    pytest.param(one(next=-1), "from 1 to 2**64-1, not -1", id="next negative"),
     pytest.param(one(next=2**64), "from 1 to 2**64-1", id="next too large"),
     pytest.param(one(next=5.0), "not 5.0", id="next float"),
-    pytest.param(one(next="5"), "not '5'", id="next text"),
-    pytest.param(one(next=None), "not None", id="next null"),
     pytest.param(one(created=5), "'created' of an offset must be a time", id="created number"),
     pytest.param(one(created=""), "'created' of an offset must be a time", id="created empty"),
     pytest.param(one(last_timestamp=False), "'last_timestamp' of an offset must be", id="timestamp bool"),
@@ -169,13 +160,6 @@ def test_any_json_gives_an_offset_or_an_offset_error(value: Any, where: str) -> 
     except OffsetError:
         return
     assert json.loads(json.dumps(offset.to_json())) == content
-
-
-@settings(deadline=None)
-@given(st.text())
-def test_any_text_gives_an_offset_or_an_offset_error(text: str) -> None:
-    with pytest.raises(OffsetError):
-        Offset.from_json(text)
 
 
 def test_positions_and_names_are_checked_when_made() -> None:

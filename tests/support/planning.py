@@ -93,7 +93,8 @@ class FakeStream:
     """Implements `Probe` exactly. ``calls`` counts the questions."""
 
     def __init__(self, matching: Iterable[int]) -> None:
-        self.matching = sorted(set(matching))
+        # A range may be longer than any list.
+        self.matching: Sequence[int] = matching if isinstance(matching, range) else sorted(set(matching))
         self.calls = 0
 
     @property
@@ -120,6 +121,7 @@ class MovingStream(FakeStream):
 
     def __init__(self, matching: Iterable[int], seed: int, *, most: int = 20, removes: bool = False) -> None:
         super().__init__(matching)
+        self.matching: list[int] = list(self.matching)
         self._random = random.Random(seed)
         self._most = most
         self._removes = removes
