@@ -90,24 +90,6 @@ def test_answers_are_what_the_stream_holds(
 # Where a query starts and ends
 
 
-def test_starting_positions(server: NatsServer) -> None:
-    create(server.url, "S")
-    fill(server.url, "S", 100)
-    api(server.url, "STREAM.PURGE.S", {"seq": 11})
-
-    def start(**given: Any) -> int:
-        return driver(server.url, **given).initial().streams["S"].next
-
-    assert start() == start(startingOffsets="earliest") == 11
-    assert start(startingOffsets="latest") == 101
-    assert start(startingOffsets='{"S": 50}') == 50
-    assert start(startingOffsets='{"S": 101}') == 101
-    assert start(startingOffsets='{"S": 5}', failOnDataLoss="false") == 11
-    for sequence, said in ((5, "first message kept has sequence 11"), (102, "last message has sequence 100")):
-        with pytest.raises(OptionError, match=rf"startingOffsets begins stream S at sequence {sequence}, but.*{said}"):
-            start(startingOffsets=f'{{"S": {sequence}}}')
-
-
 @pytest.mark.parametrize("given", FILTERS, ids=str)
 def test_a_batch_read(server: NatsServer, given: dict[str, Any]) -> None:
     sparse(server.url)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.source.planner import Planner
@@ -27,10 +25,6 @@ MakeStream = Callable[..., Stream]
 
 ONLY = "stream string, sequence bigint"
 
-#: A new query runs one batch even when there is nothing to read (MicroBatchExecution: a source without a committed
-#: offset has new data), whatever the source.
-FIRST = [0]
-
 
 def between(first: int, end: int) -> list[int]:
     return list(range(first, end))
@@ -39,15 +33,6 @@ def between(first: int, end: int) -> list[int]:
 def of(run: Run, name: str) -> list[int]:
     """The sequences of one stream in a run."""
     return [row["sequence"] for row in run.rows if row["stream"] == name]
-
-
-@pytest.fixture
-def running() -> Iterator[list[StreamingQuery]]:
-    """Queries put here are stopped at the end of the test."""
-    queries: list[StreamingQuery] = []
-    yield queries
-    for query in queries:
-        query.stop()
 
 
 # Limits
@@ -77,29 +62,6 @@ def test_available_now_reads_everything_in_limited_batches(
     # Nothing new: no batch, not even an empty one.
     assert available_now(streaming(spark, s.url, s.name), tmp_path).batches == {}
     assert sum(path.name.isdigit() for path in (tmp_path / "offsets").iterdir()) == 4
-
-
-def test_limits_count_messages_that_match(stream: MakeStream) -> None:
-    s = stream()
-    s.fill_in_turn(300, ["a", "b", "c"])
-    s.fill(500)
-    for subjects in (f"{s.subject}.b", f"*.b,{s.subject}.d"):
-        run = Query(s.url, s.name, subjects=subjects, maxMessagesPerTrigger=30).run()
-        assert run.counts == [30, 30, 30, 10]
-        assert run.sequences == list(range(2, 300, 3))
-
-
-def test_limits_count_messages_that_are_still_there(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(20)
-    s.fill(50, "b")
-    s.fill(30)
-    s.purge(filter=f"{s.subject}.b")
-    s.remove(5, 80)
-    kept = [number for number in between(1, 101) if number not in {5, 80, *range(21, 71)}]
-    run = Query(s.url, s.name, maxMessagesPerTrigger=16).run()
-    assert run.counts == [16, 16, 16]
-    assert run.sequences == kept
 
 
 def test_several_streams_share_the_limit(stream: MakeStream) -> None:
@@ -204,32 +166,20 @@ def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) ->
     assert planner.latest(end, limited=False).streams[s.name].next == 21
 
 
-@pytest.mark.full
-def test_a_query_waits_no_longer_than_its_delay(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
-) -> None:
-    s = stream()
-    s.fill(6)
-    run = Run()
-    options = {"minMessagesPerTrigger": 1000, "maxTriggerDelay": "1s"}
-    running.append(start(streaming(spark, s.url, s.name, ONLY, **options), tmp_path, run))
-    run.wait_for(6, running[0])
-    assert run.counts == [*FIRST, 6]
-
-
-def test_messages_that_come_while_the_query_runs(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, running: list[StreamingQuery]
-) -> None:
+def test_messages_that_come_while_the_query_runs(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     s, other = stream(), stream()
     run = Run()
     frame = streaming(spark, s.url, f"{s.name},{other.name}")
-    running.append(start(frame, tmp_path, run, processingTime="100 milliseconds"))
+    query = start(frame, tmp_path, run, processingTime="100 milliseconds")
     expected = 0
-    for count in (1, 7, 20):
-        s.fill(count)
-        other.fill(2)
-        expected += count + 2
-        run.wait_for(expected, running[0])
+    try:
+        for count in (1, 7, 20):
+            s.fill(count)
+            other.fill(2)
+            expected += count + 2
+            run.wait_for(expected, query)
+    finally:
+        query.stop()
     assert sorted(run.stored) == sorted(s.rows() + other.rows())
     assert of(run, s.name) == between(1, 29)
     assert of(run, other.name) == between(1, 7)
@@ -249,33 +199,6 @@ def test_a_restarted_query_goes_on_exactly(stream: MakeStream) -> None:
     run = query.run(startingOffsets=json.dumps({s.name: 1}))
     assert run.stored == s.rows()[25:]
     assert run.counts == [10, 2]
-
-
-@pytest.mark.full
-def test_a_failed_batch_is_read_again_as_it_was(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
-    s = stream()
-    s.fill_in_turn(34, ["a", "b"])
-    options: dict[str, Any] = {"subjects": f"{s.subject}.a"}
-    seen: list[list[int]] = []
-
-    def fail_once(rows: DataFrame, number: int) -> None:
-        seen.append([row["sequence"] for row in rows.collect()])
-        if number == 1:
-            raise ValueError("this sink is broken")
-
-    frame = streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=8, **options)
-    query = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(fail_once)
-    with pytest.raises(Exception, match="this sink is broken"):
-        query.trigger(availableNow=True).start().awaitTermination(60)
-    assert seen == [list(range(1, 16, 2)), list(range(17, 32, 2))]
-    # More messages, and other limits: the batch that failed stays what it was.
-    s.fill_in_turn(4, ["a", "b"])
-    run = available_now(
-        streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=3, maxMessagesPerPartition=2, **options), tmp_path
-    )
-    assert [row["sequence"] for row in run.batches[1]] == seen[1]
-    assert run.counts == [8, 3]
-    assert run.sequences == list(range(17, 39, 2))
 
 
 def test_a_stream_added_and_removed_on_restart(stream: MakeStream) -> None:
@@ -404,17 +327,16 @@ def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
     s = stream()
     s.fill(50, "noise")
     query = Query(s.url, s.name, subjects=f"{s.subject}.wanted")
-    assert query.run().counts == FIRST
+    # A new query runs one batch even when there is nothing to read, whatever the source.
+    assert query.run().counts == [0]
     s.fill(50, "noise")
     assert query.run().batches == {}
     s.fill(1, "wanted")
     s.fill(50, "noise")
     run = query.run()
-    assert run.sequences == [101]
-    assert run.counts == [1]
-    for _ in range(2):
-        s.fill(50, "noise")
-        assert query.run().batches == {}
+    assert (run.sequences, run.counts) == ([101], [1])
+    s.fill(50, "noise")
+    assert query.run().batches == {}
 
 
 @pytest.mark.usefixtures("no_connection_left")
