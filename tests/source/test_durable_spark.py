@@ -137,22 +137,6 @@ def test_rows_and_lag(kept: MakeStream, retention: str) -> None:
     wait_until(lambda: consumers(s) == [DURABLE], "the end of the other consumers", 60)
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)
-def test_other_subjects_stay(kept: MakeStream, retention: str) -> None:
-    s = kept(retention)
-    query = query_of(s)
-    if retention == "interest":
-        make_consumer(s, "other", filter_subject=f"{s.subject}.c")
-    options = {"subjects": f"{s.subject}.a,{s.subject}.b.*", "maxMessagesPerTrigger": 8}
-    query.run(**options)
-    s.fill_in_turn(40, ["a", "c", "b.x", "c"])
-    second = query.run(**options)
-    assert second.sequences == list(range(1, 41, 2))
-    assert second.counts == [8, 8, 4]
-    assert position(s)[1] == 0
-    assert left(s) == list(range(1, 41) if retention == "limits" else range(2, 41, 2))
-
-
 def test_several_streams(kept: MakeStream) -> None:
     made = [kept(retention) for retention in RETENTIONS]
     names = ",".join(s.name for s in made)
@@ -231,24 +215,6 @@ def test_a_query_whose_consumer_is_not_there(
 
 
 # What is wrong
-
-
-@pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_the_consumer_is_deleted_while_the_query_runs(kept: MakeStream, retention: str) -> None:
-    s = kept(retention)
-    query = query_of(s, maxMessagesPerTrigger=5)
-    query.run()
-    s.fill(10)
-
-    def delete(number: int) -> None:
-        if number == 0:
-            delete_consumer(s, DURABLE)
-
-    if retention == "interest":
-        assert fails(query, delete)[0] == "DataLossError"
-    else:
-        assert query.run(delete).sequences == list(range(1, 11))
-        assert consumers(s) == [DURABLE]
 
 
 @pytest.mark.parametrize(
