@@ -280,9 +280,6 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: Make, tmp_path: 
     [
         ({"bucket": "nowhere"}, r"there is no Key-Value bucket nowhere \(option bucket\): no stream KV_nowhere"),
         ({"history": "true", "startingOffsets": '{"OTHER": 5}'}, "names bucket .OTHER., which option bucket does not"),
-        ({"keys": "a b"}, "option keys must be a key"),
-        ({"subjects": "a"}, "option subjects has no meaning with bucket: use keys"),
-        ({"startingOffsets": "earliest"}, "option startingOffsets has no meaning for a batch with bucket"),
         ({"readWith": "direct"}, "option readWith cannot be direct for the current table of KV_"),
     ],
 )

@@ -134,12 +134,6 @@ def test_what_nats_py_wrote(bucket: Bucket) -> None:
     wait_until(lambda: not consumers(bucket.url, bucket.stream), "the consumer's end")
 
 
-def test_columns_in_any_order(bucket: Bucket) -> None:
-    bucket.put(("a", b"123"))
-    for columns in (("content", "bucket"), ("size",), ("headers", "digest", "name"), ("modified", "chunks")):
-        assert [tuple(row) for row in bucket.read(columns=columns)] == [columns]
-
-
 def test_without_content_nothing_is_read_for_it(bucket: Bucket) -> None:
     bucket.put(("a", b"123"), ("b", b""))
     (group,) = bucket.plan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -43,7 +44,6 @@ from tests.support.progress import (
     publishing,
     state_of,
     take,
-    wait_for_more,
 )
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
@@ -192,10 +192,13 @@ def test_publishers_go_on_meanwhile(stream: Maker, retention: str) -> None:
         assert first <= committed
         assert messages == last + 1 - first
 
+    def more() -> bool:
+        return bool(made.state()["last_seq"] > committed + 10)
+
     run.wire.before = run.wire.after = look
     with publishing(made.url, *(f"{made.subject}.{suffix}" for suffix in "abc")):
         for _ in range(4):
-            wait_for_more(made, committed)
+            wait_until(more, "more messages")
             run.check()
             committed = made.state()["last_seq"] - 3
             run.commit(committed)
@@ -275,9 +278,8 @@ def test_a_commit_whose_fate_is_never_known(stream: Maker) -> None:
 
 HARMLESS: list[dict[str, Any]] = [
     {},
-    {"description": "mine", "metadata": {"team": "orders"}},
-    {"max_waiting": 7, "max_deliver": 3, "max_ack_pending": 5, "ack_wait": 5 * SECOND},
-    {"headers_only": True, "max_batch": 10, "sample_freq": "10"},
+    {"description": "mine", "metadata": {"team": "orders"}, "max_waiting": 7, "max_deliver": 3, "ack_wait": 5 * SECOND},
+    {"max_ack_pending": 5, "headers_only": True, "max_batch": 10, "sample_freq": "10"},
     {"pause_until": "2999-01-01T00:00:00Z"},
 ]
 OTHERWISE: list[tuple[dict[str, Any], str]] = [
@@ -493,19 +495,16 @@ def lazy(slow: Slow) -> LazyCommit:
 
 
 def test_a_stream_is_opened_once_and_checked_after_that(slow: Slow, lazy: LazyCommit) -> None:
+    slow.go.set()
+    lazy.commit(T, 5)  # was not opened
+    lazy.settle()
     assert not lazy.open(S, fresh=True)
     for state in (S, T, T):
         lazy.hold(state)
     assert slow.calls == ["open S True", "check S", "open T False", "check T"]
 
 
-def test_nothing_is_committed_without_a_durable_or_on_a_stream_that_was_not_opened(
-    slow: Slow, lazy: LazyCommit
-) -> None:
-    slow.go.set()
-    lazy.commit(T, 5)
-    lazy.settle()
-    assert slow.calls == ["open S True"]
+def test_without_a_durable_nothing_happens() -> None:
     without = LazyCommit(None)
     assert not without.wanted
     assert not without.open(S, fresh=True)
@@ -514,15 +513,24 @@ def test_nothing_is_committed_without_a_durable_or_on_a_stream_that_was_not_open
     without.settle()
 
 
-def test_a_commit_that_takes_long_does_not_keep_its_caller(slow: Slow, lazy: LazyCommit) -> None:
+@pytest.mark.parametrize(
+    ("following", "called"),
+    [(lambda lazy: lazy.hold(S), "check S"), (lambda lazy: lazy.commit(T, 7), "commit T 7")],
+    ids=["hold", "commit"],
+)
+def test_a_commit_that_takes_long_keeps_the_next_call_and_not_its_own(
+    slow: Slow, lazy: LazyCommit, following: Callable[[LazyCommit], None], called: str
+) -> None:
+    lazy.open(T, fresh=True)
     begun = time.monotonic()
     lazy.commit(S, 5)
     assert time.monotonic() - begun < 10  # it waits for 20 s, and the caller for some milliseconds
     assert WAIT < 0.01
-    assert slow.calls == ["open S True"]
+    assert slow.calls == ["open S True", "open T True"]
     threading.Timer(0.05, slow.go.set).start()
-    lazy.hold(S)
-    assert slow.calls == ["open S True", "commit S 5", "check S"]
+    following(lazy)
+    lazy.settle()
+    assert slow.calls[2:] == ["commit S 5", called]
 
 
 def test_a_failure_is_logged_once_and_raised_by_the_next_call(
@@ -560,12 +568,3 @@ def test_what_goes_wrong_at_once_is_raised_at_once(slow: Slow, lazy: LazyCommit)
         return bool(failed)
 
     wait_until(commits, "the error of a commit")
-
-
-def test_commits_come_one_after_the_other(slow: Slow, lazy: LazyCommit) -> None:
-    lazy.open(T, fresh=True)
-    lazy.commit(S, 5)
-    threading.Timer(0.05, slow.go.set).start()
-    lazy.commit(T, 7)
-    lazy.settle()
-    assert slow.calls[2:] == ["commit S 5", "commit T 7"]

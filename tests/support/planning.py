@@ -142,11 +142,6 @@ class MovingStream(FakeStream):
         return super().peek(first)
 
 
-def evenly(width: int, step: int) -> list[int]:
-    """One match in ``step`` sequences, up to and including ``width``."""
-    return list(range(step, width + 1, step))
-
-
 def runs(width: int, number: int, length: int, seed: int = 7) -> list[int]:
     """``number`` dense runs of ``length`` matches each, anywhere below ``width``."""
     chosen = random.Random(seed)
@@ -157,8 +152,3 @@ def runs(width: int, number: int, length: int, seed: int = 7) -> list[int]:
 def scattered(width: int, number: int, seed: int = 7) -> list[int]:
     """``number`` matches at random sequences up to ``width``."""
     return sorted(random.Random(seed).sample(range(1, width + 1), number))
-
-
-def at_the_end(width: int, number: int) -> list[int]:
-    """Nothing but the last ``number`` of ``width`` sequences."""
-    return list(range(width - number + 1, width + 1))

@@ -18,7 +18,7 @@ from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
-from tests.support.reading import options, wait_until
+from tests.support.reading import options
 from tests.support.streams import Stream
 
 Maker = Callable[..., Stream]
@@ -166,11 +166,6 @@ def left(stream: Stream) -> list[int]:
     state = stream.publisher.api(f"STREAM.INFO.{stream.name}", {"deleted_details": True})["state"]
     gone = set(state.get("deleted") or ())
     return [sequence for sequence in range(state["first_seq"], state["last_seq"] + 1) if sequence not in gone]
-
-
-def wait_for_more(stream: Stream, position: int) -> None:
-    """Wait until ten messages and more have come from this position on."""
-    wait_until(lambda: stream.state()["last_seq"] > position + 10, "more messages")
 
 
 @contextlib.contextmanager
