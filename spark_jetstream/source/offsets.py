@@ -6,7 +6,6 @@ by name, fields come in the order of `StreamPosition`, and nothing else is in it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -87,9 +86,8 @@ class Offset:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any] | str) -> Offset:
-        """Read what `to_json` wrote, as a dictionary or as text. Raises `OffsetError` for anything else."""
-        content = _parse(value) if isinstance(value, str) else value
+    def from_json(cls, content: Mapping[str, Any]) -> Offset:
+        """Read what `to_json` wrote. Raises `OffsetError` for anything else."""
         if not isinstance(content, Mapping):
             raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
         _check_version(content)
@@ -98,24 +96,6 @@ class Offset:
         if not isinstance(streams, Mapping):
             raise OffsetError(f"'streams' of an offset must be a JSON object, not {_shown(streams)}")
         return cls({name: _position(name, fields) for name, fields in streams.items()})
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_unique)
-    except OffsetError:
-        raise
-    except (ValueError, RecursionError) as error:
-        # ValueError also for integers of more than 4,300 digits.
-        raise OffsetError(f"an offset must be JSON, and this is not: {_shown(text)} ({error})") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        twice = next(key for key in fields if sum(key == name for name, _ in pairs) > 1)
-        raise OffsetError(f"the offset has the field '{twice}' twice")
-    return fields
 
 
 def _check_version(content: Mapping[str, Any]) -> None:

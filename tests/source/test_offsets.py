@@ -47,16 +47,15 @@ def one(**changes: Any) -> dict[str, Any]:
 
 def test_the_golden_text() -> None:
     assert json.dumps(GOLDEN_OFFSET.to_json()) == GOLDEN
-    assert Offset.from_json(GOLDEN) == GOLDEN_OFFSET
+    assert Offset.from_json(json.loads(GOLDEN)) == GOLDEN_OFFSET
 
 
 @settings(deadline=None)
 @given(offsets)
-def test_round_trip_through_text_and_dictionary(offset: Offset) -> None:
+def test_round_trip_through_text(offset: Offset) -> None:
     text = json.dumps(offset.to_json())
-    assert Offset.from_json(text) == offset
     assert Offset.from_json(json.loads(text)) == offset
-    assert json.dumps(Offset.from_json(text).to_json()) == text
+    assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
     assert pickle.loads(pickle.dumps(offset)) == offset
     assert copy.deepcopy(offset) == offset
 
@@ -97,10 +96,8 @@ def test_every_field_counts_for_equality() -> None:
 
 
 BAD = [
-    pytest.param("", "must be JSON", id="empty"),
-    pytest.param('{"version": 1, "streams": {"A": {"next": ' + "9" * 5000, "must be JSON", id="endless integer"),
-    pytest.param("[" * 100_000, "must be JSON", id="endless nesting"),
-    pytest.param("[]", "must be a JSON object, not []", id="list"),
+    pytest.param([], "must be a JSON object, not []", id="list"),
+    pytest.param("x" * 100, "must be a JSON object, not 'xxx", id="long text"),
     pytest.param({"streams": {}}, "has no field 'version'", id="only streams"),
     pytest.param({"version": 2, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 2", id="newer"),
     pytest.param({"version": True, "streams": {}}, "'version' of an offset must be an integer", id="version bool"),
@@ -122,8 +119,6 @@ BAD = [
     pytest.param(one(last_timestamp=False), "'last_timestamp' of an offset must be", id="timestamp bool"),
     pytest.param(one(last_timestamp=-1), "from 0 to 2**63-1, not -1", id="timestamp negative"),
     pytest.param(one(last_timestamp=2**63), "from 0 to 2**63-1", id="timestamp too large"),
-    pytest.param('{"version": 1, "version": 1, "streams": {}}', "the field 'version' twice", id="version twice"),
-    pytest.param('{"version": NaN, "streams": {}}', "must be an integer", id="nan"),
 ]
 
 
@@ -156,7 +151,7 @@ def test_any_json_gives_an_offset_or_an_offset_error(value: Any, where: str) -> 
     else:
         content["streams"]["ORDERS"][where] = value
     try:
-        offset = Offset.from_json(json.dumps(content))
+        offset = Offset.from_json(json.loads(json.dumps(content)))
     except OffsetError:
         return
     assert json.loads(json.dumps(offset.to_json())) == content
