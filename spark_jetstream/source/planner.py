@@ -392,10 +392,10 @@ class Planner:
     def _limited(kept: Pushdown, probe: StreamQuestions, first: int, end: int) -> tuple[int, int]:
         """Return the part of the sequences [first, end) that can hold what `kept` leaves."""
         first, last = max(first, kept.first), min(end, kept.end)
-        if kept.since is not None and kept.since > 0:
+        if kept.since > 0:
             message = probe.first_after(kept.since)
             first = max(first, end if message is None else message[0])
-        if kept.until is not None and kept.until < INT64_MAX:
+        if kept.until < INT64_MAX:
             message = probe.first_after(max(0, kept.until))
             last = last if message is None else min(last, message[0])
         first = min(first, end)

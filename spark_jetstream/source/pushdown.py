@@ -41,8 +41,8 @@ class Pushdown:
     filters: tuple[str, ...] = (">",)
     first: int = 1
     end: int = INT64_MAX
-    since: int | None = None
-    until: int | None = None
+    since: int = -INT64_MAX
+    until: int = INT64_MAX
 
     @classmethod
     def of(cls, options: SourceOptions) -> Pushdown:
@@ -54,7 +54,7 @@ class Pushdown:
     @property
     def timed(self) -> bool:
         """Whether rows must be filtered by their time."""
-        return self.since is not None or self.until is not None
+        return self.since > -INT64_MAX or self.until < INT64_MAX
 
     def reads(self, name: str) -> bool:
         """Whether anything of the stream or bucket of that name is left."""
@@ -62,9 +62,7 @@ class Pushdown:
 
     def at(self, timestamps: IntArray) -> npt.NDArray[np.bool_]:
         """Return which of these times, in ns since the epoch, are left."""
-        since = -INT64_MAX if self.since is None else max(self.since, -INT64_MAX)
-        until = INT64_MAX if self.until is None else min(self.until, INT64_MAX)
-        return (timestamps >= since) & (timestamps < until)
+        return (timestamps >= self.since) & (timestamps < self.until)
 
     def options(self, options: SourceOptions) -> SourceOptions:
         """Return the options of a source that reads just what matches `filters`."""
@@ -107,9 +105,7 @@ class Pushdown:
             micros = (value - _EPOCH) // datetime.timedelta(microseconds=1)
             # A row has whole microseconds, rounded down: each represents a thousand nanoseconds.
             since, until = _bounds(comparison, micros * _MICROSECOND, _MICROSECOND)
-            both = self.since if self.since is not None else since
-            last = self.until if self.until is not None else until
-            return replace(self, since=max(both, since), until=min(last, until))
+            return replace(self, since=max(self.since, since), until=min(self.until, until))
         return None
 
     @property

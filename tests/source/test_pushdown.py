@@ -47,7 +47,7 @@ BUCKET = {"bucket": "b", "history": "true", "keys": "eu.*"}
 #: Options beside the streams A and B, predicates, what they change of a `Pushdown`, and which names are read then.
 PUSHED: list[tuple[dict[str, str], list[tuple[Any, ...]], dict[str, Any], str]] = [
     ({"subjects": "a.*,b.>"}, [], {"filters": ("a.*", "b.>")}, "AB"),
-    ({}, [], {"filters": (">",), "first": 1, "end": INT64_MAX, "since": None, "until": None}, "AB"),
+    ({}, [], {"filters": (">",), "first": 1, "end": INT64_MAX, "since": -INT64_MAX, "until": INT64_MAX}, "AB"),
     ({}, [("compared", "sequence", ">", 10)], {"first": 11}, "AB"),
     ({}, [("compared", "sequence", ">=", 10)], {"first": 10}, "AB"),
     ({}, [("compared", "sequence", "<", 10)], {"end": 10}, "AB"),
@@ -93,7 +93,7 @@ def test_what_is_pushed(
     parsed = options(**given)
     assert left == []
     assert pushdown == replace(Pushdown.of(parsed), **changed)
-    assert pushdown.timed is ("since" in changed and changed["since"] is not None)
+    assert pushdown.timed is bool(predicates and "since" in changed)
     assert [name for name in "ABb" if pushdown.reads(name) and (name == "b") is ("bucket" in given)] == list(names)
     field = "keys" if "bucket" in given else "subjects"
     wanted = () if pushdown.filters == (">",) else pushdown.filters
