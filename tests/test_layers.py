@@ -48,7 +48,8 @@ PURE = (
     "options",
     "permissions",
     "admin.models",
-    *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity", "kv")),
+    *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity")),
+    "buckets.kv",
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
 )
 IMPURE_LIBRARIES = {

@@ -1,4 +1,4 @@
-"""The layout of a Key-Value bucket: names, subjects, operations, revisions. Pure.
+"""The layout of a Key-Value bucket: names, subjects, operations, revisions; its messages as rows. Pure.
 
 See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Value Buckets".
 
@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.columns import MessageRun, integers, microseconds, repeated
+from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 STREAM_PREFIX = "KV_"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -168,3 +169,39 @@ def keys(messages: MessageRun) -> pa.StringArray:
 
 def _no_key(subject: str, revision: int) -> ProtocolError:
     return ProtocolError(f"message {revision} of a bucket has subject {subject}, which is not that of a key")
+
+
+def bucket_batch(
+    messages: MessageRun, *, bucket: str, columns: Sequence[str], live_only: bool = False
+) -> pa.RecordBatch:
+    """Return the rows of a bucket, one for each message, with the named columns of `schema.BUCKET_COLUMNS`.
+
+    `bucket` is the value of the column of that name. `value` is null unless the operation is PUT. With `live_only`
+    there are rows for PUT only, so perhaps none. Raises `ProtocolError` unless each subject is that of a key.
+    """
+    schema = arrow_schema(columns, BUCKET_COLUMNS)
+    codes = None
+    if live_only or "operation" in columns or "value" in columns:
+        codes = operations(messages.headers())
+    column = {
+        "bucket": lambda: repeated(bucket, len(messages)),
+        "key": lambda: keys(messages),
+        "value": lambda: _values(messages.payloads(), codes),
+        "revision": lambda: integers(messages.sequences),
+        "operation": lambda: _operations(codes, len(messages)),
+        "timestamp": lambda: microseconds(messages.timestamps()),
+    }
+    batch = pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)
+    return batch.filter(pa.array(codes == PUT)) if live_only and codes is not None else batch
+
+
+def _values(payloads: pa.BinaryArray, codes: Codes | None) -> pa.BinaryArray:
+    if codes is None:
+        return payloads
+    return pc.if_else(pa.array(codes == PUT), payloads, pa.scalar(None, pa.binary()))
+
+
+def _operations(codes: Codes | None, count: int) -> pa.StringArray:
+    if codes is None:
+        return repeated(OPERATIONS[PUT], count)
+    return pa.array(OPERATIONS).take(pa.array(codes))

@@ -16,6 +16,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_jetstream.buckets.kv import bucket_batch
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options.names import name_pattern
@@ -24,7 +25,6 @@ from spark_jetstream.options.values import hidden
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
-from spark_jetstream.source.kv import bucket_batch
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import Offset

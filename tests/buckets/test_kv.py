@@ -1,4 +1,4 @@
-"""Rows of a Key-Value bucket."""
+"""Rows of a Key-Value bucket from the messages of its stream."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jetstream.buckets.kv import bucket_batch
 from spark_jetstream.errors import ProtocolError, SchemaError
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
-from spark_jetstream.source.kv import bucket_batch
 from tests.support.wire import Made
 
 ALL = [column.name for column in BUCKET_COLUMNS]
