@@ -6,6 +6,7 @@ error in an option is raised where Spark reports it well (a failing constructor 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,14 +59,6 @@ TaskInput = SequenceRange | ObjectGroup | TablePart
 """What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
 
 
-class TaskPartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, part: TaskInput) -> None:
-        super().__init__(part)
-        self.part = part
-
-
 class _Source:
     streaming: bool
     pushdown: Pushdown | None = None
@@ -74,8 +67,6 @@ class _Source:
     def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
         self._raw = hidden(options)
         self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        self._parsed: SourceOptions | None = None
-        self._columns: tuple[str, ...] | None = None
         self._planner: Planner | None = None
         self._prepare: Callable[[SourceOptions], None] | None = None
 
@@ -84,19 +75,15 @@ class _Source:
         _ = self.options, self.columns
         return {**self.__dict__, "_planner": None, "_prepare": None}
 
-    @property
+    @functools.cached_property
     def options(self) -> SourceOptions:
         """The options, read once. Raises `OptionError`."""
-        if self._parsed is None:
-            self._parsed = SourceOptions.from_spark(self._raw, streaming=self.streaming)
-        return self._parsed
+        return SourceOptions.from_spark(self._raw, streaming=self.streaming)
 
-    @property
+    @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns to read, in the schema's order. Raises `SchemaError`."""
-        if self._columns is None:
-            self._columns = select_columns(self._fields, self.options.row_columns)
-        return self._columns
+        return select_columns(self._fields, self.options.row_columns)
 
     def open_planner(self) -> Planner:
         """Return the planner. The first call connects, ensures the streams, and looks a bucket up."""
@@ -121,9 +108,10 @@ class _Source:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
-        if not isinstance(partition, TaskPartition):
+        part: TaskInput | None = partition.value
+        if part is None:  # Spark's own partition, where nothing was planned
             return
-        part, options, columns = partition.part, self.options, self.columns
+        options, columns = self.options, self.columns
         settings, label = self._pull_settings(), task_label()
         read = read_direct if options.read_with == "direct" else read_range
         if isinstance(part, TablePart):
@@ -192,10 +180,8 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
-        parts: Sequence[TaskInput] = (
-            self._table() if self.options.table else self.open_planner().batch_ranges(self.pushdown)
-        )
-        return [TaskPartition(part) for part in parts]
+        parts = self._table() if self.options.table else self.open_planner().batch_ranges(self.pushdown)
+        return [InputPartition(part) for part in parts]
 
     def _table(self) -> Sequence[TaskInput]:
         """Return one task for the current table of a Key-Value bucket, and several for objects."""
@@ -245,7 +231,7 @@ class _StreamReader(_Source, DataSourceStreamReader):
         self._cursor = Offset.from_json(end)
         if start == end:
             return []
-        return [TaskPartition(part) for part in self.open_planner().ranges(Offset.from_json(start), self._cursor)]
+        return [InputPartition(part) for part in self.open_planner().ranges(Offset.from_json(start), self._cursor)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the durable consumers (option durable): everything before `end` is in the sink."""
