@@ -34,12 +34,8 @@ _OBJECT_COST = 16 * 1024
 
 @dataclass(frozen=True)
 class ObjectGroup:
-    """The objects of one task: plain data that pickles.
+    """The objects of one task. `created` is the stream's creation time as the server prints it."""
 
-    `bucket` is the name in the option. `created` is the stream's creation time as the server prints it.
-    """
-
-    bucket: str
     stream: str
     created: str
     objects: tuple[StoredObject, ...]
@@ -132,7 +128,7 @@ def plan_objects(
     for stored in listed if with_content else ():
         refuse_large(stored.meta, bucket)
     packed = pack(listed, max_objects=max_objects, min_groups=min_groups, with_content=with_content)
-    return [ObjectGroup(bucket, part.stream, part.created, objects) for objects in packed]
+    return [ObjectGroup(part.stream, part.created, objects) for objects in packed]
 
 
 def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[MessageRun]:

@@ -62,11 +62,6 @@ class Offset:
     streams: Mapping[str, StreamPosition]
 
     def __post_init__(self) -> None:
-        for name, position in self.streams.items():
-            if type(name) is not str or not name:
-                raise OffsetError(f"an offset names its streams with text, not with {name!r}")
-            if not isinstance(position, StreamPosition):
-                raise OffsetError(f"an offset holds a StreamPosition for stream {name}, not {position!r}")
         object.__setattr__(self, "streams", MappingProxyType(dict(sorted(self.streams.items()))))
 
     def __hash__(self) -> int:

@@ -31,11 +31,10 @@ from spark_jetstream.source.positions import (
     starting_position,
     warn_of_interest,
 )
-from spark_jetstream.source.probes import DirectProbe, StreamProbe
+from spark_jetstream.source.probes import DirectProbe, StreamProbe, StreamQuestions
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
-from spark_jetstream.source.search import StreamQuestions
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.durable import LONG
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.source.search import StreamQuestions
+from spark_jetstream.source.probes import StreamQuestions
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The two probes of a stream (`probe.StreamQuestions`): by consumers, and by Direct Gets.
+"""The two probes of a stream (`search.Probe`): by consumers, and by Direct Gets.
 
 `StreamProbe` needs no more than the permissions of a reader (STREAM.INFO, CONSUMER.CREATE, MSG.NEXT): counts are the
 exact `num_pending` of a consumer that is created for one question, and times come from one message without its payload.
@@ -60,7 +60,7 @@ class StreamProbe:
         self._left_to_stream: dict[str, Any] = {}
 
     def state(self) -> StreamSummary:
-        """See `StreamQuestions.state`."""
+        """Return what STREAM.INFO says now."""
         return self._requests.stream(self._stream, f"read stream {self._stream} (option stream)")
 
     def pending(self, first: int) -> int:
@@ -72,15 +72,18 @@ class StreamProbe:
         return self._ask({"start_sequence": first})[1]
 
     def last(self) -> tuple[int, int] | None:
-        """See `StreamQuestions.last`."""
+        """Return sequence and timestamp (ns) of the last message that matches, or None.
+
+        Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
+        """
         return self._ask({"last": True})[1]
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """See `StreamQuestions.first_after`."""
+        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
         return self._ask({"start_time": rfc3339(nanoseconds)})[1]
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """See `StreamQuestions.first_of_all_after`."""
+        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
         if self._sees_all:
             try:
                 return self._ask({"start_time": rfc3339(nanoseconds)}, filters=())[1]
@@ -141,7 +144,7 @@ class DirectProbe:
         self._context = f"read stream {stream} (option stream)"
 
     def state(self) -> StreamSummary:
-        """See `StreamQuestions.state`."""
+        """See `StreamProbe.state`."""
 
         def ask(connection: Connection) -> StreamSummary:
             check_server(connection)
@@ -164,16 +167,16 @@ class DirectProbe:
         return min(_positions(messages), default=None)
 
     def last(self) -> tuple[int, int] | None:
-        """See `StreamQuestions.last`."""
+        """See `StreamProbe.last`."""
         messages = self._for_each(lambda connection, subject: last_message(connection, self._stream, subject))
         return max(_positions(messages), default=None)
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """See `StreamQuestions.first_after`."""
+        """See `StreamProbe.first_after`."""
         return self._first_after(nanoseconds, self._filters)
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """See `StreamQuestions.first_of_all_after`."""
+        """See `StreamProbe.first_of_all_after`."""
         return self._first_after(nanoseconds, ())
 
     def _first_after(self, nanoseconds: int, filters: tuple[str, ...]) -> tuple[int, int] | None:
@@ -223,6 +226,10 @@ class DirectProbe:
         if sequence is None:
             return 0
         raise AnswerRejected(f"a server that answered does not have message {sequence} of stream {self._stream} (yet)")
+
+
+StreamQuestions = StreamProbe | DirectProbe
+"""Either of them: whatever planning asks about a stream."""
 
 
 def _positions(messages: list[RawMessage | None]) -> Iterator[tuple[int, int]]:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple, Protocol
 
-from spark_jetstream.protocol.stream import StreamSummary
-
 
 class Probe(Protocol):
     """Requests about the messages of one stream that match the filter, answered as of now.
@@ -26,25 +24,6 @@ class Probe(Protocol):
 
     def peek(self, first: int) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the first message with a sequence >= ``first``, or None."""
-
-
-class StreamQuestions(Probe, Protocol):
-    """A `Probe` that also knows the state of its stream, and finds messages by time."""
-
-    def state(self) -> StreamSummary:
-        """Return what STREAM.INFO says now."""
-
-    def last(self) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the last message that matches, or None.
-
-        Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
-        """
-
-    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
-
-    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
 
 
 class CachedProbe:

@@ -142,7 +142,7 @@ class Bucket:
         """The rows of these tasks, or of all objects that are there now."""
         rows = []
         for group in groups or self.plan(with_content=how.get("with_content", True)):
-            reader = ObjectRows(connect or self.connect, settings, "test", group.bucket, columns, **how)
+            reader = ObjectRows(connect or self.connect, settings, "test", self.name, columns, **how)
             for batch in reader.of_group(group):
                 rows += rows_of(batch, columns)
         return rows
