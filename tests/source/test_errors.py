@@ -39,7 +39,6 @@ accounts {{
     {{ user: planner, password: "{PASSWORD}", permissions: {{
         publish: ["$JS.API.STREAM.INFO.>"], subscribe: ["_INBOX.>"] }} }}
     {{ user: blind, password: "{PASSWORD}", permissions: {{ publish: ["none"], subscribe: ["_INBOX.>"] }} }}
-    {{ user: deaf, password: "{PASSWORD}", permissions: {{ publish: [">"], subscribe: ["none"] }} }}
   ] }}
   B {{ jetstream: enabled, users: [{{ user: bob, password: "{PASSWORD}" }}] }}
   PLAIN {{ users: [{{ user: pat, password: "{PASSWORD}" }}] }}
@@ -60,7 +59,6 @@ def server() -> Iterator[Server]:
         orders = Stream(running.url, "ORDERS", ann)
         orders.fill(20)
         orders.purge(seq=11)
-        Stream(running.url, "EMPTY", ann)
         Stream(running.url, "QUEUE", ann, retention="workqueue").fill(3)
         with Publisher(running.url, user="bob", **{"pass": PASSWORD}) as bob:
             Stream(running.url, "BOBS", bob).fill(3)
@@ -80,7 +78,6 @@ LAST, STARTS = "last message has sequence 20", "reading starts at sequence 11"
 FIRST = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
 FUTURE = r"startingTimestamp is in the future: the server's clock shows 2\d\d\d-.*Z"
 INFO = r"\$JS\.API\.STREAM\.INFO\.ORDERS"
-MARS = r"nobody answers at \$JS\.mars\.API\.STREAM\.INFO\.ORDERS: .* are the options domain and apiPrefix right\?"
 NO_CONSUMER = "cannot create a consumer on stream ORDERS: the account may not publish to .*"
 QUEUE = "stream QUEUE has work-queue retention"
 ALLOW = r"set allow_direct on the stream \(nats stream edit QUEUE --allow-direct\)"
@@ -101,29 +98,20 @@ OPTIONS: list[tuple[str, Options, str]] = [
 SERVER: list[tuple[str, str, Options, str]] = [
     ("bs", "ConnectionFailed", {**NOWHERE, "servers": "nats://127.0.0.1:1"},
         rf"{NO_SERVER} nats://127.0.0.1:1 {SOON}: .*"),
-    ("b", "ConnectionFailed", {**NOWHERE, "servers": "nats://host.invalid"},
-        rf"{NO_SERVER} nats://host.invalid {SOON}.*"),
-    ("bs", "StreamNotFound", {"stream": "NONE"}, rf"cannot read stream NONE {NOT_FOUND}"),
-    ("b", "StreamNotFound", {"stream": "ORDERS,NONE"}, rf"cannot read stream NONE {NOT_FOUND}"),
+    ("bs", "StreamNotFound", {"stream": "ORDERS,NONE"}, rf"cannot read stream NONE {NOT_FOUND}"),
     # A stream of another account.
     ("bs", "StreamNotFound", {"stream": "BOBS"}, rf"cannot read stream BOBS {NOT_FOUND}"),
     ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 22}'}, f"{BEGINS} ORDERS at sequence 22, but its {LAST}"),
-    ("b", "OptionError", {"stream": "EMPTY", "startingOffsets": '{"EMPTY": 2}'},
-        f"{BEGINS} EMPTY at sequence 2, but .*"),
     ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 10}'}, f"{BEGINS} ORDERS at sequence 10, but {FIRST}"),
     ("s", "OptionError", {"startingTimestamp": "2199-01-01T00:00:00Z"}, FUTURE),
     ("b", "OptionError", {"endingOffsets": '{"ORDERS": 22}'}, f"{ENDS} ORDERS before sequence 22, but its {LAST}"),
     ("b", "OptionError", {"endingOffsets": '{"ORDERS": 5}'}, f"{ENDS} ORDERS before sequence 5, but {STARTS}"),
     ("bs", "AuthenticationFailed", {"password": WRONG}, rf"{REFUSED} \(options user and password\)"),
     ("b", "AuthenticationFailed", {**NOBODY}, rf"{REFUSED} \(no option for authentication is set\)"),
-    ("b", "AuthenticationFailed", {**NOBODY, "token": WRONG}, rf"{REFUSED} \(option token\)"),
     ("b", "PermissionDenied", {"user": "blind"}, rf"{ORDERS} the account may not publish to {INFO}"),
     ("b", "PermissionDenied", {"user": "planner", "subjects": "orders.a"}, NO_CONSUMER),
-    ("b", "PermissionDenied", {"user": "deaf"},
-        rf"{ORDERS} the account may not subscribe to _INBOX\.> \(option inboxPrefix\)"),
     # An account without JetStream.
     ("b", "JetStreamNotEnabled|NoResponders", {"user": "pat"}, rf"{ORDERS} .*"),
-    ("b", "NoResponders", {"domain": "mars", "connectTimeout": "500ms"}, rf"{ORDERS} {MARS}"),
     ("s", "OptionError", {"stream": "QUEUE"}, f"{QUEUE}: reading it needs the option durable, .*"),
     ("b", "OptionError", {"stream": "QUEUE"}, f"{QUEUE}: a batch can look at its messages with readWith=direct, .*"),
     ("s", "OptionError", {"stream": "QUEUE", "durable": "d"},

@@ -228,8 +228,7 @@ def test_no_more_than_needed_is_asked(stream: Maker, retention: str, old: bool) 
     moves = ["CONSUMER.RESET"] if can_move(made) and not old else again
     if retention == "interest" and moves == again:
         moves = ["STREAM.INFO", *again]
-    run = Run(made).open()
-    made.fill(5)
+    run = Run(made).begin(5)
     assert run.wire.asked(run.check) == ["CONSUMER.INFO"]
     first = run.wire.asked(lambda: run.commit(4))
     assert first == ["CONSUMER.INFO", *(["STREAM.PURGE"] if retention == "workqueue" else moves)]
@@ -239,8 +238,7 @@ def test_no_more_than_needed_is_asked(stream: Maker, retention: str, old: bool) 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_a_commit_whose_reply_was_lost(stream: Maker, retention: str) -> None:
     made = stream(retention=retention)
-    run = Run(made).open()
-    made.fill(9)
+    run = Run(made).begin(9)
     lost: list[str] = []
 
     def lose(subject: str) -> None:
@@ -258,8 +256,7 @@ def test_a_commit_whose_reply_was_lost(stream: Maker, retention: str) -> None:
 
 def test_a_commit_whose_fate_is_never_known(stream: Maker) -> None:
     made = stream(retention="interest")
-    run = Run(made, patience=0.0).open()
-    made.fill(9)
+    run = Run(made, patience=0.0).begin(9)
 
     def lose(subject: str) -> None:
         raise RequestTimeout("no reply")
@@ -320,9 +317,7 @@ def test_a_consumer_that_fits_in_other_words(stream: Maker) -> None:
     """One filter in a list is the same filter, and all consumers of a stream in memory are in memory."""
     made = stream(storage="memory")
     make_consumer(made, mem_storage=True, filter_subjects=[f"{made.subject}.a"])
-    run = Run(made, f"{made.subject}.a").open()
-    made.fill(4)
-    run.commit(3)
+    Run(made, f"{made.subject}.a").begin(4, committed=3)
     assert pending(made) == 2
 
 

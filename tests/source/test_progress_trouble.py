@@ -37,9 +37,7 @@ from tests.support.streams import Stream
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_another_run_takes_over(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
     made = stream(retention=retention)
-    first = Run(made).open()
-    made.fill(9)
-    first.commit(4)
+    first = Run(made).begin(9, committed=4)
     with caplog.at_level(logging.INFO, "spark_jetstream.source.progress"):
         second = Run(made).open(fresh=False)
     [line] = [record.getMessage() for record in caplog.records if record.name.endswith("source.progress")]
@@ -93,9 +91,7 @@ def forward(stream: Stream, sequence: int) -> None:
 def test_moved_on_past_messages_that_are_there_or_back(stream: Maker, retention: str) -> None:
     made = stream(retention=retention)
     make_consumer(made, "other")
-    run = Run(made, f"{made.subject}.a").open()
-    made.fill(9)
-    run.commit(4)
+    run = Run(made, f"{made.subject}.a").begin(9, committed=4)
     forward(made, 7)
     for step in run.both(5):
         with pytest.raises(JetStreamError, match="was moved from sequence 4 to 7 by another client, past messages"):
@@ -131,9 +127,7 @@ def test_moved_on_and_the_messages_are_gone(stream: Maker, caplog: pytest.LogCap
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_a_purge_moves_it_too(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
     made = stream(retention=retention)
-    run = Run(made).open()
-    made.fill(9)
-    run.commit(3)
+    run = Run(made).begin(9, committed=3)
     made.purge(seq=6)
     # That messages went before they were read is for the reader's own check to find, by the stream's first sequence.
     run.move(8)
@@ -156,8 +150,7 @@ def test_a_purge_of_its_subject_only(stream: Maker, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_another_client_pulls(stream: Maker, retention: str) -> None:
     made = stream(retention=retention)
-    run = Run(made).open()
-    made.fill(9)
+    run = Run(made).begin(9)
     take(made, "query", 1)
     for step in run.both(5):
         with pytest.raises(JetStreamError, match="another client pulls messages from consumer query"):
@@ -173,9 +166,7 @@ def test_another_client_pulls(stream: Maker, retention: str) -> None:
 def test_ahead_of_the_checkpoint(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
     made = stream(retention=retention)
     make_consumer(made, "other")  # so that the stream begins below
-    run = Run(made).open()
-    made.fill(9)
-    run.commit(8)
+    Run(made).begin(9, committed=8)
     behind = Run(made).open(fresh=False)
     if retention == "interest":
         with pytest.raises(DataLossError, match="is ahead of the checkpoint, at sequence 8, and has not held"):
@@ -196,9 +187,7 @@ def test_ahead_of_the_checkpoint(stream: Maker, retention: str, caplog: pytest.L
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_missing(stream: Maker, caplog: pytest.LogCaptureFixture, retention: str, fail: bool, when: str) -> None:
     made = stream(retention=retention)
-    run = Run(made, fail=fail).open()
-    made.fill(6)
-    run.commit(4)
+    run = Run(made, fail=fail).begin(6, committed=4)
     delete_consumer(made)
     made.fill(2)
     if retention == "workqueue":
@@ -250,8 +239,7 @@ def test_the_stream_is_created_again(
     stream: Maker, retention: str, fail: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = stream(retention=retention)
-    run = Run(made, fail=fail).open()
-    made.fill(6)
+    run = Run(made, fail=fail).begin(6)
     old = state_of(made)
     made.delete()
     made.create()
@@ -277,9 +265,7 @@ def test_the_stream_is_created_again(
 def test_a_position_behind_the_end(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
     """A stream that lost its tail will give those sequences to messages that nobody has read."""
     made = stream(retention=retention)
-    run = Run(made).open()
-    made.fill(6)
-    run.commit(9)
+    Run(made).begin(6, committed=9)
     assert "ends at sequence 6, before the position 9 that was read up to: nothing is committed" in caplog.text
     made.fill(4)
     assert kept(made) == (1, 10, 10)

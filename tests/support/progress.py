@@ -92,6 +92,14 @@ class Run:
         self.progress.open(state_of(self.stream), fresh=fresh)
         return self
 
+    def begin(self, messages: int, *, committed: int = 0) -> Run:
+        """Open it, store so many messages, and commit if it says up to where."""
+        self.open()
+        self.stream.fill(messages)
+        if committed:
+            self.commit(committed)
+        return self
+
     def check(self) -> None:
         self.progress.check(state_of(self.stream))
 
