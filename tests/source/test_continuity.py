@@ -100,7 +100,6 @@ MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, 
     "superseding never empties a stream": (at(5), replace(KEYED, first_seq=101, messages=0), None, None,
         at(101, 100_000), "messages 5 to 100 of stream ORDERS went"),
     "keyed, with an age": (at(5), replace(KEYED, max_age=1), None, None, at(11), "expired"),
-    "keyed, lost tail": (at(150), KEYED, None, None, at(101, 100_000), "lost its tail"),
 }  # fmt: skip
 
 
@@ -226,7 +225,6 @@ def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest:
         (at(12), STREAM, True),
         (at(55), STREAM, True),
         (at(56), STREAM, False),
-        (at(101), STREAM, False),
         (at(12), replace(STREAM, max_bytes=-1), False),
         (at(12), replace(STREAM, max_bytes=-1, retention="interest"), True),
         (at(1), NEVER_WRITTEN, False),

@@ -84,11 +84,8 @@ def test_what_is_made(stream: Maker) -> None:
             Run(made, *full).open()
             config = consumer(made)["config"]
             assert (config["ack_policy"], config["deliver_policy"]) == ("explicit", "all")
-            assert (config.get("filter_subject"), config.get("filter_subjects")) == {
-                0: (None, None),
-                1: (full[0] if full else None, None),
-                2: (None, list(full)),
-            }[len(filters)]
+            assert config.get("filter_subject") == (full[0] if len(full) == 1 else None)
+            assert config.get("filter_subjects") == (list(full) if len(full) == 2 else None)
             assert config["durable_name"] == "query"
             assert not config.get("mem_storage")
             assert len(config["metadata"][RUN]) == 32
