@@ -33,17 +33,6 @@ class Cut(NamedTuple):
     last_timestamp: int
 
 
-def admit(available: int, minimum: int | None, waited: float, delay: float, *, available_now: bool = False) -> bool:
-    """Whether a batch starts now (``minMessagesPerTrigger``, ``maxTriggerDelay``).
-
-    ``available`` messages wait, the first of them was seen ``waited`` seconds ago. Without a ``minimum`` one message is
-    enough. With ``available_now`` (Trigger.AvailableNow, Trigger.Once) no batch waits.
-    """
-    if available <= 0:
-        return False
-    return available_now or minimum is None or available >= minimum or waited >= delay
-
-
 def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     """Share a limit of messages among streams in proportion to what waits in each.
 

@@ -19,7 +19,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, stream_summary
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.source.admission import admit, bytes_to_messages, limit_end, share
+from spark_jetstream.source.admission import bytes_to_messages, limit_end, share
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
 from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.offsets import Offset, StreamPosition
@@ -273,18 +273,16 @@ class Planner:
         return counted or (end.next - first if isinstance(probe, DirectProbe) else 0)
 
     def _admitted(self, available: int, limited: bool) -> bool:
+        """Whether a batch starts now (``minMessagesPerTrigger``, ``maxTriggerDelay``)."""
         if available <= 0:
             self._waiting_since = None
             return False
         if self._waiting_since is None:
             self._waiting_since = self._clock()
-        return admit(
-            available,
-            self.options.min_messages_per_trigger,
-            self._clock() - self._waiting_since,
-            self.options.max_trigger_delay,
-            available_now=self._target is not None or not limited,
-        )
+        # With Trigger.AvailableNow and Trigger.Once no batch waits.
+        if not limited or self._target is not None or available >= (self.options.min_messages_per_trigger or 1):
+            return True
+        return self._clock() - self._waiting_since >= self.options.max_trigger_delay
 
     def _within_limits(
         self,
@@ -335,14 +333,13 @@ class Planner:
                     option="stream",
                 )
             state = self._state(whole.stream) if states is None else states[whole.stream]
-            position = start.streams[whole.stream]
-            if position.created == end.streams[whole.stream].created:
+            first = whole.first
+            if start.streams[whole.stream].created == whole.created:
                 position = self._continued(whole.stream, start, state)
                 if position.created != whole.created or position.next >= whole.end:
                     continue
-                pieces += self._split(replace(whole, first=max(whole.first, position.next)), state, most)
-            else:
-                pieces += self._split(whole, state, most)
+                first = max(first, position.next)
+            pieces += self._split(replace(whole, first=first), state, most)
         return pieces
 
     def _split(self, whole: SequenceRange, state: StreamSummary, most: int) -> list[SequenceRange]:

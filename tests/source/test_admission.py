@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.source.admission import LIMIT_PROBES, admit, bytes_to_messages, limit_end, share
+from spark_jetstream.source.admission import LIMIT_PROBES, bytes_to_messages, limit_end, share
 from spark_jetstream.source.search import CachedProbe
 from tests.support.planning import (
     STATE,
@@ -36,25 +36,6 @@ def batches(stream: FakeStream, limit: int) -> list[tuple[int, int]]:
         found.append((cut.messages, stream.calls))
         start = cut.end
     return found
-
-
-@pytest.mark.parametrize(
-    ("available", "minimum", "waited", "delay", "available_now", "starts"),
-    [
-        (0, None, 0.0, 900.0, True, False),
-        (0, 5, 1e6, 900.0, False, False),
-        (1, None, 0.0, 900.0, False, True),
-        (4, 5, 0.0, 900.0, False, False),
-        (5, 5, 0.0, 900.0, False, True),
-        (4, 5, 899.9, 900.0, False, False),
-        (4, 5, 900.0, 900.0, False, True),
-        (4, 5, 0.0, 900.0, True, True),
-    ],
-)
-def test_admit(
-    *, available: int, minimum: int | None, waited: float, delay: float, available_now: bool, starts: bool
-) -> None:
-    assert admit(available, minimum, waited, delay, available_now=available_now) is starts
 
 
 @settings(deadline=None)
