@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.errors import JetStreamError
 from tests.support import calls
 from tests.support.calls import Query, refusal_of
 from tests.support.planning import driver
@@ -255,8 +255,6 @@ def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
     assert calls.stored(s, readWith="direct", minPartitions=2) == s.rows()
     assert left(s) == list(range(1, 21))
     assert pending(s, "other") == 20
-    with pytest.raises(OptionError, match="a batch can look at its messages with readWith=direct, and removes none"):
-        calls.planned("b", {"servers": s.url, "stream": s.name})
 
 
 @pytest.mark.parametrize("retention", [None, "limits", "interest"])

@@ -22,7 +22,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.planning import driver, planner_after, run
-from tests.support.progress import delete_consumer, make_consumer
+from tests.support.progress import SECOND, delete_consumer, make_consumer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import api, create, fill, wait_until
 from tests.support.streams import Stream
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 MakeStream = Callable[..., Stream]
 
-SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 
 

@@ -311,16 +311,6 @@ def test_a_stream_that_was_created_again(server: NatsServer) -> None:
         driver(server.url).ranges(start, end)
 
 
-def test_messages_that_make_way_for_newer_ones_are_not_lost(server: NatsServer) -> None:
-    create(server.url, "S", max_msgs_per_subject=1)
-    fill(server.url, "S", 100, lambda i: str(i % 10))
-    planner = driver(server.url)
-    batches = list(run(planner))
-    fill(server.url, "S", 5, str)
-    # The batch was planned with ten messages, and five of them have made way.
-    assert [read(server.url, planner.ranges(*each))["S"] for each in batches] == [list(range(96, 101))]
-
-
 @pytest.mark.usefixtures("no_connection_left")
 def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None:
     with FakeJetStream() as fake:

@@ -277,7 +277,6 @@ HARMLESS: list[dict[str, Any]] = [
     {"pause_until": "2999-01-01T00:00:00Z"},
 ]
 OTHERWISE: list[tuple[dict[str, Any], str]] = [
-    ({"ack_policy": "all"}, "ack_policy: wanted explicit, is all"),
     (
         {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
         "deliver_policy: wanted all, is by_start_sequence",
