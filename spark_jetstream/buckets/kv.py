@@ -49,6 +49,8 @@ _PURGES = {"KV-Operation": ("PURGE",), "Nats-Marker-Reason": ("MaxAge", "Purge")
 _SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
 _LAST = re.compile(r": (\d+)$")
 
+_NO_VALUE = pa.scalar(None, pa.binary())
+
 Codes = npt.NDArray[np.int8]
 
 
@@ -183,25 +185,16 @@ def bucket_batch(
     codes = None
     if live_only or "operation" in columns or "value" in columns:
         codes = operations(messages.headers())
+    put = None if codes is None else pa.array(codes == PUT)
     column = {
         "bucket": lambda: repeated(bucket, len(messages)),
         "key": lambda: keys(messages),
-        "value": lambda: _values(messages.payloads(), codes),
+        "value": lambda: messages.payloads() if put is None else pc.if_else(put, messages.payloads(), _NO_VALUE),
         "revision": lambda: integers(messages.sequences),
-        "operation": lambda: _operations(codes, len(messages)),
+        "operation": lambda: (
+            repeated(OPERATIONS[PUT], len(messages)) if codes is None else pa.array(OPERATIONS).take(pa.array(codes))
+        ),
         "timestamp": lambda: microseconds(messages.timestamps()),
     }
     batch = pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)
-    return batch.filter(pa.array(codes == PUT)) if live_only and codes is not None else batch
-
-
-def _values(payloads: pa.BinaryArray, codes: Codes | None) -> pa.BinaryArray:
-    if codes is None:
-        return payloads
-    return pc.if_else(pa.array(codes == PUT), payloads, pa.scalar(None, pa.binary()))
-
-
-def _operations(codes: Codes | None, count: int) -> pa.StringArray:
-    if codes is None:
-        return repeated(OPERATIONS[PUT], count)
-    return pa.array(OPERATIONS).take(pa.array(codes))
+    return batch.filter(put) if live_only and put is not None else batch
