@@ -11,12 +11,15 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.units import INT64_MAX
 
 #: Bytes of a chunk by default.
 DEFAULT_CHUNK_SIZE = 128 * 1024
@@ -30,15 +33,6 @@ _NO_TIME = "0001-01-01T00:00:00Z"
 _LONGEST_NAME = 2048  # bytes; in base64 it has to leave room in the control line, which ends at 4 KiB
 _DIGEST = "SHA-256="
 _SHA256_BYTES = 32
-_LARGEST = 2**63 - 1
-
-_KNOWN = frozenset(
-    {"bucket", "name", "nuid", "size", "chunks", "digest", "headers", "description", "metadata", "options", "deleted"}
-    | {"mtime"}
-)
-_KNOWN_OPTIONS = frozenset({"link", "max_chunk_size"})
-
-T = TypeVar("T")
 
 
 def stream_name(bucket: str) -> str:
@@ -123,34 +117,28 @@ class ObjectMeta:
     @classmethod
     def from_json(cls, data: bytes, bucket: str) -> ObjectMeta:
         """The meta of a message. `ProtocolError` names the bucket. Who reads the content checks the digest."""
-        body = _body(data, bucket)
-        name = _Fields(body, bucket, "").get("name", _text, "")
-        if not name:
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError):
+            raise ProtocolError(f"bucket {bucket}: a meta message is not JSON") from None
+        if not isinstance(body, dict):
+            raise ProtocolError(f"bucket {bucket}: a meta message is not a JSON object")
+        try:
+            given = _MetaFields.model_validate(body)
+        except ValidationError as error:
+            raise ProtocolError(f"bucket {bucket}: a meta message {_fault(body, error)}") from None
+        if not given.name:
             raise ProtocolError(f"bucket {bucket}: a meta message names no object")
-        fields = _Fields(body, bucket, name)
-        options = _Fields(fields.get("options", _mapping, {}), bucket, name, "options.")
-        link = options.get("link", _mapping, None)
-        target = None
-        if link is not None:
-            inner = _Fields(link, bucket, name, "options.link.")
-            target = (inner.get("bucket", _token, ""), inner.get("name", _text, ""))
-            if not target[0]:
-                raise ProtocolError(f"bucket {bucket}: the meta message of object {name!r} links to no bucket")
+        options, link = given.options, given.options.link
+        if link is not None and not link.bucket:
+            raise ProtocolError(f"bucket {bucket}: the meta message of object {given.name!r} links to no bucket")
         return cls(
-            bucket=fields.get("bucket", _token, bucket) or bucket,
-            name=name,
-            nuid=fields.get("nuid", _token, ""),
-            size=fields.get("size", _number, 0),
-            chunks=fields.get("chunks", _number, 0),
-            digest=fields.get("digest", _text, ""),
-            headers=fields.get("headers", _lists, {}),
-            description=fields.get("description", _text, None),
-            metadata=fields.get("metadata", _texts, {}),
-            link=target,
-            deleted=fields.get("deleted", _flag, False),
-            max_chunk_size=options.get("max_chunk_size", _number, None),
-            extra=fields.others(_KNOWN),
-            extra_options=options.others(_KNOWN_OPTIONS),
+            bucket=given.bucket or bucket,
+            **{name: getattr(given, name) for name in _MetaFields.model_fields.keys() - {"bucket", "options", "mtime"}},
+            link=None if link is None else (link.bucket, link.name),
+            max_chunk_size=options.max_chunk_size,
+            extra=_others(body, _MetaFields),
+            extra_options=_others(body.get("options") or {}, _Options),
         )
 
     def to_json(self) -> bytes:
@@ -177,87 +165,65 @@ class ObjectMeta:
         return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
 
 
-def _body(data: bytes, bucket: str) -> dict[str, Any]:
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ProtocolError(f"bucket {bucket}: a meta message is not JSON") from None
-    if not isinstance(body, dict):
-        raise ProtocolError(f"bucket {bucket}: a meta message is not a JSON object")
-    return body
+def _values(given: Any) -> Any:
+    """Return the values of a header as a tuple; some writers give one text instead of a list of one."""
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """The fields of one JSON object of a meta message; `path` is its path. A null counts as missing."""
-
-    body: Mapping[str, Any]
-    bucket: str
-    name: str
-    path: str = ""
-
-    def get(self, key: str, read: Callable[[Any], T], default: Any) -> T:
-        """What `read` makes of a field; it raises `ValueError` for what cannot be meant."""
-        value = self.body.get(key)
-        if value is None:
-            return default  # type: ignore[no-any-return]  # None where None is allowed
-        try:
-            return read(value)
-        except ValueError:
-            whose = f"of object {self.name!r} " if self.name else ""
-            raise ProtocolError(
-                f"bucket {self.bucket}: a meta message {whose}has no usable field {self.path}{key}"
-            ) from None
-
-    def others(self, known: frozenset[str]) -> dict[str, Any]:
-        return {key: value for key, value in self.body.items() if key not in known}
+#: A constraint makes pydantic read a text as UTF-8, which has no halves of surrogate pairs; JSON can spell them.
+_Text = Annotated[str, Field(min_length=0)]
+#: What becomes one token of a subject: a wildcard would match the messages of other objects.
+_Token = Annotated[str, Field(pattern=r"^[^\s\x1c-\x1f.*>]*$")]
+_Number = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    value.encode()  # UnicodeEncodeError, a ValueError: JSON can spell halves of surrogate pairs, UTF-8 cannot
-    return value
+class _Fields(BaseModel):
+    """A JSON object of a meta message. A null counts as missing."""
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        return {name: value for name, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
-def _token(value: Any) -> str:
-    """Return a text that becomes one token of a subject: a wildcard would match the messages of other objects."""
-    if re.search(r"[\s.*>]", _text(value)):
-        raise ValueError
-    return _text(value)
+class _Link(_Fields):
+    bucket: _Token = ""
+    name: _Text = ""
 
 
-def _number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise ValueError
-    return value
+class _Options(_Fields):
+    link: _Link | None = None
+    max_chunk_size: _Number | None = None
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
+class _MetaFields(_Fields):
+    bucket: _Token = ""
+    name: _Text = ""
+    nuid: _Token = ""
+    size: _Number = 0
+    chunks: _Number = 0
+    digest: _Text = ""
+    headers: dict[_Text, Annotated[tuple[_Text, ...], BeforeValidator(_values)]] = {}
+    description: _Text | None = None
+    metadata: dict[_Text, _Text] = {}
+    options: _Options = _Options()
+    deleted: bool = False
+    mtime: Any = None
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
+def _others(body: Mapping[str, Any], known: type[_Fields]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in known.model_fields}
 
 
-def _texts(value: Any) -> dict[str, str]:
-    return {_text(name): _text(text) for name, text in _mapping(value).items()}
-
-
-def _lists(value: Any) -> dict[str, tuple[str, ...]]:
-    lists = {}
-    for name, values in _mapping(value).items():
-        # Some writers give one text instead of a list of one.
-        texts = [values] if isinstance(values, str) else values
-        if not isinstance(texts, list):
-            raise ValueError
-        lists[_text(name)] = tuple(map(_text, texts))
-    return lists
+def _fault(body: Mapping[str, Any], error: ValidationError) -> str:
+    """Return which field of a meta message is wrong, first of all its name."""
+    places = [problem["loc"] for problem in error.errors(include_url=False, include_input=False)]
+    place = ("name",) if ("name",) in places else places[0]
+    field_path = ".".join(map(str, place if place[0] == "options" else place[:1]))
+    whose = f"of object {body['name']!r} " if body.get("name") and field_path != "name" else ""
+    return f"{whose}has no usable field {field_path}"
 
 
 @dataclass(frozen=True)
