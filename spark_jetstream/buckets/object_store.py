@@ -264,7 +264,7 @@ class ObjectUploads:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._uploads.__exit__(*exc_info)
+        self._uploads.close()
 
     def store(self, wanted: NewObject) -> StoredUpload:
         """Store an object in place of the old one, which stays if making the content raises an error."""

@@ -65,7 +65,7 @@ class UploadSettings:
 
 
 class Uploads:
-    """Publishes to one subject after the other, over one connection, from one thread; a context manager."""
+    """Publishes to one subject after the other, over one connection, from one thread."""
 
     def __init__(self, connect: Connect, stream: str, settings: UploadSettings) -> None:
         self.stream = stream
@@ -83,10 +83,8 @@ class Uploads:
         self._refusals: list[Refusal] = []
         self._heard = 0.0
 
-    def __enter__(self) -> Uploads:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
+    def close(self) -> None:
+        """Drop the answers that come from now on."""
         self._inbox.close()
 
     @property
@@ -111,7 +109,7 @@ class Uploads:
         for payload in payloads:
             size = len(head) + len(payload)
             if size > self.max_payload:
-                self._settle(subject)
+                self._settle()
                 raise NotStored(
                     f"header and payload have {size} bytes, and the server takes {self.max_payload} (max_payload)",
                     Disposition.NONE,
@@ -120,12 +118,12 @@ class Uploads:
             while self._waiting and (
                 len(self._waiting) >= self._settings.max_in_flight or self._bytes + size > MAX_BYTES_IN_FLIGHT
             ):
-                self._pump(subject, wait=True)
-            self._pump(subject, wait=False)
+                self._pump(wait=True)
+            self._pump(wait=False)
             if self._refusals:
                 break
-            self._send(subject, head, payload, size)
-        self._settle(subject)
+            self._send(head, payload, size)
+        self._settle()
         if self._refusals:
             raise _refused(self._refusals[0])
         sequences = [self._sequences[number] for number in range(first, self._next)]
@@ -137,7 +135,7 @@ class Uploads:
     def settle(self) -> bool:
         """After another error has ended `store`, return whether no payload can be stored any more."""
         try:
-            self._settle(self._subject)
+            self._settle()
         except NotStored as failure:
             return failure.settled
         except JetStreamError:
@@ -155,21 +153,21 @@ class Uploads:
         if cut is not None:
             self._inbox.resume(self._settings.retry_timeout)
 
-    def _send(self, subject: str, head: bytes, payload: bytes | memoryview, size: int) -> None:
+    def _send(self, head: bytes, payload: bytes | memoryview, size: int) -> None:
         number = self._next
         self._next += 1
         if not self._waiting:
             self._heard = time.monotonic()
         self._waiting[number] = size
         self._bytes += size
-        line = f"HPUB {subject} {self._inbox.subject}.{number} {len(head)} {size}\r\n".encode()
+        line = f"HPUB {self._subject} {self._inbox.subject}.{number} {len(head)} {size}\r\n".encode()
         self._inbox.send([line, head, payload, b"\r\n"])
 
-    def _settle(self, subject: str) -> None:
+    def _settle(self) -> None:
         while self._waiting:
-            self._pump(subject, wait=True)
+            self._pump(wait=True)
 
-    def _pump(self, subject: str, *, wait: bool) -> None:
+    def _pump(self, *, wait: bool) -> None:
         """Read the answers that came; with ``wait``, wait for one, at most until the acknowledgement time-out."""
         timeout = self._settings.ack_timeout
         left = self._heard + timeout - time.monotonic()
@@ -180,7 +178,7 @@ class Uploads:
                     self._take(event)
                 event = self._inbox.get(0.0)
         except PermissionDenied as denied:
-            self._on_denied(denied, subject)
+            self._on_denied(denied)
         except ConnectionFailed as cut:
             raise NotStored(str(cut), Disposition.OUTAGE, cut=cut) from None
         if self._waiting and time.monotonic() - self._heard > timeout:
@@ -217,13 +215,13 @@ class Uploads:
         self._heard = time.monotonic()
         return True
 
-    def _on_denied(self, denied: PermissionDenied, subject: str) -> None:
+    def _on_denied(self, denied: PermissionDenied) -> None:
         # The subject is in lower case, and may be that of another user of this connection.
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
             raise denied
-        if self._waiting and denied.subject.lower() == subject.lower():
-            text = f"the account may not publish to {subject}"
-            raise NotStored(text, Disposition.NONE, settled=True, denied=PermissionDenied(text, subject=subject))
+        if self._waiting and denied.subject.lower() == self._subject.lower():
+            text = f"the account may not publish to {self._subject}"
+            raise NotStored(text, Disposition.NONE, settled=True, denied=PermissionDenied(text, subject=self._subject))
 
 
 #: What to change, where that is another thing for a bucket than for a stream.
