@@ -84,10 +84,12 @@ class Outage:
         self._backoff.reset()
 
     def failed(self, error: JetStreamError, doing: str, *, progressed: bool = False) -> None:
-        """Count a failure that may pass; raise `OutageError` with the participle `doing` after too long an outage.
+        """Count a failure; raise `OutageError` with the participle `doing` after too long an outage.
 
-        With `progressed` the attempt succeeded in part: a new outage begins.
+        Raises `error` itself if it cannot pass. With `progressed` the attempt succeeded in part: a new outage begins.
         """
+        if not error.retriable:
+            raise error
         if progressed:
             self.over()
             self._deadline = Deadline(self._patience)

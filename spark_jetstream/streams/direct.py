@@ -169,8 +169,6 @@ class _FilterReader:
             try:
                 yield from self._batches(outage.begin())
             except JetStreamError as error:
-                if not error.retriable:
-                    raise
                 doing = f"reading stream {self.part.stream} at sequence {self.next}"
                 outage.failed(error, doing, progressed=self.next > before)
                 self._pause(error, outage)

@@ -33,9 +33,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError, StreamNotFound
+from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
@@ -44,7 +44,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader
+from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader, look
 
 _END = 2**63 - 1  # behind every sequence
 _HEARTBEAT = 0.5
@@ -142,15 +142,10 @@ class LatestPerSubject(RangeReader):
 
 
 class CatchUpReader(BoundedReader):
-    """Reads all messages from the beginning of `part` on, until a consumer has caught up once with the writers."""
+    """Reads a range without an end, until a consumer has caught up once with the writers."""
 
     session: ClassVar[type[PullSession]] = _SessionToTheEnd
-
-    def __init__(
-        self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str, state: StreamSummary
-    ) -> None:
-        super().__init__(connect, replace(part, end=_END), settings, label, state)
-        self.confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
+    pauses: ClassVar[tuple[float, float]] = (0.02, 0.1)  # a longer pause would let the end run away
 
 
 @dataclass(frozen=True)
@@ -242,7 +237,7 @@ class _TableReader:
         """Yield all messages from a sequence on, until there are no more."""
         if not self.part.direct:
             state = self._look()
-            yield from CatchUpReader(self.connect, self._range(first, first), self.settings, self.label, state).read()
+            yield from CatchUpReader(self.connect, self._range(first, _END), self.settings, self.label, state).read()
             return
         # Range by range, until a range lacks no message, or the leader knows of none behind it.
         stream, filters = self.part.stream, self.part.subjects or (">",)
@@ -265,15 +260,7 @@ class _TableReader:
             first = end
 
     def _look(self) -> StreamSummary:
-        """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
-        name = self.part.stream
-        try:
-            state = self.requests.stream(name, f"look at stream {name}")
-        except StreamNotFound:
-            raise DataLossError(f"stream {name} was deleted") from None
-        if state.created != self.part.created:
-            raise DataLossError(f"stream {name} was deleted and created again at {state.created}")
-        return state
+        return self.requests.call(lambda connection: look(connection, self._range(1, _END), 1))
 
     def _range(self, first: int, end: int) -> SequenceRange:
         part = self.part

@@ -161,7 +161,7 @@ class PullSession:
             if owner.next >= owner.part.end:
                 return
             if self.pending == 0:
-                owner.caught_up()
+                owner.nothing_more()
                 return
 
     def left(self, came: int, acks: Acks) -> int:
@@ -242,6 +242,8 @@ class RangeReader:
     """
 
     session: ClassVar[type[PullSession]] = PullSession
+    pauses: ClassVar[tuple[float, float]] = (0.1, 1.0)
+    """The shortest and the longest pause between two consumers that find nothing."""
 
     def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
         self.connect = connect
@@ -251,7 +253,7 @@ class RangeReader:
         self.next = part.first
         self.count = 0
         self.found_nothing = 0
-        self.confirming = Backoff(0.1)
+        self.confirming = Backoff(*self.pauses)
         self.left_to_stream: dict[str, Any] = {}
 
     def read(self) -> Iterator[Delivered]:
@@ -267,8 +269,6 @@ class RangeReader:
                 if self.next < self.part.end:
                     self.confirming.pause()
             except JetStreamError as error:
-                if not error.retriable:
-                    raise
                 doing = f"reading stream {self.part.stream} at sequence {self.next}"
                 outage.failed(error, doing, progressed=self.next > before)
                 log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
@@ -344,11 +344,6 @@ class RangeReader:
         # A replica that lags says the same: the reader asks again, with a new consumer.
         if self.found_nothing >= _CONFIRMATIONS:
             self.next = self.part.end
-
-    def caught_up(self) -> None:
-        """Note that the last message said that nothing more is pending."""
-        if self.next < self.part.end:
-            self.nothing_more()
 
 
 def create_reader(
