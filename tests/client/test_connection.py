@@ -495,34 +495,9 @@ def test_private_names_of_the_client_library_stand_in_one_place() -> None:
     assert not re.findall(r"[gs]etattr", Path(str(connection_module.__file__)).read_text())
 
 
-@pytest.fixture
-def without_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a newer client library kept its parser elsewhere."""
-    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
-
-
-@pytest.mark.usefixtures("without_parser")
-def test_without_the_parser_reading_is_slow_and_right(server: NatsServer) -> None:
-    odd = [("Status", "503"), ("Description", "No Messages"), ("Kind", "a: b")]
-    rows = [Message("S.a", str(number).encode()) for number in range(900)]
-    rows += [Message("S.b", b"", odd), Message("S.c", b"MSG a 1 5\r\nhello\r\n", odd), Message("S.d", bytes(100_000))]
-    create(server.url, "S")
-    with Publisher(server.url) as publisher:
-        publisher.publish(rows)
-    part = part_of(server.url, "S")
-    with pytest.warns(RuntimeWarning, match="no parser that can be replaced"):
-        connect(options(server.url))
-    # Requests that end by their bytes, and a message too large for one: statuses are read too.
-    read = list(pulls(server.url, part, replace(SETTINGS, max_bytes=65_536)))
-    assert sequences(iter(read)) == list(range(1, len(rows) + 1))
-    assert [data for pulled in read for data in pulled.payloads().to_pylist()] == [row.data for row in rows]
-    found = [each for pulled in read for each in pulled.headers().to_pylist()]
-    assert [dict(each) if each else None for each in found] == [row.expected_headers for row in rows]
-
-
 @pytest.mark.full
-@pytest.mark.usefixtures("without_parser")
-def test_without_the_parser_interruptions_are_survived_too(server: NatsServer) -> None:
+def test_without_the_parser_interruptions_are_survived_too(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
     create(server.url, "S")
     fill(server.url, "S", 1000)
     with WireProxy(server.url) as proxy:

@@ -133,7 +133,7 @@ def test_authentication(
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("content", "words"),
     [
         *(
             ({field: "something"}, f'"prod" sets {field}, which is not supported')
@@ -153,10 +153,14 @@ def test_authentication(
         ({"token": 7}, "has something else than text in its field token"),
         ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1, in which the port'),
         ({"url": f"nats://me:{SECRET}@a,ws://b"}, 'in "prod", url mixes'),
+        (f'{{"token": "{SECRET}"'.encode(), "is not valid JSON"),
+        (f'["{SECRET}"]'.encode(), "is not a JSON object"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"\xff\xfe" + SECRET.encode(), "is not UTF-8 text"),
     ],
 )
-def test_what_is_refused(home: Path, fields: dict[str, Any], words: str) -> None:
-    write(home, **fields)
+def test_what_is_refused(home: Path, content: dict[str, Any] | bytes, words: str) -> None:
+    (home / "prod.json").write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     with pytest.raises(OptionError) as caught:
         ConnectionOptions.from_spark({"context": "prod"})
     assert words in str(caught.value)
@@ -165,23 +169,6 @@ def test_what_is_refused(home: Path, fields: dict[str, Any], words: str) -> None
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.__context__ is None
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (f'{{"token": "{SECRET}"'.encode(), "is not valid JSON"),
-        (f'["{SECRET}"]'.encode(), "is not a JSON object"),
-        (b"[" * 100_000, "is not valid JSON"),
-        (b"\xff\xfe" + SECRET.encode(), "is not UTF-8 text"),
-    ],
-)
-def test_a_file_that_is_no_context(home: Path, content: bytes, words: str) -> None:
-    (home / "prod.json").write_bytes(content)
-    with pytest.raises(OptionError, match=words) as caught:
-        context_options("prod")
-    assert caught.value.__context__ is None
-    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

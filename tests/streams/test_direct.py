@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.client import nats_py
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import JetStreamError, PermissionDenied, ProtocolError
+from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -147,35 +146,7 @@ def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None
         wait_until(lambda: not paced(), "the end of the pace")
 
 
-@pytest.mark.full
-def test_without_the_parser_reading_is_slow_and_right(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
-    odd = [("Status", "503"), ("Description", "No Messages"), ("Kind", "a: b")]
-    stored = [Message("G.a", str(number).encode()) for number in range(300)]
-    stored += [Message("G.b", b"", odd), Message("G.c", b"MSG a 1 5\r\nhello\r\n", odd), Message("G.d", bytes(100_000))]
-    create(server.url, "G", allow_direct=True)
-    with Publisher(server.url) as publisher:
-        publisher.publish(stored)
-        part = replace(part_of(server.url, "G"), end=len(stored) + 100)
-        with pytest.warns(RuntimeWarning, match="no parser that can be replaced"):
-            connect(options(server.url, requestTimeout="1s"))
-        found = rows(direct(server.url, part, replace(SETTINGS, batch=70)))
-        assert [row[0] for row in found] == list(range(1, len(stored) + 1))
-        assert [row[4] for row in found] == [message.data for message in stored]
-        assert [dict(row[3]) if row[3] else None for row in found] == [message.expected_headers for message in stored]
-        # Of repeated names this one keeps the last, in the first one's place: not to be told from the server's own.
-        publisher.publish([Message("G.e", b"x", [("Nats-Sequence", "5")])])
-    with pytest.raises(ProtocolError):
-        rows(direct(server.url, replace(part, first=len(stored) + 1)))
-
-
 # The wire
-
-
-def test_an_end_lost_on_the_wire(server: NatsServer, proxy: WireProxy) -> None:
-    proxy.drop_frames(b"NATS/1.0 204 EOB")
-    assert sequences(direct(proxy.url, part_of(server.url, "S"))) == ALL
-    assert proxy.dropped == 1
 
 
 def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> None:

@@ -47,15 +47,6 @@ def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
     assert sequences(pulls(server.url, part_of(server.url, "L"))) == ALL[:100]
 
 
-# The wire
-
-
-def test_a_status_lost_on_the_wire(server: NatsServer, proxy: WireProxy) -> None:
-    proxy.drop_frames(b"NATS/1.0 409 ")
-    assert sequences(pulls(proxy.url, part_of(server.url, "S"), replace(SETTINGS, max_bytes=20_000))) == ALL
-    assert proxy.dropped == 1
-
-
 # The server
 
 
