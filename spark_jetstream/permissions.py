@@ -160,12 +160,14 @@ def read(names: Names) -> Lines:
 def _consumers(names: Names) -> Lines:
     """Yield the permissions for reading with consumers of each task."""
     yield from _creating(names, "*", "a consumer for each task")
-    yield Permission(names.api(jsapi.CONSUMER_NEXT), "its messages")
-    yield Permission(
-        names.api(jsapi.CONSUMER_DELETE),
-        "when the task is done",
-        without="consumers stay until they have been idle for 30 seconds",
-    )
+    yield from _using(names, "its messages", "when the task is done")
+
+
+def _using(names: Names, messages: str, done: str) -> Lines:
+    """Yield the permissions for what a reader does with its consumers, and why it does it."""
+    yield Permission(names.api(jsapi.CONSUMER_NEXT), messages)
+    idle = "consumers stay until they have been idle for 30 seconds"
+    yield Permission(names.api(jsapi.CONSUMER_DELETE), done, without=idle)
 
 
 def _creating(names: Names, consumer: str, why: str) -> Lines:
@@ -314,9 +316,7 @@ def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
     """Yield the permissions for reading with consumers. `filters` are (filter, why); "" is none or several filters."""
     for subject, why in filters:
         yield Permission(jsapi.consumer_create(names.prefix, names.stream, "*", (subject,) if subject else ()), why)
-    yield Permission(names.api(jsapi.CONSUMER_NEXT), "what they deliver")
-    idle = "consumers stay until they have been idle for 30 seconds"
-    yield Permission(names.api(jsapi.CONSUMER_DELETE), "when it is read", without=idle)
+    yield from _using(names, "what they deliver", "when it is read")
 
 
 def kv(names: Names) -> Lines:

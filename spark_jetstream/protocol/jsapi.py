@@ -262,7 +262,7 @@ class PullOutcome(enum.Enum):
     REFUSED = "the request can never succeed as it is"
 
 
-#: (code, beginning of the description in lower case, or "" for any) -> outcome; the first row that fits counts.
+#: (code, beginning of the description in lower case, or "" for any) -> outcome; any other status is a refusal.
 _STATUSES: tuple[tuple[int, str, PullOutcome], ...] = (
     (100, "", PullOutcome.GOES_ON),
     (404, "", PullOutcome.ENDED),
@@ -273,12 +273,7 @@ _STATUSES: tuple[tuple[int, str, PullOutcome], ...] = (
     (409, "consumer deleted", PullOutcome.LOST),
     (409, "leadership change", PullOutcome.LOST),
     (409, "server shutdown", PullOutcome.LOST),
-    (409, "consumer is push based", PullOutcome.REFUSED),
-    (409, "exceeded max", PullOutcome.REFUSED),
     (503, "", PullOutcome.LOST),
-    (400, "", PullOutcome.REFUSED),
-    (412, "", PullOutcome.REFUSED),
-    (423, "", PullOutcome.REFUSED),
 )
 
 

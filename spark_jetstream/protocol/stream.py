@@ -75,8 +75,8 @@ class StreamSummary:
     num_deleted: int
     last_timestamp: int
     retention: str
-    max_msgs_per_subject: int
-    allow_direct: bool
+    max_msgs_per_subject: int = 0
+    allow_direct: bool = False
     max_age: int = 0
     max_msgs: int = 0
     max_bytes: int = 0
@@ -116,14 +116,11 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
 
 
-#: Fields of `StreamSummary` that are fields of the configuration, with what a server means that leaves them out.
-_SETTINGS: Mapping[str, Any] = {
-    **dict.fromkeys(("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "num_replicas"), 0),
-    **dict.fromkeys(("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge"), False),
-    "max_msg_size": -1,
-    "discard": "old",
-    "storage": "file",
-}
+#: Fields of `StreamSummary` that are fields of the configuration.
+_SETTINGS = (
+    *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
+    *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage"),
+)
 
 
 def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
@@ -135,6 +132,10 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
 
     def number(path: str, default: int | None = None) -> int:
         return int(jsapi.field(body, path, int, context, default))
+
+    def setting(name: str) -> Any:
+        default = getattr(StreamSummary, name)
+        return jsapi.field(body, f"config.{name}", type(default), context, default)
 
     _check_sequences(body, context)
     created = jsapi.field(body, "created", str, context)
@@ -154,7 +155,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         duplicate_window=number("config.duplicate_window", 0) / _SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
-        **{name: jsapi.field(body, f"config.{name}", type(value), context, value) for name, value in _SETTINGS.items()},
+        **{name: setting(name) for name in _SETTINGS},
     )
 
 

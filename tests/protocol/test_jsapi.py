@@ -49,19 +49,13 @@ STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] 
     (503, "", {"Nats-Subject": "$JS.API.CONSUMER.MSG.NEXT.S.c"}, ConsumerLost),
     (409, "Consumer is push based", {}, JetStreamError),
     (409, "Exceeded MaxRequestBatch of 10", {}, JetStreamError),
-    (409, "Exceeded MaxRequestExpires of 1s", {}, JetStreamError),
-    (409, "Exceeded MaxRequestMaxBytes of 1024", {}, JetStreamError),
-    (400, "Bad Request - heartbeat value too large", {}, JetStreamError),
     (400, "Bad Request", {}, JetStreamError),
     (412, "Required Api Level", {}, JetStreamError),
     (423, "Nats-Pin-Id mismatch", {}, JetStreamError),
-    (423, "Nats-Wrong-Pin-Id", {}, JetStreamError),
     # Of these nobody has heard yet.
     (409, "Something New", {}, JetStreamError),
     (410, "Gone", {}, JetStreamError),
-    (200, "OK", PENDING, JetStreamError),
     (204, "EOB", {}, JetStreamError),
-    (999, "", {}, JetStreamError),
 ]
 
 
@@ -92,9 +86,7 @@ def test_the_table_of_statuses_is_covered_whole() -> None:
         rows = [row for row in STATUSES if row[0] == code and row[1].lower().startswith(words)]
         assert rows, f"no test of {code} {words}"
         for row in rows:
-            first = next(each for each in jsapi._STATUSES if each[0] == code and row[1].lower().startswith(each[1]))
-            if first[1] == words:
-                assert (outcome in {ENDED, GOES_ON}) == isinstance(row[3], PullEnd)
+            assert (outcome in {ENDED, GOES_ON}) == isinstance(row[3], PullEnd)
 
 
 @given(
