@@ -149,34 +149,27 @@ def test_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("secret", "words"),
+    ("option", "content", "words"),
     [
-        ("not a seed", "holds something else than an NKey seed"),
-        (USER_SEED[:-1], "holds something else than an NKey seed"),
-        (ACCOUNT_SEED, "holds an NKey seed that is not a user's"),
-        (WRONG_SEED, "holds an NKey seed with a wrong checksum"),
+        *(
+            (option, content, words)
+            for seed, words in (
+                (USER_SEED[:-1], "holds something else than an NKey seed"),
+                (ACCOUNT_SEED, "holds an NKey seed that is not a user's"),
+                (WRONG_SEED, "holds an NKey seed with a wrong checksum"),
+            )
+            for option, content in (("nkeySeed", seed), ("credentials", CREDS.replace(USER_SEED, seed)))
+        ),
+        ("nkeySeed", "not a seed", "holds something else than an NKey seed"),
+        ("credentials", "nothing of the kind", "holds no user JWT"),
+        ("credentials", CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
+        ("credentials", CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
+        ("credentials", CREDS[: CREDS.index("-----BEGIN USER")], "holds no user NKey seed"),
     ],
 )
-def test_wrong_seeds(tmp_path: Path, secret: str, words: str) -> None:
-    creds = CREDS.replace(USER_SEED, secret) if " " not in secret else None
-    assert words in refused(nkeySeedSecret=secret)
-    assert words in refused(nkeySeedFile=put(tmp_path / "seed", secret))
-    if creds is not None:
-        assert words in refused(credentialsSecret=creds)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("nothing of the kind", "holds no user JWT"),
-        (CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
-        (CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
-        (CREDS[: CREDS.index("-----BEGIN USER")], "holds no user NKey seed"),
-    ],
-)
-def test_wrong_credentials(tmp_path: Path, content: str, words: str) -> None:
-    assert words in refused(credentialsSecret=content)
-    assert words in refused(credentialsFile=put(tmp_path / "me.creds", content))
+def test_wrong_seeds_and_credentials(tmp_path: Path, option: str, content: str, words: str) -> None:
+    assert words in refused(**{f"{option}Secret": content})
+    assert words in refused(**{f"{option}File": put(tmp_path / "file", content)})
 
 
 @pytest.mark.parametrize(
