@@ -138,7 +138,7 @@ class ObjectMeta:
             link=None if link is None else (link.bucket, link.name),
             max_chunk_size=options.max_chunk_size,
             extra=_others(body, _MetaFields),
-            extra_options=_others(body.get("options") or {}, _Options),
+            extra_options=_others(body.get("options") or {}, _OptionFields),
         )
 
     def to_json(self) -> bytes:
@@ -188,13 +188,13 @@ class _Fields(BaseModel):
         return {name: value for name, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
-class _Link(_Fields):
+class _LinkFields(_Fields):
     bucket: _Token = ""
     name: _Text = ""
 
 
-class _Options(_Fields):
-    link: _Link | None = None
+class _OptionFields(_Fields):
+    link: _LinkFields | None = None
     max_chunk_size: _Number | None = None
 
 
@@ -208,7 +208,7 @@ class _MetaFields(_Fields):
     headers: dict[_Text, Annotated[tuple[_Text, ...], BeforeValidator(_values)]] = {}
     description: _Text | None = None
     metadata: dict[_Text, _Text] = {}
-    options: _Options = _Options()
+    options: _OptionFields = _OptionFields()
     deleted: bool = False
     mtime: Any = None
 
