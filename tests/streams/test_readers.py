@@ -235,13 +235,14 @@ def test_without_the_parser_reading_is_slow_and_right(
     stored = [Message("G.a", str(number).encode()) for number in range(900)]
     stored += [Message("G.b", b"", odd), Message("G.c", b"MSG a 1 5\r\nhello\r\n", odd), Message("G.d", bytes(100_000))]
     create(server.url, "G", allow_direct=True)
+    where = options(server.url, requestTimeout="1s")
     with Publisher(server.url) as publisher:
         publisher.publish(stored)
         part = part_of(server.url, "G")
         with pytest.warns(RuntimeWarning, match="no parser that can be replaced"):
-            connect(options(server.url))
+            connect(where)
         # Requests that end by their bytes, and a message too large for one: statuses are read too.
-        found = list(read(server.url, replace(part, end=part.end + 100), replace(SETTINGS, max_bytes=65_536)))
+        found = list(read(where, replace(part, end=part.end + 100), replace(SETTINGS, max_bytes=65_536)))
         assert sequences(found) == list(range(1, len(stored) + 1))
         assert [data for run in found for data in run.payloads().to_pylist()] == [message.data for message in stored]
         headers = [dict(each) if each else None for run in found for each in run.headers().to_pylist()]
@@ -250,7 +251,7 @@ def test_without_the_parser_reading_is_slow_and_right(
         publisher.publish([Message("G.e", b"x", [("Nats-Sequence", "5")])])
     if read is direct:
         with pytest.raises(ProtocolError):
-            sequences(read(server.url, replace(part, first=part.end, end=part.end + 100)))
+            sequences(read(where, replace(part, first=part.end, end=part.end + 100)))
 
 
 # The server
