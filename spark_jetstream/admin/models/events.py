@@ -24,6 +24,7 @@ class Event(Model):
 
     TYPE: ClassVar[str] = ""
     SUBJECTS: ClassVar[tuple[str, ...]] = ()
+    _NAMES: ClassVar[str] = ""
 
     type: String
     """Which kind of event this is: ``io.nats.jetstream.advisory.v1.`` (or ``metric``) and its name."""
@@ -36,11 +37,14 @@ class Event(Model):
     _published_on: str = PrivateAttr("")
 
     def __init_subclass__(cls, *, kind: str = "", subjects: tuple[str, ...] = (), **kwargs: Any) -> None:
-        """Enter a type that a server sends. ``kind`` ends its id; the first token of its subjects is in the id too."""
+        """Enter a type that a server sends. ``kind`` ends its id; the first token of its subjects is in the id too.
+
+        ``subjects`` are without the names that end them, which `_NAMES` has.
+        """
         super().__init_subclass__(**kwargs)
         if kind:
             cls.TYPE = f"io.nats.jetstream.{subjects[0].partition('.')[0].lower()}.v1.{kind}"
-            cls.SUBJECTS = subjects
+            cls.SUBJECTS = tuple(f"{subject}{cls._NAMES}" for subject in subjects)
             EVENT_TYPES[cls.TYPE] = cls
 
     @property
@@ -156,12 +160,16 @@ class DomainEvent(Event):
 class StreamEvent(DomainEvent):
     """An event of a stream."""
 
+    _NAMES: ClassVar[str] = ".{stream}"
+
     stream: String
     """The stream."""
 
 
 class ConsumerEvent(StreamEvent):
     """An event of a consumer."""
+
+    _NAMES: ClassVar[str] = ".{stream}.{consumer}"
 
     consumer: String
     """The consumer of that stream."""
@@ -197,7 +205,7 @@ class ApiLimitReached(ServerEvent, kind="api_limit_reached", subjects=("ADVISORY
 class StreamAction(
     StreamEvent,
     kind="stream_action",
-    subjects=tuple(f"ADVISORY.STREAM.{done}.{{stream}}" for done in ("CREATED", "UPDATED", "DELETED")),
+    subjects=("ADVISORY.STREAM.CREATED", "ADVISORY.STREAM.UPDATED", "ADVISORY.STREAM.DELETED"),
 ):
     """A stream was created, changed or deleted."""
 
@@ -206,9 +214,7 @@ class StreamAction(
 
 
 class ConsumerAction(
-    ConsumerEvent,
-    kind="consumer_action",
-    subjects=tuple(f"ADVISORY.CONSUMER.{done}.{{stream}}.{{consumer}}" for done in ("CREATED", "DELETED")),
+    ConsumerEvent, kind="consumer_action", subjects=("ADVISORY.CONSUMER.CREATED", "ADVISORY.CONSUMER.DELETED")
 ):
     """A consumer was created or deleted."""
 
@@ -216,7 +222,7 @@ class ConsumerAction(
     """create or delete."""
 
 
-class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CONSUMER.PAUSE.{stream}.{consumer}",)):
+class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CONSUMER.PAUSE",)):
     """A consumer was paused or resumed."""
 
     paused: Boolean
@@ -225,7 +231,7 @@ class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CO
     """Until when."""
 
 
-class MaxDeliver(ConsumerEvent, kind="max_deliver", subjects=("ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}",)):
+class MaxDeliver(ConsumerEvent, kind="max_deliver", subjects=("ADVISORY.CONSUMER.MAX_DELIVERIES",)):
     """A message was delivered as often as the consumer allows, without an acknowledgement, and is given up."""
 
     stream_seq: Sequence64
@@ -245,18 +251,18 @@ class DeliveryEvent(ConsumerEvent):
     """How often the message was delivered."""
 
 
-class Nak(DeliveryEvent, kind="nak", subjects=("ADVISORY.CONSUMER.MSG_NAKED.{stream}.{consumer}",)):
+class Nak(DeliveryEvent, kind="nak", subjects=("ADVISORY.CONSUMER.MSG_NAKED",)):
     """A message was refused, and will be delivered again."""
 
 
-class Terminated(DeliveryEvent, kind="terminated", subjects=("ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{consumer}",)):
+class Terminated(DeliveryEvent, kind="terminated", subjects=("ADVISORY.CONSUMER.MSG_TERMINATED",)):
     """A message was refused for good."""
 
     reason: String = ""
     """The reason that the client gave."""
 
 
-class ConsumerAck(DeliveryEvent, kind="consumer_ack", subjects=("METRIC.CONSUMER.ACK.{stream}.{consumer}",)):
+class ConsumerAck(DeliveryEvent, kind="consumer_ack", subjects=("METRIC.CONSUMER.ACK",)):
     """A message was acknowledged. Only consumers with a ``sample_freq`` report it, for that share of messages."""
 
     ack_time: Duration
@@ -272,25 +278,21 @@ class GroupEvent(ConsumerEvent):
     """The priority group of the consumer."""
 
 
-class ConsumerPinned(
-    GroupEvent, kind="consumer_group_pinned", subjects=("ADVISORY.CONSUMER.PINNED.{stream}.{consumer}",)
-):
+class ConsumerPinned(GroupEvent, kind="consumer_group_pinned", subjects=("ADVISORY.CONSUMER.PINNED",)):
     """The server chose one client to get all messages of its group."""
 
     pinned_id: String
     """The client's id for that time, as messages carry it in ``Nats-Pin-Id``."""
 
 
-class ConsumerUnpinned(
-    GroupEvent, kind="consumer_group_unpinned", subjects=("ADVISORY.CONSUMER.UNPINNED.{stream}.{consumer}",)
-):
+class ConsumerUnpinned(GroupEvent, kind="consumer_group_unpinned", subjects=("ADVISORY.CONSUMER.UNPINNED",)):
     """A client no longer gets all messages of its group."""
 
     reason: String
     """admin (a client asked for it) or timeout (the pinned client did not pull for too long)."""
 
 
-class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.STREAM.SNAPSHOT_CREATE.{stream}",)):
+class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.STREAM.SNAPSHOT_CREATE",)):
     """A backup of a stream began."""
 
     state: StreamState
@@ -299,7 +301,7 @@ class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.ST
     """Who asked for it."""
 
 
-class SnapshotComplete(StreamEvent, kind="snapshot_complete", subjects=("ADVISORY.STREAM.SNAPSHOT_COMPLETE.{stream}",)):
+class SnapshotComplete(StreamEvent, kind="snapshot_complete", subjects=("ADVISORY.STREAM.SNAPSHOT_COMPLETE",)):
     """A backup of a stream ended."""
 
     start: Time
@@ -312,14 +314,14 @@ class SnapshotComplete(StreamEvent, kind="snapshot_complete", subjects=("ADVISOR
     """Why it failed; empty when it did not."""
 
 
-class RestoreCreate(StreamEvent, kind="restore_create", subjects=("ADVISORY.STREAM.RESTORE_CREATE.{stream}",)):
+class RestoreCreate(StreamEvent, kind="restore_create", subjects=("ADVISORY.STREAM.RESTORE_CREATE",)):
     """A stream began to be restored from a backup."""
 
     client: ClientInfo | None = None
     """Who restores it."""
 
 
-class RestoreComplete(StreamEvent, kind="restore_complete", subjects=("ADVISORY.STREAM.RESTORE_COMPLETE.{stream}",)):
+class RestoreComplete(StreamEvent, kind="restore_complete", subjects=("ADVISORY.STREAM.RESTORE_COMPLETE",)):
     """A stream was restored from a backup, or that failed: the server does not tell which."""
 
     start: Time
@@ -332,9 +334,7 @@ class RestoreComplete(StreamEvent, kind="restore_complete", subjects=("ADVISORY.
     """Who restored it."""
 
 
-class StreamBatchAbandoned(
-    StreamEvent, kind="stream_batch_abandoned", subjects=("ADVISORY.STREAM.BATCH_ABANDONED.{stream}",)
-):
+class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", subjects=("ADVISORY.STREAM.BATCH_ABANDONED",)):
     """An atomic batch was not stored, and none of its messages is."""
 
     account: String = ""
@@ -345,9 +345,7 @@ class StreamBatchAbandoned(
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
-class StreamLeaderElected(
-    StreamEvent, kind="stream_leader_elected", subjects=("ADVISORY.STREAM.LEADER_ELECTED.{stream}",)
-):
+class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", subjects=("ADVISORY.STREAM.LEADER_ELECTED",)):
     """The servers that keep a stream have chosen a leader. Told in the system account as well, with the same id."""
 
     account: String = ""
@@ -358,7 +356,7 @@ class StreamLeaderElected(
     """The servers that keep it."""
 
 
-class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", subjects=("ADVISORY.STREAM.QUORUM_LOST.{stream}",)):
+class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", subjects=("ADVISORY.STREAM.QUORUM_LOST",)):
     """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
 
     Published in the system account as well, with the same id.
@@ -371,7 +369,7 @@ class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", subjects=("ADVISO
 
 
 class ConsumerLeaderElected(
-    ConsumerEvent, kind="consumer_leader_elected", subjects=("ADVISORY.CONSUMER.LEADER_ELECTED.{stream}.{consumer}",)
+    ConsumerEvent, kind="consumer_leader_elected", subjects=("ADVISORY.CONSUMER.LEADER_ELECTED",)
 ):
     """The servers that keep a consumer have chosen a leader. Told in the system account as well."""
 
@@ -383,9 +381,7 @@ class ConsumerLeaderElected(
     """The servers that keep it."""
 
 
-class ConsumerQuorumLost(
-    ConsumerEvent, kind="consumer_quorum_lost", subjects=("ADVISORY.CONSUMER.QUORUM_LOST.{stream}.{consumer}",)
-):
+class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", subjects=("ADVISORY.CONSUMER.QUORUM_LOST",)):
     """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
 
     Published in the system account as well.
