@@ -10,12 +10,13 @@ import importlib
 import json
 import sys
 from importlib import metadata
+from typing import Any
 
 DISTRIBUTIONS = ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "numpy", "pydantic", "pandas", "nkeys", "aiohttp")
 
 
-def look_around() -> dict[str, object]:
-    """Return versions of Python and of distributions, and the error of importing the connector (empty for none)."""
+def look_around() -> dict[str, Any]:
+    """Return the fields of `doctor.spark.Python` for the Python that runs this."""
     versions = {}
     for name in DISTRIBUTIONS:
         try:
@@ -27,7 +28,7 @@ def look_around() -> dict[str, object]:
         problem = "" if hasattr(module, "DefaultSource") else "pyspark_jetstream has no DefaultSource"
     except Exception as error:  # noqa: BLE001 - whatever hinders an import is what the doctor reports
         problem = f"{type(error).__name__}: {error}"
-    return {"python": ".".join(map(str, sys.version_info[:3])), "versions": versions, "format": problem}
+    return {"version": ".".join(map(str, sys.version_info[:3])), "versions": versions, "import_error": problem}
 
 
 def read_row() -> None:

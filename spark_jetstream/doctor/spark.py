@@ -37,6 +37,7 @@ _ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
 _START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
 _ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python sources
 _NEEDED_PYTHON = {(4, 3): (3, 11)}  # Spark -> the oldest Python that it takes, where that is not 3.10
+_NO_PROGRAM = "there is no such program"
 _SPARK_TIMEOUT = 300.0  # seconds; half a minute on a busy machine
 _ERROR_LINE = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
 
@@ -88,11 +89,7 @@ class Python:
 
 def this_python() -> Python:
     """Return the Python of this process."""
-    return _python(child.look_around())
-
-
-def _python(data: Mapping[str, Any]) -> Python:
-    return Python(data["python"], dict(data["versions"]), data["format"])
+    return Python(**child.look_around())
 
 
 def check_driver(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -180,25 +177,19 @@ def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
 
     Executors on other machines need the same, and are not checked.
     """
-    check = "python of the workers"
     given = environ.get("PYSPARK_PYTHON")
-    name = given or "python3"
     where = f"PYSPARK_PYTHON={given}" if given else "python3 on the PATH (PYSPARK_PYTHON is not set)"
-    set_it = f"export PYSPARK_PYTHON={sys.executable}"
-    path = shutil.which(name, path=environ.get("PATH", ""))
-    if path is None:
-        yield failed(check, f"{where}: there is no such program", set_it)
-        return
-    theirs = _ask(path, environ)
-    if isinstance(theirs, str):
-        yield failed(check, f"{where}: {theirs}", set_it)
-        return
-    yield from _compare_pythons(mine, theirs, where, set_it)
-    yield from _check_driver_python(theirs, environ)
+    theirs = _ask(given or "python3", environ)
+    yield _compare_pythons(mine, theirs, where)
+    if isinstance(theirs, Python):
+        yield from _check_driver_python(theirs, environ)
 
 
-def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
+def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
     """Run `child.look_around` in another Python. Return what it has, or why that is not known."""
+    path = shutil.which(program, path=environ.get("PATH", ""))
+    if path is None:
+        return _NO_PROGRAM
     try:
         # In an empty folder: Python also imports modules from the current folder.
         with tempfile.TemporaryDirectory() as folder:
@@ -211,8 +202,8 @@ def _ask(path: str, environ: Mapping[str, str]) -> Python | str:
         last = ran.stderr.strip().splitlines()[-1:] or ["no message"]
         return f"ended with {ran.returncode}: {last[0]}"
     try:
-        return _python(json.loads(ran.stdout))
-    except (ValueError, KeyError, TypeError):
+        return Python(**json.loads(ran.stdout))
+    except (ValueError, TypeError):
         return "printed something unexpected"
 
 
@@ -223,24 +214,23 @@ def _run(
     return subprocess.run(command, env=dict(environ), check=False, **how)
 
 
-def _compare_pythons(mine: Python, theirs: Python, where: str, set_it: str) -> Iterator[Finding]:
-    check = "python of the workers"
+def _compare_pythons(mine: Python, theirs: Python | str, where: str) -> Finding:
+    check, set_it = "python of the workers", f"export PYSPARK_PYTHON={sys.executable}"
+    if isinstance(theirs, str):
+        return failed(check, f"{where}: {theirs}", set_it)
     if version_of(theirs.version)[:2] != version_of(mine.version)[:2]:
-        yield failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
-        return
+        return failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
     if theirs.import_error:
         said = f"{where} cannot import the connector: {theirs.import_error}"
-        yield failed(check, said, f"{set_it}, or install spark-jetstream there")
-        return
+        return failed(check, said, f"{set_it}, or install spark-jetstream there")
     differing = [
         f"{name} {theirs.versions.get(name, 'missing')} (here {mine.versions.get(name, 'missing')})"
         for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas")
         if theirs.versions.get(name) != mine.versions.get(name)
     ]
     if differing:
-        yield warning(check, f"{where} has other versions: {', '.join(differing)}", set_it)
-        return
-    yield ok(check, f"{theirs.version}, {where}; with spark-jetstream {theirs.versions.get('spark-jetstream', '')}")
+        return warning(check, f"{where} has other versions: {', '.join(differing)}", set_it)
+    return ok(check, f"{theirs.version}, {where}; with spark-jetstream {theirs.versions.get('spark-jetstream', '')}")
 
 
 def _check_driver_python(theirs: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -250,11 +240,10 @@ def _check_driver_python(theirs: Python, environ: Mapping[str, str]) -> Iterator
         return
     check = "PYSPARK_DRIVER_PYTHON"
     advice = f"unset {check}, or export {check}={sys.executable}"
-    path = shutil.which(given, path=environ.get("PATH", ""))
-    driver = _ask(path, environ) if path is not None else "there is no such program"
+    driver = _ask(given, environ)
     if isinstance(driver, str):
         # Often it is a notebook's command, which runs no script.
-        status = failed if path is None else warning
+        status = failed if driver == _NO_PROGRAM else warning
         yield status(check, f"{given}: {driver}", advice)
     elif version_of(driver.version)[:2] != version_of(theirs.version)[:2]:
         yield failed(check, f"{given} is {driver.version}, and the workers have {theirs.version}", advice)

@@ -75,7 +75,7 @@ def workers(python: str, **more: str) -> list[Finding]:
 
 def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> dict[str, object]:
     names = {name.replace("_", "-"): value for name, value in versions.items()}
-    return {"python": version, "versions": {**MINE.versions, **names}, "format": import_error}
+    return {"version": version, "versions": {**MINE.versions, **names}, "import_error": import_error}
 
 
 @pytest.mark.parametrize(
