@@ -1,20 +1,23 @@
 """Object Store buckets: list, create, change, seal, delete; and the objects of one bucket (`ObjectBucket`).
 
-ADR-20 "JetStream based Object Stores".
+ADR-20 "JetStream based Object Stores". A meta message is stored only if the one that the writer has read is still the
+latest. So of several writers the last one wins, and no writer removes content that a meta message refers to. Clients
+without this check, such as nats-py, can write at the same time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.buckets import Buckets
+from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.changes import refuse_difference
 from spark_jetstream.admin.models.objects import (
     OBJECT_STORE,
@@ -26,15 +29,30 @@ from spark_jetstream.admin.models.objects import (
     stream_fields,
 )
 from spark_jetstream.admin.models.streams import StreamConfig
+from spark_jetstream.admin.object_files import Data, Progress, new_object, permissions, refuse_existing, using
 from spark_jetstream.admin.object_reader import ObjectReader
-from spark_jetstream.admin.object_writer import Data, ObjectWriter, Progress, described, new_object
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
-from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, StoredObject, stored_objects
-from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.buckets.object_store import ObjectNotStored, ObjectStream, ObjectUploads, new_nuid, writing_fault
+from spark_jetstream.buckets.objects import (
+    DEFAULT_CHUNK_SIZE,
+    ObjectMeta,
+    StoredObject,
+    chunk_subject,
+    meta_subject,
+    stored_objects,
+)
+from spark_jetstream.buckets.uploads import Disposition, UploadSettings
+from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError, StreamNotFound
 from spark_jetstream.options.values import file_path
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.streams.latest import TablePart, read_table
 
 Config = ObjectBucketConfig | Mapping[str, Any]
+
+_ATTEMPTS = 10  # at a meta message that others replace each time
+_IN_FLIGHT = 1000  # messages; bytes are limited elsewhere
+_RETRIES = 5
 
 
 class ObjectBucket:
@@ -48,7 +66,7 @@ class ObjectBucket:
     def __init__(self, api: Api, bucket: str) -> None:
         self._api = api
         self._reader = ObjectReader(api, bucket)
-        self._writer = ObjectWriter(api, self._reader)
+        self._stream = ObjectStream(api.connect, self._reader.bucket, api.options.retry_timeout)
 
     @property
     def name(self) -> str:
@@ -150,9 +168,9 @@ class ObjectBucket:
             JetStreamError: The file cannot be written.
         """
         target = Path(file_path("path", path))
-        _refuse_existing(target, overwrite)
+        refuse_existing(target, overwrite)
         temporary = target.with_name(f".{secrets.token_hex(8)}.part")
-        mode = _mode(target)
+        mode = permissions(target)
         versions: list[StoredObject] = []
 
         def begin(version: StoredObject) -> None:
@@ -161,7 +179,7 @@ class ObjectBucket:
             file.truncate()
 
         try:
-            with _using(target, "write"), temporary.open("wb") as file:
+            with using(target, "write"), temporary.open("wb") as file:
                 if mode is not None:
                     # Before the file has content that others could read.
                     temporary.chmod(mode)
@@ -171,8 +189,8 @@ class ObjectBucket:
                         progress(file.tell(), versions[-1].meta.size)
                 file.flush()
                 os.fsync(file.fileno())
-            _refuse_existing(target, overwrite)
-            with _using(target, "write"):
+            refuse_existing(target, overwrite)
+            with using(target, "write"):
                 temporary.replace(target)
         finally:
             # Where the path cannot exist, `unlink` raises.
@@ -218,7 +236,9 @@ class ObjectBucket:
             headers=_headers(headers) or {},
             metadata=_metadata(metadata) or {},
         )
-        return self._writer.put(wanted)
+        with self._uploads(f"store object {name!r} in") as uploads:
+            stored = uploads.store(wanted)
+        return self._stored(stored.meta, stored.last)
 
     def put_file(
         self,
@@ -240,7 +260,7 @@ class ObjectBucket:
             file = source.open("rb")
         except OSError as error:
             raise OptionError(f"cannot read {source}: {error.strerror or error}", option="path") from error
-        with file, _using(source, "read"):
+        with file, using(source, "read"):
             return self.put(
                 source.name if name is None else name,
                 file,
@@ -256,7 +276,12 @@ class ObjectBucket:
 
         Raises `MessageNotFound`.
         """
-        self._writer.delete(name)
+
+        def gone(stored: StoredObject) -> ObjectMeta:
+            return replace(stored.meta, deleted=True, size=0, chunks=0, digest="")
+
+        before, _, _ = self._change(self._reader.existing, name, f"delete object {name!r} of", gone)
+        self._remove_chunks(before)
 
     def update_meta(
         self,
@@ -275,9 +300,14 @@ class ObjectBucket:
         """
         given = {"description": description, "headers": _headers(headers), "metadata": _metadata(metadata)}
         if new_name is None or new_name == name:
-            return self._writer.describe(name, **given)
+
+            def change(stored: StoredObject) -> ObjectMeta:
+                return _described(stored.meta, **given)
+
+            _, meta, sequence = self._change(self._reader.existing, name, f"change object {name!r} of", change)
+            return self._stored(meta, sequence)
         existing = self._reader.existing(object_name(name))
-        return self._writer.rename(existing, described(existing.meta, name=object_name(new_name), **given))
+        return self._rename(existing, _described(existing.meta, name=object_name(new_name), **given))
 
     def link(self, name: str, to_bucket: str, to_name: str) -> ObjectInfo:
         """Store a link to an object of this or another bucket; it leads to whatever has that name when it is read.
@@ -291,12 +321,148 @@ class ObjectBucket:
             raise OptionError(
                 f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not followed"
             )
-        return self._writer.link(name, OBJECT_STORE.name(to_bucket), to_name)
+        return self._link(name, OBJECT_STORE.name(to_bucket), to_name)
 
     def link_bucket(self, name: str, to_bucket: str) -> ObjectInfo:
         """Store a link to a whole bucket, which has no content. Raises what `link` raises."""
         ObjectReader(self._api, to_bucket).info()
-        return self._writer.link(name, OBJECT_STORE.name(to_bucket), "")
+        return self._link(name, OBJECT_STORE.name(to_bucket), "")
+
+    def _link(self, name: str, bucket: str, target: str) -> ObjectInfo:
+        """Store a link to an object, or with an empty ``target`` to a bucket; the caller checks that it exists."""
+
+        def link(before: StoredObject | None) -> ObjectMeta:
+            if before is not None and not before.meta.deleted and before.meta.link is None:
+                raise self._taken(name, "delete it first, or choose another name for the link")
+            return ObjectMeta(bucket=self.name, name=name, nuid=new_nuid(), link=(bucket, target))
+
+        before, meta, sequence = self._change(self._reader.newest, name, f"store link {name!r} in", link)
+        self._remove_chunks(before)
+        return self._stored(meta, sequence)
+
+    def _rename(self, existing: StoredObject, meta: ObjectMeta) -> ObjectInfo:
+        """Give an object the name, and all else, of ``meta``. For a moment the object has both names.
+
+        Raises `JetStreamError` when another writer replaces it under its old name in that moment; its old name stays.
+        """
+        old, bucket = existing.meta.name, self.name
+        there = self._reader.newest(meta.name)
+        # An object with the same chunks was left by a rename that was interrupted.
+        other = None if there is None or there.meta.nuid == meta.nuid else there
+        if other is not None and not other.meta.deleted:
+            raise self._taken(meta.name, "delete it first, or choose another name")
+        with self._uploads(f"rename object {old!r} of") as uploads:
+            # A writer that was killed while it replaced this object has noted that its chunks may be removed. They
+            # must stay.
+            uploads.disown(old, meta.nuid)
+            sequence = uploads.store_meta(meta, there.sequence if there else 0)
+            # Without retries: the number of removed messages says whether the old name was still that of this object.
+            once = ObjectStream(self._api.connect, bucket, 0.0)
+            try:
+                removed = once.remove(meta_subject(bucket, old), existing.sequence)
+            except JetStreamError as error:
+                if not error.retriable:
+                    raise
+                raise OutageError(
+                    f"object {old!r} of bucket {bucket} has the name {meta.name!r} now, and maybe still its old one, "
+                    f"too: {error}. Rename it once more before anything is put or deleted under either name: they "
+                    "share its content"
+                ) from None
+            if not removed and self._reader.newest(old) is not None:
+                self._stream.remove(meta_subject(bucket, meta.name), sequence)
+                raise JetStreamError(
+                    f"object {old!r} of bucket {bucket} keeps its name: another writer replaced it just now"
+                )
+            uploads.disown(old, meta.nuid)
+        self._remove_chunks(other)
+        return self._stored(meta, sequence)
+
+    @contextmanager
+    def _uploads(self, what: str) -> Iterator[ObjectUploads]:
+        """Open the uploads; errors begin with ``what``, an infinitive without "to"."""
+        bucket, options = self.name, self._api.options
+        context = f"look at stream {self._reader.stream}"
+        with OBJECT_STORE.naming(bucket):
+            info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._reader.stream)
+        problem = writing_fault(stream_summary(info, context), bucket)
+        if problem:
+            raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
+        upload_settings = UploadSettings(
+            max_in_flight=_IN_FLIGHT,
+            ack_timeout=options.request_timeout,
+            retry_timeout=options.retry_timeout,
+            max_retries=_RETRIES,
+            domain=options.domain,
+            mapped=options.api_prefix is not None,
+            ack_option="requestTimeout",
+            retries="",
+        )
+        try:
+            with (
+                OBJECT_STORE.naming(bucket),
+                ObjectUploads(self._api.connect, self._stream, upload_settings) as uploads,
+            ):
+                yield uploads
+        except ObjectNotStored as failure:
+            raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None
+
+    def _change(
+        self,
+        find: Callable[[str], StoredObject | None],
+        name: str,
+        what: str,
+        change: Callable[[Any], ObjectMeta],
+    ) -> tuple[StoredObject | None, ObjectMeta, int]:
+        """Store a meta message in place of what ``find`` returns, until it is latest; return both and a sequence."""
+        object_name(name)
+        for _ in range(_ATTEMPTS):
+            before = find(name)
+            meta = change(before)
+            if before is not None and before.meta == meta:
+                return before, meta, before.sequence
+            with self._uploads(what) as uploads:
+                try:
+                    return before, meta, uploads.store_meta(meta, before.sequence if before else 0)
+                except ObjectNotStored as failure:
+                    if not failure.overtaken:
+                        raise
+        raise JetStreamError(
+            f"object {name!r} of bucket {self.name} was replaced again each time before it could be changed, "
+            f"{_ATTEMPTS} times"
+        )
+
+    def _remove_chunks(self, stored: StoredObject | None) -> None:
+        if stored is not None and stored.meta.nuid:
+            self._stream.remove(chunk_subject(self.name, stored.meta.nuid))
+
+    def _stored(self, meta: ObjectMeta, sequence: int) -> ObjectInfo:
+        """Return what was stored, with the server's time; without one when another writer has replaced it already."""
+        subject = meta_subject(self.name, meta.name)
+        try:
+            time = Messages(self._api).get(self._reader.stream, sequence).time.nanoseconds
+        except MessageNotFound:
+            time = 0
+        return ObjectInfo.of(StoredObject(meta, subject, sequence, time))
+
+    def _taken(self, name: str, advice: str) -> OptionError:
+        return OptionError(f"bucket {self.name} has an object {name!r} already: {advice}", option="name")
+
+
+def _described(meta: ObjectMeta, **fields: Any) -> ObjectMeta:
+    """Return a meta message with another description, headers, metadata or name; None leaves a field as it is."""
+    changed = replace(meta, **{name: value for name, value in fields.items() if value is not None})
+    return changed if changed.description else replace(changed, description=None)
+
+
+def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
+    if failure.denied is not None:
+        failure.denied.args = (text,)
+        return failure.denied
+    if failure.hope is Disposition.OUTAGE:
+        return OutageError(text)
+    if failure.err_code:
+        return ApiError(text, code=0, err_code=failure.err_code, description=failure.why)
+    return JetStreamError(text)
 
 
 def _headers(given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]] | None:
@@ -315,34 +481,6 @@ def _metadata(given: Mapping[str, str] | None) -> dict[str, str] | None:
     if not all(isinstance(text, str) for pair in given.items() for text in pair):
         raise OptionError("metadata must be a mapping of text to text", option="metadata")
     return dict(given)
-
-
-def _refuse_existing(target: Path, overwrite: bool) -> None:
-    with _using(target, "write"):
-        if target.exists() and not target.is_file():
-            # Replacing a device such as /dev/null would break other programs.
-            raise OptionError(f"{target} exists already, and is no file: choose another path", option="path")
-        if os.path.lexists(target) and not overwrite:
-            raise OptionError(
-                f"{target} exists already: choose another file, or say that it may be replaced", option="path"
-            )
-
-
-def _mode(target: Path) -> int | None:
-    """Return the permissions of an existing file; None without one, and for a link, which is replaced itself."""
-    try:
-        mode = target.lstat().st_mode
-    except (OSError, ValueError):
-        return None
-    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
-
-
-@contextlib.contextmanager
-def _using(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise JetStreamError(f"cannot {what} {path}: {error.strerror or error}") from error
 
 
 class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):

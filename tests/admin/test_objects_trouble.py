@@ -296,15 +296,14 @@ def test_replaced_at_the_moment_of_a_rename(store: Made, monkeypatch: pytest.Mon
     old = content("a", 1, 3 * CHUNK)
     store.objects.put("a", old)
     there = store.admin.objects.bucket(store.name)
-    writing = there._writer
-    uploads = writing._uploads
+    uploads = there._uploads
 
     def with_somebody_else(what: str) -> Any:
         if what.startswith("rename"):
             store.objects.put("a", b"new")
         return uploads(what)
 
-    monkeypatch.setattr(writing, "_uploads", with_somebody_else)
+    monkeypatch.setattr(there, "_uploads", with_somebody_else)
     with pytest.raises(JetStreamError, match=rf"object 'a' of bucket {store.name} keeps its name: another writer"):
         there.update_meta("a", "b")
     assert [(info.name, info.size) for info in store.objects.list(deleted=True)] == [("a", 3)]

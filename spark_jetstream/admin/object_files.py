@@ -1,0 +1,142 @@
+"""What content of an object can be made of, and the files that it is written to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from spark_jetstream.buckets.object_content import chunks
+from spark_jetstream.buckets.object_store import NewObject
+from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.protocol.units import shown
+
+Progress = Callable[[int, int], None]
+
+
+class BinaryFile(Protocol):
+    """A file that was opened for reading bytes."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Read up to so many bytes."""
+
+
+Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile
+"""What content can be: bytes, pieces of any size, or a binary file, read from its position to its end."""
+
+Parts = tuple[Callable[[int], Iterator[bytes | memoryview]], int, bool]
+"""The function that makes chunks, their bytes in all (0: not known), and whether it can be called again."""
+
+
+def new_object(name: str, data: Data, progress: Progress | None = None, **fields: Any) -> NewObject:
+    """Return the object to store; ``fields`` are other fields of `NewObject`. Raises `OptionError` for other data.
+
+    The pieces of an iterable or a file are checked when they are read.
+    """
+    parts, total, repeatable = _parts(data)
+
+    def counted(size: int) -> Iterator[bytes | memoryview]:
+        done = 0
+        for part in parts(size):
+            yield part
+            done += len(part)
+            if progress is not None:
+                progress(done, total)
+
+    return NewObject(name=name, parts=counted, repeatable=repeatable, **fields)
+
+
+def _parts(data: Any) -> Parts:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        view = memoryview(data).cast("B")
+        return lambda size: chunks(view, size), len(view), True
+    if isinstance(data, str):
+        raise _wrong("text: encode it")
+    if hasattr(data, "read"):
+        return _file_parts(data)
+    if isinstance(data, Iterable):
+        return lambda size: _regular(data, size), 0, False
+    raise _wrong(shown(type(data).__name__))
+
+
+def _file_parts(file: Any) -> Parts:
+    start = total = 0
+    repeatable = bool(hasattr(file, "seekable") and file.seekable())
+    if repeatable:
+        start = file.tell()
+        total = max(0, file.seek(0, os.SEEK_END) - start)
+        file.seek(start)
+
+    def parts(size: int) -> Iterator[bytes | memoryview]:
+        if repeatable:
+            file.seek(start)
+        return _regular(_pieces(file, size), size)
+
+    return parts, total, repeatable
+
+
+def _pieces(file: Any, size: int) -> Iterator[Any]:
+    while True:
+        piece = file.read(size)
+        if piece is None:
+            raise _wrong("a file that does not wait for its content")
+        if not len(piece):
+            return
+        yield piece
+
+
+def _regular(pieces: Iterable[Any], size: int) -> Iterator[bytes | memoryview]:
+    """Return the bytes of ``pieces`` as pieces of the same size; the last one has the rest."""
+    kept = bytearray()
+    for piece in pieces:
+        if not isinstance(piece, (bytes, bytearray, memoryview)):
+            raise _wrong(f"made of {type(piece).__name__}")
+        if not kept and len(piece) == size and isinstance(piece, bytes):
+            yield piece
+            continue
+        kept += piece
+        whole = len(kept) - len(kept) % size
+        if whole:
+            ready = memoryview(bytes(kept[:whole]))
+            kept = kept[whole:]
+            yield from chunks(ready, size)
+    if kept:
+        yield bytes(kept)
+
+
+def _wrong(what: str) -> OptionError:
+    expected = "bytes, an iterable of bytes, or a file opened as binary"
+    return OptionError(f"the content of an object must be {expected}, not {what}", option="data")
+
+
+def refuse_existing(target: Path, overwrite: bool) -> None:
+    """Raise `OptionError` unless a file may be written there."""
+    with using(target, "write"):
+        if target.exists() and not target.is_file():
+            # Replacing a device such as /dev/null would break other programs.
+            raise OptionError(f"{target} exists already, and is no file: choose another path", option="path")
+        if os.path.lexists(target) and not overwrite:
+            raise OptionError(
+                f"{target} exists already: choose another file, or say that it may be replaced", option="path"
+            )
+
+
+def permissions(target: Path) -> int | None:
+    """Return the permissions of an existing file; None without one, and for a link, which is replaced itself."""
+    try:
+        mode = target.lstat().st_mode
+    except (OSError, ValueError):
+        return None
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
+
+
+@contextlib.contextmanager
+def using(path: Path, what: str) -> Iterator[None]:
+    """Raise `JetStreamError` for an `OSError` of a file. ``what`` is what cannot be done with it."""
+    try:
+        yield
+    except OSError as error:
+        raise JetStreamError(f"cannot {what} {path}: {error.strerror or error}") from error
