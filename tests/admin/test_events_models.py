@@ -61,52 +61,41 @@ STREAM = {"stream": "ORDERS", "domain": "hub"}
 CONSUMER = {**STREAM, "consumer": "billing"}
 DELIVERY = {**CONSUMER, "consumer_seq": 3, "stream_seq": 2**64 - 1, "deliveries": 2}
 SERVER = {"server": "test-0", "server_id": "NABC", "cluster": "test", "domain": "hub"}
-MESSAGE = f"message {2**64 - 1} of stream ORDERS (delivery 2 to consumer billing)"
+GROUP = {**CONSUMER, "account": "APP", "group": "g"}
+REPLICAS = {"account": "APP", "replicas": PEERS}
+TRANSFER = {**STREAM, "start": START, "end": END, "client": CLIENT}
 REFUSAL = json.dumps({"error": {"code": 404, "err_code": 10059, "description": "stream not found"}})
-SERVERS = "servers test-1, test-2"
+AUDIT = {"server": "NABC", "client": CLIENT, "subject": "$JS.API.STREAM.INFO.ORDERS", "domain": "hub"}
+
+MESSAGE = f"message {2**64 - 1} of stream ORDERS (delivery 2 to consumer billing)"
+BILLING = "consumer billing of stream ORDERS"
+ANN = "ann at 10.0.0.1 (account APP)"
+LEADS = "now, servers test-1, test-2"
+STALLED = "has no leader, most of its servers are away: servers test-1, test-2 (away)"
 
 #: kind -> its fields, all of them, and what it is in words
 SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
     "api_audit": (
-        {
-            "server": "NABC",
-            "client": CLIENT,
-            "subject": "$JS.API.STREAM.INFO.ORDERS",
-            "request": "{}",
-            "response": REFUSAL,
-            "domain": "hub",
-        },
-        "ann at 10.0.0.1 (account APP) asked $JS.API.STREAM.INFO.ORDERS, refused: stream not found",
+        {**AUDIT, "request": "{}", "response": REFUSAL},
+        f"{ANN} asked $JS.API.STREAM.INFO.ORDERS, refused: stream not found",
     ),
     "api_limit_reached": (
         {"server": "test-0", "dropped": 10_000, "domain": "hub"},
         "server test-0 dropped 10,000 requests to the JetStream API",
     ),
     "consumer_ack": ({**DELIVERY, "ack_time": 1_500_000}, f"{MESSAGE} was acknowledged after 1.5ms"),
-    "consumer_action": ({**CONSUMER, "action": "delete"}, "consumer billing of stream ORDERS was deleted"),
-    "consumer_leader_elected": (
-        {**CONSUMER, "account": "APP", "leader": "test-1", "replicas": PEERS},
-        f"test-1 leads consumer billing of stream ORDERS now, {SERVERS}",
-    ),
-    "consumer_pause": (
-        {**CONSUMER, "paused": True, "pause_until": END},
-        f"consumer billing of stream ORDERS is paused until {END}",
-    ),
-    "consumer_group_pinned": (
-        {**CONSUMER, "account": "APP", "group": "g", "pinned_id": "p"},
-        "group g of consumer billing of stream ORDERS goes to client p",
-    ),
-    "consumer_quorum_lost": (
-        {**CONSUMER, "account": "APP", "replicas": PEERS},
-        f"consumer billing of stream ORDERS has no leader, most of its servers are away: {SERVERS} (away)",
-    ),
+    "consumer_action": ({**CONSUMER, "action": "delete"}, f"{BILLING} was deleted"),
+    "consumer_leader_elected": ({**CONSUMER, **REPLICAS, "leader": "test-1"}, f"test-1 leads {BILLING} {LEADS}"),
+    "consumer_pause": ({**CONSUMER, "paused": True, "pause_until": END}, f"{BILLING} is paused until {END}"),
+    "consumer_group_pinned": ({**GROUP, "pinned_id": "p"}, f"group g of {BILLING} goes to client p"),
+    "consumer_quorum_lost": ({**CONSUMER, **REPLICAS}, f"{BILLING} {STALLED}"),
     "consumer_group_unpinned": (
-        {**CONSUMER, "account": "APP", "group": "g", "reason": "timeout"},
-        "group g of consumer billing of stream ORDERS goes to no client any more (timeout)",
+        {**GROUP, "reason": "timeout"},
+        f"group g of {BILLING} goes to no client any more (timeout)",
     ),
     "domain_leader_elected": (
         {"leader": "p1", "replicas": PEERS, "cluster": "test", "domain": "hub"},
-        f"test-1 leads the JetStream of cluster test now, {SERVERS}",
+        f"test-1 leads the JetStream of cluster test {LEADS}",
     ),
     "max_deliver": (
         {**CONSUMER, "stream_seq": 7, "deliveries": 1},
@@ -117,40 +106,28 @@ SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
         "server test-0 lowered how many servers must agree from 2 to 1",
     ),
     "nak": (DELIVERY, f"{MESSAGE} was refused, and will be delivered again"),
-    "restore_complete": (
-        {**STREAM, "start": START, "end": END, "bytes": 123_456, "client": CLIENT},
-        "the restore of stream ORDERS ended, with 123,456 bytes",
-    ),
-    "restore_create": (
-        {**STREAM, "client": CLIENT},
-        "a restore of stream ORDERS was begun by ann at 10.0.0.1 (account APP)",
-    ),
+    "restore_complete": ({**TRANSFER, "bytes": 123_456}, "the restore of stream ORDERS ended, with 123,456 bytes"),
+    "restore_create": ({**STREAM, "client": CLIENT}, f"a restore of stream ORDERS was begun by {ANN}"),
     "server_out_of_space": (
         {**SERVER, "stream": "ORDERS"},
         "server test-0 has no room left on its disk for stream ORDERS",
     ),
     "server_removed": (SERVER, "server test-0 was removed from cluster test"),
     "snapshot_complete": (
-        {**STREAM, "start": START, "end": END, "client": CLIENT, "error": "no flow"},
+        {**TRANSFER, "error": "no flow"},
         "the backup of stream ORDERS that began at 2026-03-01T12:00:00.500Z failed: no flow",
     ),
     "snapshot_create": (
         {**STREAM, "state": STATE, "client": CLIENT},
-        "a backup of stream ORDERS (1,500 messages) was begun by ann at 10.0.0.1 (account APP)",
+        f"a backup of stream ORDERS (1,500 messages) was begun by {ANN}",
     ),
     "stream_action": ({**STREAM, "action": "modify"}, "stream ORDERS was changed"),
     "stream_batch_abandoned": (
         {**STREAM, "account": "APP", "batch": "b1", "reason": "incomplete"},
         "batch b1 for stream ORDERS was not stored (incomplete)",
     ),
-    "stream_leader_elected": (
-        {**STREAM, "account": "APP", "leader": "test-1", "replicas": PEERS},
-        f"test-1 leads stream ORDERS now, {SERVERS}",
-    ),
-    "stream_quorum_lost": (
-        {**STREAM, "account": "APP", "replicas": PEERS},
-        f"stream ORDERS has no leader, most of its servers are away: {SERVERS} (away)",
-    ),
+    "stream_leader_elected": ({**STREAM, **REPLICAS, "leader": "test-1"}, f"test-1 leads stream ORDERS {LEADS}"),
+    "stream_quorum_lost": ({**STREAM, **REPLICAS}, f"stream ORDERS {STALLED}"),
     "terminated": ({**DELIVERY, "reason": "bad"}, f"{MESSAGE} was refused for good: bad"),
 }
 
