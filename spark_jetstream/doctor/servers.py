@@ -32,7 +32,7 @@ from spark_jetstream.errors import (
     ProtocolError,
 )
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.protocol.jsapi import LEVELS
+from spark_jetstream.protocol.jsapi import LEVELS, since
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.units import parse_time
 
@@ -359,15 +359,12 @@ def _limits(info: AccountInfo) -> Iterator[Finding]:
 
 def _level(info: AccountInfo) -> Finding:
     level = info.api.level
-    since = LEVELS.get(max((known for known in LEVELS if known <= level), default=0), "before 2.11")
-    said = f"level {level} (nats-server {since})"
+    said = f"level {level} (nats-server {since(level)})"
     lacking = [(needed, what) for needed, what in _FEATURES if level < needed]
     if not lacking:
         return ok("api", f"{said}: all options work")
-    newest = LEVELS[lacking[-1][0]]
     features = "; ".join(f"{what}: {LEVELS[needed]}" for needed, what in lacking)
     if level < 1:
-        return warning(
-            "api", f"{said} lacks {features}", f"upgrade to nats-server {newest}, or leave these options out"
-        )
+        advice = f"upgrade to nats-server {LEVELS[lacking[-1][0]]}, or leave these options out"
+        return warning("api", f"{said} lacks {features}", advice)
     return ok("api", f"{said}; newer servers have {features}")

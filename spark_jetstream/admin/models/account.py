@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spark_jetstream.admin.models.base import Boolean, Count, Model, Reply, String, Volume
 from spark_jetstream.options.values import Size, Whole
-from spark_jetstream.protocol.jsapi import LEVELS
+from spark_jetstream.protocol.jsapi import since
 from spark_jetstream.protocol.units import Bytes
 
 _UNLIMITED = Bytes(-1)
@@ -96,5 +96,4 @@ class ServerInfo:
     @property
     def api_since(self) -> str:
         """The first version of the server with this API; ``before 2.11`` for level 0."""
-        known = [level for level in LEVELS if level <= self.api_level]
-        return LEVELS[max(known)] if known else "before 2.11"
+        return since(self.api_level)
