@@ -30,15 +30,15 @@ def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run(nats_server: NatsServer) -> Command:
-    """`run_command` on the shared server."""
-    return partial(run_command, url=nats_server.url)
+def run(request: pytest.FixtureRequest, nats_server: NatsServer) -> Command:
+    """`run_command` on the shared server; for commands of the ``GROUP`` of the test's module, if it has one."""
+    return partial(run_command, *getattr(request.module, "GROUP", ()), url=nats_server.url)
 
 
 @pytest.fixture
-def do(nats_server: NatsServer) -> Command:
-    """`succeed` on the shared server."""
-    return partial(succeed, url=nats_server.url)
+def do(request: pytest.FixtureRequest, nats_server: NatsServer) -> Command:
+    """`succeed`, likewise."""
+    return partial(succeed, *getattr(request.module, "GROUP", ()), url=nats_server.url)
 
 
 def written(config: dict[str, Any]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.cli.conftest import Command, refused, written
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 
+GROUP = ("consumer",)
 PINNED: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups": ["g"]}
 
 
@@ -27,18 +27,6 @@ def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
     admin.streams.create(name=name, subjects=[f"{name}.*", "c.>"])
     publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at, [("Number", str(at))]) for at in range(6))
     return name
-
-
-@pytest.fixture
-def run(run: Command) -> Command:
-    """Runs ``spark-jetstream consumer`` with these arguments."""
-    return partial(run, "consumer")
-
-
-@pytest.fixture
-def do(do: Command) -> Command:
-    """The same, which must end with 0."""
-    return partial(do, "consumer")
 
 
 # -- looking --

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -20,6 +19,7 @@ from tests.cli.conftest import Command
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 
+GROUP = ("lag",)
 SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
 
 
@@ -40,14 +40,8 @@ def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
     return name
 
 
-@pytest.fixture
-def lag(run: Command) -> Command:
-    """Runs ``spark-jetstream lag`` with these arguments."""
-    return partial(run, "lag")
-
-
-def test_the_table(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
-    ran = lag(stream)
+def test_the_table(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+    ran = run(stream)
     assert (ran.code, ran.err) == (0, "")
     headings, *rows = ran.rows
     assert " ".join(headings) == "stream consumer pending waiting for ack redelivered oldest"
@@ -57,13 +51,13 @@ def test_the_table(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
     assert rows[2][:5] == [stream, "query", "6", "0", "0"]
     assert rows[2][6:] == ["Spark", "query", "since", SINCE_WHEN]
     admin.consumers.pause(stream, "half", "1h")
-    assert lag(stream, "--consumer", "half").rows[1][6:] == ["paused"]
-    everywhere = [row[1] for row in lag().rows if row[0] == stream]
+    assert run(stream, "--consumer", "half").rows[1][6:] == ["paused"]
+    everywhere = [row[1] for row in run().rows if row[0] == stream]
     assert everywhere == ["done", "half", "query"]
 
 
-def test_json_is_exact(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
-    found = lag(stream, "--json").json
+def test_json_is_exact(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+    found = run(stream, "--json").json
     assert list(found) == ["consumers"]
     done, half, query = found["consumers"]
     assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (None, None, None, [])
@@ -82,42 +76,42 @@ def test_json_is_exact(admin: JetStreamAdmin, stream: str, lag: Command) -> None
     }
     assert 0 < age < 60
     assert (query["spark_since"], query["oldest"]) == (SINCE_WHEN, admin.messages.get(stream, 1).time)
-    (only,) = lag(stream, "--consumer", "query", "--json").json["consumers"]
+    (only,) = run(stream, "--consumer", "query", "--json").json["consumers"]
     assert (only["consumer"], only["pending"]) == ("query", 6)
 
 
-def test_limits(stream: str, lag: Command) -> None:
+def test_limits(stream: str, run: Command) -> None:
     within = ["--max-pending", "6", "--max-ack-pending", "1", "--max-age", "1h"]
-    assert (lag(stream, *within).code, lag(stream, *within).err) == (0, "")
-    ran = lag(stream, "--max-pending", 5)
+    assert (run(stream, *within).code, run(stream, *within).err) == (0, "")
+    ran = run(stream, "--max-pending", 5)
     assert (ran.code, ran.err) == (1, f"consumer query of stream {stream}: 6 pending, more than 5\n")
     assert len(ran.rows) == 4, "the table is there all the same"
-    ran = lag(stream, "--max-ack-pending", 0)
+    ran = run(stream, "--max-ack-pending", 0)
     said = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
     assert (ran.code, ran.err) == (1, said)
-    ran = lag(stream, "--max-age", "1ns", "--max-pending", 3, "--json")
+    ran = run(stream, "--max-age", "1ns", "--max-pending", 3, "--json")
     done, half, query = ran.json["consumers"]
     assert (ran.code, done["exceeded"], len(half["exceeded"]), len(query["exceeded"])) == (1, [], 1, 2)
     assert "its oldest message is " in half["exceeded"][0]
     assert half["exceeded"][0].endswith(" old, more than 1ns")
-    assert lag(stream, "--max-pending", 0, "--consumer", "done").code == 0
+    assert run(stream, "--max-pending", 0, "--consumer", "done").code == 0
 
 
-def test_an_age_that_cannot_be_told_is_too_old(admin: JetStreamAdmin, stream: str, lag: Command) -> None:
+def test_an_age_that_cannot_be_told_is_too_old(admin: JetStreamAdmin, stream: str, run: Command) -> None:
     admin.consumers.create(
         stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last_per_subject", filter_subject=">"
     )
-    assert lag(stream, "--consumer", "last").rows[1] == [stream, "last", "2", "0", "0", "unknown"]
-    ran = lag(stream, "--consumer", "last", "--max-age", "1h")
+    assert run(stream, "--consumer", "last").rows[1] == [stream, "last", "2", "0", "0", "unknown"]
+    ran = run(stream, "--consumer", "last", "--max-age", "1h")
     said = f"consumer last of stream {stream}: the age of its oldest message cannot be told\n"
     assert (ran.code, ran.err) == (1, said)
-    assert lag(stream, "--consumer", "last", "--max-pending", 2).code == 0
+    assert run(stream, "--consumer", "last", "--max-pending", 2).code == 0
     admin.consumers.next(stream, "last", 2)
-    assert lag(stream, "--consumer", "last", "--max-age", "1h").code == 0
+    assert run(stream, "--consumer", "last", "--max-age", "1h").code == 0
 
 
 def test_a_message_that_went_meanwhile_is_no_alarm(
-    admin: JetStreamAdmin, stream: str, lag: Command, monkeypatch: pytest.MonkeyPatch
+    admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the list of consumers and the look at the oldest message, `half` gets all, and `gone` is deleted."""
     before = [ConsumerLag(stream, name, 1, 0, 0, 0, paused=False) for name in ("gone", "half")]
@@ -132,45 +126,45 @@ def test_a_message_that_went_meanwhile_is_no_alarm(
     with pytest.raises(ConsumerNotFound):
         list(look(admin, stream, "gone"))
     monkeypatch.setattr(JetStreamAdmin, "lag", look)
-    ran = lag(stream, "--max-age", "1h")
+    ran = run(stream, "--max-age", "1h")
     assert (ran.code, ran.err) == (0, "")
     assert [row[1:3] for row in ran.rows[1:]] == [["half", "0"]]
 
 
-def test_origins(name: str, admin: JetStreamAdmin, stream: str, lag: Command) -> None:
+def test_origins(name: str, admin: JetStreamAdmin, stream: str, run: Command) -> None:
     mirror, copy = f"{name}_MIRROR", f"{name}_COPY"
     admin.streams.create(name=mirror, mirror={"name": stream})
 
     wait_until(lambda: admin.streams.load(mirror).state.messages == 6, "the mirror copies")
-    found = lag(mirror, "--origins", "--max-age", "1h", "--json")
+    found = run(mirror, "--origins", "--max-age", "1h", "--json")
     assert (found.code, found.json["consumers"]) == (0, [])
     (origin,) = found.json["origins"]
     assert (origin["stream"], origin["origin"], origin["lag"], origin["error"]) == (mirror, stream, 0, "")
     assert 0 <= origin["active"] < 60
-    ran = lag(mirror, "--origins")
+    ran = run(mirror, "--origins")
     assert ran.err == "there are no consumers\n"
     assert ran.rows[-1][:4] == [mirror, stream, "0", ran.rows[-1][3]]
     assert ran.rows[-1][-1] == "ago"
-    ran = lag(mirror, "--origins", "--max-age", "1ns")
+    ran = run(mirror, "--origins", "--max-age", "1ns")
     assert ran.code == 1
     assert f"stream {mirror}, copying {stream}: nothing came for " in ran.err
     # What cannot be reached exceeds any limit.
     admin.streams.create(name=copy, sources=[{"name": f"{name}_NOWHERE"}])
 
     wait_until(lambda: any(origin.error for origin in admin.streams.origins(copy)), "the server says what is wrong")
-    assert lag(copy, "--origins").code == 0
-    ran = lag(copy, "--origins", "--max-pending", 0)
+    assert run(copy, "--origins").code == 0
+    ran = run(copy, "--origins", "--max-pending", 0)
     assert (ran.code, ran.err.splitlines()[-1]) == (1, f"stream {copy}, copying {name}_NOWHERE: stream not found")
     assert ran.rows[-1] == [copy, f"{name}_NOWHERE", "0", "never", "stream", "not", "found"]
-    assert lag(stream, "--origins").err == "there are no mirrors and sources\n"
-    streams = {each["stream"] for each in lag("--origins", "--json").json["origins"]}
+    assert run(stream, "--origins").err == "there are no mirrors and sources\n"
+    streams = {each["stream"] for each in run("--origins", "--json").json["origins"]}
     assert {mirror, copy} <= streams
 
 
-def test_watch_ends_when_a_limit_is_exceeded(stream: str, lag: Command) -> None:
-    ran = lag(stream, "--watch", "--max-pending", 5, "--json")
+def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
+    ran = run(stream, "--watch", "--max-pending", 5, "--json")
     assert (ran.code, len(ran.objects)) == (1, 1)
-    ran = lag(stream, "--watch", "--max-pending", 5)
+    ran = run(stream, "--watch", "--max-pending", 5)
     assert (ran.code, len(ran.rows)) == (1, 5)
 
 

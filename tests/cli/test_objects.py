@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from spark_jetstream.admin import JetStreamAdmin
 from tests.cli.conftest import Command
 from tests.support.objects import content
 
+GROUP = ("object",)
 DATA = content("a", 1, 300_000)
 
 
@@ -23,18 +23,6 @@ def bucket(name: str, admin: JetStreamAdmin) -> str:
 
 
 @pytest.fixture
-def obj(do: Command) -> Command:
-    """Runs ``spark-jetstream object``, which must end with 0."""
-    return partial(do, "object")
-
-
-@pytest.fixture
-def try_obj(run: Command) -> Command:
-    """Runs ``spark-jetstream object``."""
-    return partial(run, "object")
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "cat.bin"
     path.write_bytes(DATA)
@@ -42,101 +30,101 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_to_and_from_files(
-    obj: Command, try_obj: Command, bucket: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    do: Command, run: Command, bucket: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    put = obj("put", bucket, file, "--json").json
+    put = do("put", bucket, file, "--json").json
     assert (put["name"], put["size"], put["chunks"]) == ("cat.bin", len(DATA), 3)
     more = ("-H", "Kind: cat", "--metadata", "a=b", "--chunk-size", "10k")
     assert (
-        obj("put", bucket, file, "--name", "pets/tom.bin", *more).out
+        do("put", bucket, file, "--name", "pets/tom.bin", *more).out
         == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
     )
-    told = obj("info", bucket, "pets/tom.bin", "--json").json
+    told = do("info", bucket, "pets/tom.bin", "--json").json
     assert (told["headers"], told["metadata"], told["chunks"]) == ({"Kind": ["cat"]}, {"a": "b"}, 30)
-    assert put["digest"] in obj("info", bucket, "cat.bin").out
+    assert put["digest"] in do("info", bucket, "cat.bin").out
 
-    got = obj("get", bucket, "pets/tom.bin", "--json").json
+    got = do("get", bucket, "pets/tom.bin", "--json").json
     assert (got["file"], (tmp_path / "tom.bin").read_bytes()) == ("tom.bin", DATA)
-    assert obj("get", bucket, "cat.bin", "-O", "-").raw == DATA
+    assert do("get", bucket, "cat.bin", "-O", "-").raw == DATA
     file.write_bytes(b"old")
-    obj("get", bucket, "cat.bin", "-O", file, "--force")
+    do("get", bucket, "cat.bin", "-O", file, "--force")
     assert file.read_bytes() == DATA
     assert sorted(os.listdir(tmp_path)) == ["cat.bin", "tom.bin"]
-    assert try_obj("get", bucket, "cat.bin", "-O", tmp_path, "--force").code == 2
+    assert run("get", bucket, "cat.bin", "-O", tmp_path, "--force").code == 2
 
 
-def test_standard_input_and_output(obj: Command, bucket: str) -> None:
+def test_standard_input_and_output(do: Command, bucket: str) -> None:
     for data in (b"", b"x", DATA):
-        obj("put", bucket, "-", "--name", "piped", "--force", stdin=data)
-        assert obj("get", bucket, "piped", "--output", "-").raw == data
+        do("put", bucket, "-", "--name", "piped", "--force", stdin=data)
+        assert do("get", bucket, "piped", "--output", "-").raw == data
 
 
 def test_no_file_outside_of_the_folder(
-    obj: Command, try_obj: Command, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    do: Command, run: Command, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     monkeypatch.chdir(inner)
     for name in ("../escaped", "/escaped", "a/..", "..", "a\\b"):
-        obj("put", bucket, "-", "--name", name, stdin=b"x")
-    assert obj("get", bucket, "../escaped").code == 0
-    assert obj("get", bucket, "/escaped", "--force").code == 0
+        do("put", bucket, "-", "--name", name, stdin=b"x")
+    assert do("get", bucket, "../escaped").code == 0
+    assert do("get", bucket, "/escaped", "--force").code == 0
     for name in ("a/..", "..", "a\\b"):
-        assert try_obj("get", bucket, name).code == 2, name
+        assert run("get", bucket, name).code == 2, name
     assert (os.listdir(inner), os.listdir(tmp_path)) == (["escaped"], ["inner"])
 
 
-def test_lists(obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
-    assert obj("ls", bucket).err == f"bucket {bucket} has no objects\n"
-    assert obj("ls", bucket, "--json").json == []
+def test_lists(do: Command, bucket: str, admin: JetStreamAdmin) -> None:
+    assert do("ls", bucket).err == f"bucket {bucket} has no objects\n"
+    assert do("ls", bucket, "--json").json == []
     there = admin.objects.bucket(bucket)
     there.put("b", DATA)
     there.put("a\x1b[31m", b"x")
     there.link("l", bucket, "b")
     there.put("z", b"x")
     there.delete("z")
-    rows = obj("ls", bucket).out.splitlines()
+    rows = do("ls", bucket).out.splitlines()
     assert [row.split()[:2] for row in rows[1:]] == [["a\\x1b[31m", "1"], ["b", "300000"], ["l", "0"]]
     assert rows[3].endswith(f"link to b of bucket {bucket}")
-    listed = obj("ls", bucket, "--deleted", "--json").json
+    listed = do("ls", bucket, "--deleted", "--json").json
     assert [(each["name"], each["deleted"]) for each in listed] == [
         ("a\x1b[31m", False), ("b", False), ("l", False), ("z", True),
     ]  # fmt: skip
     assert listed[2]["link"] == {"bucket": bucket, "name": "b"}
-    assert obj("info", bucket, "z", "--deleted", "--json").json["deleted"] is True
+    assert do("info", bucket, "z", "--deleted", "--json").json["deleted"] is True
 
 
-def test_changes(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
+def test_changes(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) -> None:
     there = admin.objects.bucket(bucket)
     there.put("a", DATA, description="old", headers={"H": "1"})
-    changed = obj("describe", bucket, "a", "--rename", "b", "--description", "new", "--json").json
+    changed = do("describe", bucket, "a", "--rename", "b", "--description", "new", "--json").json
     assert (changed["name"], changed["description"], changed["headers"]) == ("b", "new", {"H": ["1"]})
-    assert "headers" not in obj("describe", bucket, "b", "--header", "", "--json").json
+    assert "headers" not in do("describe", bucket, "b", "--header", "", "--json").json
     there.put("a", b"x")
-    assert try_obj("describe", bucket, "a", "--rename", "b").code == 2
+    assert run("describe", bucket, "a", "--rename", "b").code == 2
 
-    assert obj("link", bucket, "best", bucket, "b", "--json").json["link"] == {"bucket": bucket, "name": "b"}
-    assert obj("get", bucket, "best", "-O", "-").raw == DATA
-    assert f"link to bucket {bucket}" in obj("link", bucket, "all", bucket).out
-    assert try_obj("link", bucket, "a", bucket, "b").code == 2
+    assert do("link", bucket, "best", bucket, "b", "--json").json["link"] == {"bucket": bucket, "name": "b"}
+    assert do("get", bucket, "best", "-O", "-").raw == DATA
+    assert f"link to bucket {bucket}" in do("link", bucket, "all", bucket).out
+    assert run("link", bucket, "a", bucket, "b").code == 2
 
-    assert obj("rm", bucket, "b", "--force", "--json").json == {"bucket": bucket, "name": "b", "deleted": True}
-    ran = try_obj("rm", bucket, "b", "--force")
+    assert do("rm", bucket, "b", "--force", "--json").json == {"bucket": bucket, "name": "b", "deleted": True}
+    ran = run("rm", bucket, "b", "--force")
     assert (ran.code, ran.err) == (1, f"spark-jetstream: there is no object 'b' in bucket {bucket}: it was deleted\n")
 
 
-def test_watching(obj: Command, try_obj: Command, bucket: str, admin: JetStreamAdmin) -> None:
+def test_watching(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) -> None:
     there = admin.objects.bucket(bucket)
     there.put("a", DATA)
     there.put("b", b"x")
     there.delete("b")
-    seen = obj("watch", bucket, "--wait", "200ms", "--json").objects
+    seen = do("watch", bucket, "--wait", "200ms", "--json").objects
     assert [(each["name"], each["deleted"]) for each in seen] == [("a", False), ("b", True)]
-    assert [row.split(maxsplit=1)[1] for row in obj("watch", bucket, "--count", "2").out.splitlines()] == [
+    assert [row.split(maxsplit=1)[1] for row in do("watch", bucket, "--count", "2").out.splitlines()] == [
         "a: 300,000 bytes", "b: deleted",
     ]  # fmt: skip
-    assert obj("watch", bucket, "--no-deletes", "--wait", "200ms", "--json").objects[0]["name"] == "a"
-    ran = try_obj("watch", bucket, "--updates-only", "--count", "1", "--wait", "200ms")
+    assert do("watch", bucket, "--no-deletes", "--wait", "200ms", "--json").objects[0]["name"] == "a"
+    ran = run("watch", bucket, "--updates-only", "--count", "1", "--wait", "200ms")
     assert (ran.code, ran.out) == (1, "")
     assert "nothing came for 200ms, after 0 of 1" in ran.err
