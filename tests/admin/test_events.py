@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,7 @@ from spark_jetstream.protocol.units import Timestamp
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import Make
-from tests.support.client import Raw
+from tests.support.client import Raw, forks, in_child
 from tests.support.publish import Message, Publisher, Refused
 
 E = TypeVar("E", bound=Event)
@@ -465,32 +464,20 @@ def test_from_several_threads(admin: JetStreamAdmin, make_stream: Make) -> None:
         assert [each.result(20) for each in work] == [names] * 4
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@forks
 def test_after_a_fork(admin: JetStreamAdmin) -> None:
     """A child has watches of its own; one of its parent's would hear nothing, and says so."""
     inherited = admin.events.watch("api_audit", timeout=20)
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        # The child never comes back into pytest.
-        try:
-            said = ""
-            try:
-                next(inherited)
-            except JetStreamError as error:
-                said = str(error)
-            inherited.close()
-            with admin.events.watch("api_audit", count=1, timeout=20) as events:
-                admin.account.info()
-                os.write(into, json.dumps([said, [each.kind for each in events]]).encode())
-        finally:
-            os._exit(0)
-    os.close(into)
-    with open(out, "rb") as file:
-        said, kinds = json.loads(file.read())
-    assert os.waitpid(pid, 0)[1] == 0
-    assert "begun before a fork" in said
-    assert kinds == ["api_audit"]
+
+    def work() -> list[str]:
+        with pytest.raises(JetStreamError, match="begun before a fork"):
+            next(inherited)
+        inherited.close()
+        with admin.events.watch("api_audit", count=1, timeout=20) as events:
+            admin.account.info()
+            return [each.kind for each in events]
+
+    assert in_child(work) == ["api_audit"]
     # The parent's heard the child's request, and goes on.
     assert isinstance(next(inherited), models.ApiAudit)
     inherited.close()

@@ -37,7 +37,7 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
-from tests.support.client import tls_config
+from tests.support.client import forks, in_child, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
@@ -105,26 +105,6 @@ def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
         connection.close()
         with pytest.raises(ConsumerLost, match="cut"):
             inbox.get(5)
-
-
-def in_child(work: Callable[[], object]) -> Any:
-    """What `work` returns in a forked child; it must be JSON."""
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        # The child never comes back into pytest.
-        try:
-            os.write(into, json.dumps(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(into)
-    with open(out, "rb") as file:
-        result = file.read()
-    assert os.waitpid(pid, 0)[1] == 0
-    return json.loads(result)
-
-
-forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 @forks

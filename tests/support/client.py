@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
+import pytest
 import trustme
 from nats.js.client import JetStreamContext
 from nats.js.errors import NoStreamResponseError
@@ -129,3 +132,23 @@ class Raw:
     def close(self) -> None:
         self.file.close()
         self.sock.close()
+
+
+def in_child(work: Callable[[], object]) -> Any:
+    """What `work` returns in a forked child; it must be JSON."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # The child never comes back into pytest.
+        try:
+            os.write(into, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    with open(out, "rb") as file:
+        result = file.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return json.loads(result)
+
+
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
