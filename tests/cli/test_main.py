@@ -19,7 +19,7 @@ from spark_jetstream.cli.output import Output
 from spark_jetstream.demo import run as demo
 from spark_jetstream.java import JavaNotFound
 from spark_jetstream.testing import NatsServer
-from tests.support.command import run_command, succeed
+from tests.support.command import run_command, run_process, succeed
 
 
 def test_version_help_and_groups() -> None:
@@ -95,8 +95,7 @@ def test_completion(line: str, offered: list[str], nats_server: NatsServer) -> N
 def test_completion_can_be_shown(shell: str) -> None:
     # Else typer takes the shell that started all this, if it finds one.
     environ = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    line = [sys.executable, "-m", "spark_jetstream", "--show-completion", shell]
-    ran = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
+    ran = run_process("--show-completion", shell, env=environ)
     assert ran.returncode == 0
     assert "COMPLETE" in ran.stdout
 
@@ -106,20 +105,12 @@ def test_completion_can_be_shown(shell: str) -> None:
 
 def test_what_comes_when_the_process_ends_is_one_line(nats_server_factory: Callable[..., NatsServer]) -> None:
     """Nothing else comes from the libraries: of output that cannot be written (as on a full disk), of a login."""
-    start = [sys.executable, "-m", "spark_jetstream"]
     server = nats_server_factory(config='authorization { user: ann, password: "right" }')
     with open(os.devnull, "rb") as unwritable:
-        ran = subprocess.run(
-            [*start, "doctor", "--no-spark", "-s", "nats://127.0.0.1:1"],
-            stdout=unwritable,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        ran = run_process("doctor", "--no-spark", "-s", "nats://127.0.0.1:1", stdout=unwritable)
     assert (ran.returncode, ran.stderr) == (1, "spark-jetstream: [Errno 9] Bad file descriptor\n")
     login = {**os.environ, "NATS_USER": "ann", "NATS_PASSWORD": "wrong"}
-    line = [*start, "account", "info", "-s", server.url]
-    ran = subprocess.run(line, env=login, capture_output=True, text=True, check=False)
+    ran = run_process("account", "info", "-s", server.url, env=login)
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr.startswith(f"spark-jetstream: the NATS server at {server.url} refused the credentials")
     assert ran.stderr.count("\n") == 1

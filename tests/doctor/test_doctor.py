@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,7 @@ from spark_jetstream.doctor.report import within
 from spark_jetstream.doctor.servers import check_clock
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
-from tests.support.command import Ran, run_command, succeed
+from tests.support.command import Ran, run_command, run_process, succeed
 from tests.support.publish import Publisher
 from tests.support.streams import Stream
 
@@ -195,11 +193,10 @@ def test_certificates(secure: Tls, tmp_path: Path) -> None:
 def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Path) -> None:
     """One line when the certificate is not trusted, none when it is; also when the process ends."""
     server = secure(LOOPBACK)
-    line = [sys.executable, "-m", "spark_jetstream", "stream", "names", "-s", server.url]
-    refused = subprocess.run(line, capture_output=True, text=True, check=False)
+    refused = run_process("stream", "names", "-s", server.url)
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
     assert "is not trusted (options tlsCaFile, tlsHostname)" in refused.stderr
-    done = subprocess.run([*line, "--tlsca", str(tmp_path / "ca.pem")], capture_output=True, text=True, check=False)
+    done = run_process("stream", "names", "-s", server.url, "--tlsca", tmp_path / "ca.pem")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -77,6 +77,12 @@ def succeed(*arguments: object, url: str | None = None, stdin: bytes = b"") -> R
     return ran
 
 
+def run_process(*arguments: object, stdout: Any = subprocess.PIPE, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``spark-jetstream`` in a process of its own."""
+    line = [sys.executable, "-m", "spark_jetstream", *map(str, arguments)]
+    return subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, **how)
+
+
 @functools.cache
 def _command() -> Any:
     """The command line, which takes longer to build from its functions than most commands take to run."""
