@@ -44,6 +44,17 @@ def trouble(findings: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: each["status"] for name, each in bad.items()}
 
 
+def wrong(
+    check: str, code: int, url: str, *arguments: object, status: str = "failed", said: str = "", advice: str = ""
+) -> dict[str, dict[str, str]]:
+    """All findings, when one of them is wrong: what it says, what it advises, and how the command ends."""
+    ended, findings = look(url, *arguments)
+    assert (ended, trouble(findings)) == (code, {check: status})
+    assert said in findings[check]["said"]
+    assert advice in findings[check]["what_to_do"]
+    return findings
+
+
 # Healthy
 
 
@@ -90,9 +101,8 @@ def test_where_options_come_from(nats_server: NatsServer, tmp_path: Path, monkey
 
 
 def test_a_file_that_is_not_there(nats_server: NatsServer) -> None:
-    code, findings = look(nats_server.url, "--creds", "nowhere.creds")
-    assert (code, trouble(findings)) == (3, {"credentialsFile": "failed"})
-    assert "names a file that is not here" in findings["credentialsFile"]["said"]
+    creds = ("--creds", "nowhere.creds")
+    findings = wrong("credentialsFile", 3, nats_server.url, *creds, said="names a file that is not here")
     assert "nowhere.creds" not in str(findings)
 
 
@@ -100,14 +110,9 @@ def test_a_file_that_is_not_there(nats_server: NatsServer) -> None:
 
 
 def test_no_server() -> None:
-    code, findings = look("nats://127.0.0.1:1", *QUICK)
-    assert code == 3
-    assert trouble(findings) == {"port": "failed"}
+    findings = wrong("port", 3, "nats://127.0.0.1:1", *QUICK, said="cannot be reached: connection refused")
     assert findings["login"]["status"] == "unknown"
-    assert "cannot be reached: connection refused" in findings["port"]["said"]
-    code, findings = look("nats://nowhere.invalid", *QUICK)
-    assert code == 3
-    assert "has no address" in findings["name"]["said"]
+    wrong("name", 3, "nats://nowhere.invalid", *QUICK, said="has no address")
 
 
 def test_one_of_several_servers_is_away(nats_server: NatsServer) -> None:
@@ -119,10 +124,8 @@ def test_one_of_several_servers_is_away(nats_server: NatsServer) -> None:
 
 
 def test_what_is_no_server_for_clients(nats_server: NatsServer) -> None:
-    code, findings = look(nats_server.monitor_url.replace("http:", "nats:"), *QUICK)
-    assert code == 3
-    assert "no NATS server" in findings["server"]["said"]
-    assert "tlsHandshakeFirst" in findings["server"]["what_to_do"]
+    monitor = nats_server.monitor_url.replace("http:", "nats:")
+    wrong("server", 3, monitor, *QUICK, said="no NATS server", advice="tlsHandshakeFirst")
     with socket.create_server((LOOPBACK, 0)) as liar, ThreadPoolExecutor(1) as pool:
 
         def greet() -> None:
@@ -130,13 +133,10 @@ def test_what_is_no_server_for_clients(nats_server: NatsServer) -> None:
                 wire.sendall(b'INFO {"version": "2.12.0", "max_payload": "much"}\r\n')
 
         greeted = pool.submit(greet)
-        code, findings = look(f"nats://{LOOPBACK}:{liar.getsockname()[1]}", *QUICK)
+        url = f"nats://{LOOPBACK}:{liar.getsockname()[1]}"
+        wrong("server", 3, url, *QUICK, said="has no usable max_payload")
         greeted.result()
-    assert code == 3
-    assert "has no usable max_payload" in findings["server"]["said"]
-    code, findings = look(nats_server.url.replace("nats:", "tls:"), *QUICK)
-    assert (code, trouble(findings)) == (3, {"tls": "failed"})
-    assert "offers none" in findings["tls"]["said"]
+    wrong("tls", 3, nats_server.url.replace("nats:", "tls:"), *QUICK, said="offers none")
 
 
 # TLS
@@ -170,22 +170,12 @@ def test_certificates(secure: Tls, tmp_path: Path) -> None:
     """One that expires soon, one of an unknown authority, one without the name, one that has expired."""
     server = secure(LOOPBACK, days=20)
     ca = ("--tlsca", tmp_path / "ca.pem")
-    code, findings = look(server.url, *ca)
-    assert (code, trouble(findings)) == (0, {"tls": "warning"})
-    assert "19 days" in findings["tls"]["said"]
-    assert "renew" in findings["tls"]["what_to_do"]
-    code, findings = look(server.url, *QUICK)
-    assert (code, trouble(findings)) == (3, {"tls": "failed"})
-    assert "not trusted" in findings["tls"]["said"]
-    assert "tlsCaFile" in findings["tls"]["what_to_do"]
-    code, findings = look(server.url, *QUICK, *ca, "-o", "tlsHostname=nats.example.org")
-    assert code == 3
-    assert "Hostname mismatch" in findings["tls"]["said"]
+    wrong("tls", 0, server.url, *ca, status="warning", said="19 days", advice="renew")
+    wrong("tls", 3, server.url, *QUICK, said="not trusted", advice="tlsCaFile")
+    other = (*QUICK, *ca, "-o", "tlsHostname=nats.example.org")
+    findings = wrong("tls", 3, server.url, *other, said="Hostname mismatch", advice="tlsHostname")
     assert "nats.example.org" not in str(findings)
-    assert "tlsHostname" in findings["tls"]["what_to_do"]
-    code, findings = look(secure(LOOPBACK, days=-1).url, *QUICK, *ca)
-    assert code == 3
-    assert "expired" in findings["tls"]["said"]
+    findings = wrong("tls", 3, secure(LOOPBACK, days=-1).url, *QUICK, *ca, said="expired")
     assert findings["tls"]["what_to_do"] == "renew the certificate of the server"
 
 
@@ -203,9 +193,7 @@ def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Pat
 def test_tls_first_and_certificates_of_clients(secure: Tls, tmp_path: Path) -> None:
     server = secure(LOOPBACK, more="handshake_first: true, verify: true")
     ca = ("--tlsca", tmp_path / "ca.pem")
-    code, findings = look(server.url, *QUICK, *ca)
-    assert code == 3
-    assert "tlsHandshakeFirst" in findings["server"]["what_to_do"]
+    wrong("server", 3, server.url, *QUICK, *ca, advice="tlsHandshakeFirst")
     pem = tmp_path / "server.pem"
     code, findings = look(server.url, *QUICK, *ca, "--tlsfirst", "--tlscert", pem, "--tlskey", pem)
     assert (code, trouble(findings)) == (0, {})
@@ -243,11 +231,8 @@ def test_a_wrong_password(accounts: NatsServer) -> None:
 
 
 def test_an_account_without_jetstream(accounts: NatsServer) -> None:
-    code, findings = look(accounts.url, *login("bob"))
-    assert (code, trouble(findings)) == (1, {"jetstream": "failed"})
-    assert "account" in findings["jetstream"]["what_to_do"]
-    code, findings = look(accounts.url, *login("ann"), "--js-domain", "mars", "--stream", "A")
-    assert (code, trouble(findings)) == (1, {"jetstream": "failed"})
+    wrong("jetstream", 1, accounts.url, *login("bob"), advice="account")
+    findings = wrong("jetstream", 1, accounts.url, *login("ann"), "--js-domain", "mars", "--stream", "A")
     assert findings["jetstream"]["what_to_do"] == "correct option domain"
 
 
@@ -256,10 +241,8 @@ def test_limits_that_are_nearly_reached(accounts: NatsServer) -> None:
         for name in ("A", "B"):
             body = {"name": name, "subjects": [name], "storage": "memory", "max_bytes": 500_000}
             publisher.api(f"STREAM.CREATE.{name}", body)
-        code, findings = look(accounts.url, *login("ann"))
-        assert code == 0
-        assert findings["limits"]["status"] == "warning"
-        code, findings = look(accounts.url, *login("few"), "--stream", "A")
+        wrong("limits", 0, accounts.url, *login("ann"), status="warning")
+        _, findings = look(accounts.url, *login("few"), "--stream", "A")
         assert findings["limits"]["status"] == "unknown"
         # The clock of STREAM.INFO stands in for the one that this user may not ask for.
         assert findings["clock"]["status"] == "ok"
@@ -322,11 +305,10 @@ def test_streams_that_cannot_be_used(
     nats_server: NatsServer, stream: Callable[..., Stream], publisher: Publisher
 ) -> None:
     """Not there, full, sealed, a mirror."""
-    code, findings = look(nats_server.url, "--stream", "NOWHERE")
-    assert (code, findings["stream"]["status"]) == (1, "failed")
-    assert "NOWHERE" in findings["stream"]["said"]
-    code, findings = look(nats_server.url, "--bucket", "nowhere")
-    assert "KV_nowhere" in findings["stream"]["said"]
+    for option, name, said in (("--stream", "NOWHERE", "NOWHERE"), ("--bucket", "nowhere", "KV_nowhere")):
+        code, findings = look(nats_server.url, option, name)
+        assert (code, findings["stream"]["status"]) == (1, "failed")
+        assert said in findings["stream"]["said"]
 
     full = stream(max_msgs=10, discard="new", max_consumers=1)
     full.fill(9)
