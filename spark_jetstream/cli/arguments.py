@@ -56,6 +56,10 @@ complete_stream = completion(lambda admin, given: admin.streams.names())
 complete_consumer = completion(lambda admin, given: admin.consumers.names(given.get("stream", "")))
 
 
+stream_option = partial(typer.Option, autocompletion=complete_stream)
+consumer_option = partial(typer.Option, autocompletion=complete_consumer)
+
+
 def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
     """Return a completion of fixed words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]

@@ -14,7 +14,7 @@ import typer
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.cli.app import Run, alone, command
-from spark_jetstream.cli.arguments import complete_stream
+from spark_jetstream.cli.arguments import stream_option
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def measure(
     batch: Annotated[int | None, typer.Option(min=1, help="Option fetchBatch of the source.")] = None,
     direct: Annotated[bool, typer.Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
     single: Annotated[int, typer.Option(min=0, help="How many messages are published one at a time.")] = 1000,
-    stream: Annotated[
-        str | None,
-        typer.Option(help="Only read, from this stream, which stays as it is.", autocompletion=complete_stream),
-    ] = None,
+    stream: Annotated[str | None, stream_option(help="Only read, from this stream, which stays as it is.")] = None,
 ) -> None:
     """Measure, without Spark, what one task of the sink writes and one task of the source reads.
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, alone, command
-from spark_jetstream.cli.arguments import complete_consumer, complete_stream, one_of
+from spark_jetstream.cli.arguments import consumer_option, one_of, stream_option
 from spark_jetstream.doctor.checks import Examination, Section
 from spark_jetstream.doctor.permissions import PURPOSES, Job
 from spark_jetstream.doctor.report import Finding
@@ -26,9 +26,7 @@ _WIDTH = max(map(len, _MARKS.values()))
 @command(doctor, "doctor", example="doctor --stream ORDERS --for read --for durable --durable spark")
 def examine(
     run: Run,
-    stream: Annotated[
-        str | None, typer.Option(help="A stream to be read or written.", autocompletion=complete_stream)
-    ] = None,
+    stream: Annotated[str | None, stream_option(help="A stream to be read or written.")] = None,
     bucket: Annotated[str | None, typer.Option(help="A Key-Value bucket, instead of a stream.")] = None,
     object_bucket: Annotated[str | None, typer.Option(help="An Object Store bucket, instead of a stream.")] = None,
     purposes: Annotated[
@@ -43,9 +41,7 @@ def examine(
     filters: Annotated[
         list[str] | None, typer.Option("--filter", help="Option subjects of the read, more than once.")
     ] = None,
-    durable: Annotated[
-        str | None, typer.Option(help="Option durable; implies --for durable.", autocompletion=complete_consumer)
-    ] = None,
+    durable: Annotated[str | None, consumer_option(help="Option durable; implies --for durable.")] = None,
     spark: Annotated[
         bool | None,
         typer.Option(

@@ -13,7 +13,7 @@ from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models.events import Event, Gap
 from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, alone, command
-from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream, one_of
+from spark_jetstream.cli.arguments import DURATION, consumer_option, one_of, stream_option
 from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
 
@@ -26,12 +26,8 @@ def watch(
     advisories: Annotated[bool, typer.Option("--advisories", help="What happens.")] = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="How long acknowledgements take.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Both, as without any of the three.")] = False,
-    stream: Annotated[
-        str | None, typer.Option(help="Only those of this stream.", autocompletion=complete_stream)
-    ] = None,
-    consumer: Annotated[
-        str | None, typer.Option(help="Only those of consumers of this name.", autocompletion=complete_consumer)
-    ] = None,
+    stream: Annotated[str | None, stream_option(help="Only those of this stream.")] = None,
+    consumer: Annotated[str | None, consumer_option(help="Only those of consumers of this name.")] = None,
     kinds: Annotated[
         list[str] | None,
         typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=one_of(KINDS)),

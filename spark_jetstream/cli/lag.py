@@ -11,7 +11,7 @@ import typer
 
 from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.cli.app import FAILED, Run, alone, command
-from spark_jetstream.cli.arguments import DURATION, complete_consumer, complete_stream
+from spark_jetstream.cli.arguments import DURATION, complete_stream, consumer_option
 from spark_jetstream.cli.output import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound
 from spark_jetstream.protocol.units import Nanoseconds
@@ -83,10 +83,7 @@ def show(
         str | None, typer.Argument(help="The stream; all, if none is given.", autocompletion=complete_stream)
     ] = None,
     consumer: Annotated[
-        str | None,
-        typer.Option(
-            "--consumer", metavar="NAME", help="Only this one of the stream.", autocompletion=complete_consumer
-        ),
+        str | None, consumer_option("--consumer", metavar="NAME", help="Only this one of the stream.")
     ] = None,
     max_pending: Annotated[
         int | None, typer.Option(min=0, metavar="NUMBER", help="End with 1 when more messages are yet to be delivered.")
