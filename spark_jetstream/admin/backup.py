@@ -117,7 +117,7 @@ def backup(
                 data_sha256=draft.sha256,
                 meta_sha256=hashlib.sha256(meta).hexdigest(),
             )
-            draft.complete({META: meta, MANIFEST: manifest.to_json()})
+            draft.complete({META: meta, MANIFEST: indented(manifest.model_dump(mode="json"))})
         finally:
             draft.discard()
     return Backup(draft.target, reply, manifest)

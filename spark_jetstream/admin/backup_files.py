@@ -16,7 +16,6 @@ chain, which a damaged length or a cut breaks. The SHA-256 of the manifest, and 
 from __future__ import annotations
 
 import contextlib
-import enum
 import hashlib
 import io
 import json
@@ -46,6 +45,7 @@ SUFFIX = ".tar"
 _IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 _MAGIC = b"NATSARC1"
 _OLD_MAGIC = b"meta.inf"  # the first file of the tar that servers before 2.15 send
+_NEAR = 40  # bytes of the stream within which its content begins
 _COMPRESSED, _PLAIN = 0x00, 0x01
 _FIRST_SKIPPABLE, _LAST_SKIPPABLE = 0x80, 0xFE
 _CHECKSUM = 4  # bytes at the beginning of a chunk with content
@@ -54,13 +54,6 @@ _PEEK = 256  # bytes kept from the beginning of the stream
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE = 1 << 20  # bytes read at a time
 _SMALL = 64 << 20  # bytes: more than the JSON files of any backup
-
-
-class EntryKind(enum.Enum):
-    """What the S2 stream of a backup holds."""
-
-    ARCHIVE = "an archive of server 2.15 or later"
-    TAR = "a tar file of a server before 2.15"
 
 
 class Manifest(Model):
@@ -84,10 +77,6 @@ class Manifest(Model):
     """Its SHA-256, in hexadecimal digits."""
     meta_sha256: String
     """The SHA-256 of ``backup.json``, in hexadecimal digits."""
-
-    def to_json(self) -> bytes:
-        """Return the text of the file."""
-        return indented(self.model_dump(mode="json"))
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Manifest:
@@ -138,16 +127,18 @@ class Framing:
             at += step
         self.size += len(data)
 
-    def finish(self) -> EntryKind:
-        """Return what the whole data is. Raises `BackupError` when it is cut off, or is not a backup."""
+    def finish(self) -> bool:
+        """Return whether the data is an archive of server 2.15 or later, not a tar file of an earlier one.
+
+        Raises `BackupError` when it is cut off, or is neither.
+        """
         if self._left or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
-        content = _first_content(bytes(self._start[len(_IDENTIFIER) :]))
-        if content.startswith(_MAGIC):
-            return EntryKind.ARCHIVE
-        if _OLD_MAGIC in content:
-            return EntryKind.TAR
-        raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
+        # S2 refers to earlier content only, so what comes first is there as it is.
+        archive = _MAGIC in self._start[:_NEAR]
+        if not archive and _OLD_MAGIC not in self._start:
+            raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
+        return archive
 
     def _length(self, at: int) -> int:
         """Return the length of the chunk whose head ends at this byte."""
@@ -171,25 +162,6 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BackupError(f"damaged backup: {where} is not a JSON object")
     return body
-
-
-def _first_content(chunk: bytes) -> bytes:
-    """Return the beginning of the first chunk's content: all that was kept of it, or its first literal.
-
-    A compressed block is its length as a varint, then literals and references to earlier content; so it begins with a
-    literal.
-    """
-    kind, body = chunk[0], chunk[4 + _CHECKSUM :]
-    if kind == _PLAIN:
-        return body
-    tag_at = next((at for at, byte in enumerate(body) if byte < 0x80), len(body)) + 1
-    tag = body[tag_at] if tag_at < len(body) else 0xFF
-    if kind != _COMPRESSED or tag & 3:
-        return b""
-    longer = max(0, (tag >> 2) - 59)  # bytes that hold the length of a long literal
-    begin = tag_at + 1 + longer
-    length = int.from_bytes(body[tag_at + 1 : begin], "little") + 1 if longer else (tag >> 2) + 1
-    return body[begin : begin + length]
 
 
 class Draft:
@@ -304,8 +276,8 @@ def opened(source: Path) -> Iterator[Saved]:
         yield Saved(source, *described, manifest, data, size)
 
 
-def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> EntryKind:
-    """Read all data, leave the file at its beginning, and return what it is. Raises `BackupError` for damaged data.
+def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> bool:
+    """Read all data, and leave the file at its beginning. Returns and raises what `Framing.finish` does.
 
     `progress` gets the bytes read and their total.
     """
@@ -319,10 +291,10 @@ def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) ->
             if progress is not None:
                 progress(framing.size, saved.size)
         saved.data.seek(0)
-    kind = framing.finish()
+    archive = framing.finish()
     if saved.manifest is not None and saved.manifest.data_sha256 != digest.hexdigest():
         raise BackupError(_differs(where))
-    return kind
+    return archive
 
 
 def _differs(path: Path) -> str:

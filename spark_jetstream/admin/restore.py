@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
-from spark_jetstream.admin.backup_files import DATA, MANIFEST, EntryKind, Saved, checked, opened
+from spark_jetstream.admin.backup_files import DATA, MANIFEST, Saved, checked, opened
 from spark_jetstream.admin.models.base import complaint
 from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo
@@ -89,10 +89,11 @@ def restore(
     """
     with opened(Path(file_path("source", source))) as saved:
         config = _config(saved, name, changes)
-        kind = checked(saved, checking)
-        _refuse_old(saved, config, kind)
+        archive = checked(saved, checking)
+        if not archive:
+            _refuse_other_form(saved, config)
         _refuse_taken_subjects(api.connection, config)
-        info = _Restore(api, saved, config, kind).carry_out(progress)
+        info = _Restore(api, saved, config, archive).carry_out(progress)
         sha256 = saved.manifest.data_sha256 if saved.manifest else ""
         return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
 
@@ -106,12 +107,12 @@ def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> Strea
     raise OptionError(f"the configuration of stream {name or saved.config.name}: {problem}", option="changes")
 
 
-def _refuse_old(saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
+def _refuse_other_form(saved: Saved, config: StreamConfig) -> None:
     """Refuse another name or storage for a backup of a server before 2.15, which is a copy of the server's files."""
     was, data = saved.config, saved.source / DATA
     for asked, had in ((config.name, was.name), (config.storage, was.storage)):
         # A server would restore it into memory without its messages, and without an error.
-        if kind is EntryKind.TAR and asked != had:
+        if asked != had:
             raise BackupError(
                 f"{data} was made by a server before 2.15 and can only be restored as {had}, not as {asked}"
             )
@@ -131,14 +132,14 @@ def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None
 class _Restore:
     """One restore. After an error it removes the stream."""
 
-    def __init__(self, api: Api, saved: Saved, config: StreamConfig, kind: EntryKind) -> None:
+    def __init__(self, api: Api, saved: Saved, config: StreamConfig, archive: bool) -> None:
         self.name = config.name
         self.context = f"restore stream {config.name} from {saved.source}"
         self._api = api
         self._connection = api.connection
         self._saved = saved
         self._config = config
-        self._kind = kind
+        self._archive = archive
         self._to = ""
         self._ended = False
 
@@ -197,7 +198,7 @@ class _Restore:
             raise
         except ApiError as error:
             hint = ""
-            if self._kind is EntryKind.ARCHIVE and self._connection.server_version < (2, 15, 0):
+            if self._archive and self._connection.server_version < (2, 15, 0):
                 hint = "; backups of servers from 2.15 on need such a server"
             raise BackupError(f"{error}{hint}") from error
 
