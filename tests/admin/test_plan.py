@@ -220,39 +220,31 @@ def test_a_name_is_not_needed_for_the_only_stream() -> None:
 
 S = {"name": "S"}
 
-WRONG: list[tuple[Any, str]] = [
+WRONG_DOCUMENTS: list[tuple[Any, str]] = [
+    (None, "no stream is described"),
     ([], "no stream is described"),
-    ([None], "no stream is described"),
-    ([[]], "no stream is described"),
-    ([{}], "a stream is described without its name"),
-    (["S"], "a stream is described by an object with its fields, not by text"),
-    ([[None]], "a stream is described by an object with its fields, not by nothing"),
-    ([7], "not by a number"),
-    ([{**S, "max_aeg": "1h"}], 'stream "S": there is no field "max_aeg" (did you mean max_age?)'),
-    ([{**S, "max_age": 1.5}], 'stream "S": max_age must be'),
-    ([{**S, "no_ack": "no"}], "no_ack must be true or false"),
-    ([{"name": "a.b"}], 'stream "a.b": name'),
+    ({}, "a stream is described without its name"),
+    ("S", "a stream is described by an object with its fields, not by text"),
+    ([None], "a stream is described by an object with its fields, not by nothing"),
+    (7, "not by a number"),
+    ({**S, "max_aeg": "1h"}, 'stream "S": there is no field "max_aeg" (did you mean max_age?)'),
+    ({**S, "max_age": 1.5}, 'stream "S": max_age must be'),
+    ({"name": "a.b"}, 'stream "a.b": name'),
     ([S, S], "stream S is described twice"),
-    ([{"S": {}, "T": {"name": "S"}}], 'stream "T" has the name "S" in its fields'),
-    ([{"S": {"nmae": "S"}}], 'there is no field "nmae"'),
-    ([{**S, "consumers": {"a": {}}}], "stream S: consumers must be a list, not an object"),
-    ([{**S, "consumers": ["a"]}], "stream S, consumer 1: a consumer is described by an object"),
-    ([{**S, "consumers": [{"durable_name": "a", "ack": "none"}]}], 'stream S, consumer 1: there is no field "ack"'),
-    ([{**S, "consumers": [{"name": "a"}]}], "stream S, consumer 1: it needs a durable_name"),
-    ([{**S, "consumers": [{"inactive_threshold": "1h"}]}], "stream S, consumer 1: it needs a durable_name"),
-    ([{**S, "consumers": [{"durable_name": "a"}, {"name": "a", "durable_name": "a"}]}], "consumer 2: consumer a is"),
+    ({"S": {}, "T": {"name": "S"}}, 'stream "T" has the name "S" in its fields'),
+    ({"S": {"nmae": "S"}}, 'there is no field "nmae"'),
+    ({**S, "consumers": {"a": {}}}, "stream S: consumers must be a list, not an object"),
+    ({**S, "consumers": ["a"]}, "stream S, consumer 1: a consumer is described by an object"),
+    ({**S, "consumers": [{"durable_name": "a", "ack": "none"}]}, 'stream S, consumer 1: there is no field "ack"'),
+    ({**S, "consumers": [{"name": "a"}]}, "stream S, consumer 1: it needs a durable_name"),
+    ({**S, "consumers": [{"inactive_threshold": "1h"}]}, "stream S, consumer 1: it needs a durable_name"),
+    ({**S, "consumers": [{"durable_name": "a"}, {"name": "a", "durable_name": "a"}]}, "consumer 2: consumer a is"),
 ]
-
-
-@pytest.mark.parametrize(("documents", "words"), WRONG, ids=lambda value: str(value)[:60])
-def test_what_a_description_cannot_be(documents: Any, words: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        wanted_in(documents, "file F")
-    assert str(caught.value).startswith("file F: ")
-    assert words in str(caught.value)
-
-
-DAMAGED: list[tuple[str, str | bytes | None, str]] = [
+WRONG_FILES: list[tuple[str, str | bytes | None, str]] = [
+    *(("s.json", json.dumps(document), words) for document, words in WRONG_DOCUMENTS),
+    ("s.yaml", "", "no stream is described"),
+    ("s.yaml", "name: S\n---\nname: S\n", "stream S is described twice"),
+    ("s.yaml", "name: S\nno_ack: 'no'\n", "no_ack must be true or false"),
     ("s.json", '{"name": "S", "name": "T"}', '"name" is there twice in one object'),
     ("s.json", '{"name": "S",}', "not valid JSON: "),
     ("s.json", "name: S", "not valid JSON: expecting value in line 1, column 1"),
@@ -269,8 +261,8 @@ DAMAGED: list[tuple[str, str | bytes | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "words"), DAMAGED, ids=lambda value: str(value)[:40])
-def test_damaged_files(name: str, text: str | bytes | None, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "text", "words"), WRONG_FILES, ids=lambda value: str(value)[:60])
+def test_what_a_description_cannot_be(name: str, text: str | bytes | None, words: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if text is not None:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
