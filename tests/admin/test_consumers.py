@@ -175,24 +175,17 @@ def test_filters_are_not_checked_where_the_stream_cannot_be_seen(
 
 
 def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> None:
-    first = admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
-    assert first.config.ack_policy == "explicit"
-    assert admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c").created == first.created
-    with pytest.raises(
-        ApiError, match=f"cannot create consumer c of stream {stream}: consumer already exists"
-    ) as caught:
-        admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5)
-    assert caught.value.err_code == 10148
-    with pytest.raises(OptionError, match=r"there is no field \"durable\" \(did you mean durable_name\?\)"):
-        admin.consumers.create(stream, durable="c")
-    with pytest.raises(OptionError, match="durable_form needs a durable_name"):
-        admin.consumers.create(stream, durable_form=True, name="a")
-
-
-def test_load_or_create(admin: JetStreamAdmin, stream: str) -> None:
     first = admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5)
+    assert first.config.ack_policy == "explicit"
+    assert admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5).created == first.created
     again = admin.consumers.load_or_create(stream, {"durable_name": "c", "max_deliver": 5}, given_only=True)
     assert again.created == first.created
+    said = f"cannot create consumer c of stream {stream}: consumer already exists"
+    with pytest.raises(ApiError, match=said) as refused:
+        admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert refused.value.err_code == 10148
+    with pytest.raises(OptionError, match="durable_form needs a durable_name"):
+        admin.consumers.create(stream, durable_form=True, name="a")
     with pytest.raises(JetStreamError) as caught:
         admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c")
     assert str(caught.value) == (
@@ -205,7 +198,7 @@ def test_load_or_create(admin: JetStreamAdmin, stream: str) -> None:
 # -- look --
 
 
-def test_names_infos_and_load(admin: JetStreamAdmin, stream: str) -> None:
+def test_names_infos_load_and_delete(admin: JetStreamAdmin, stream: str) -> None:
     assert list(admin.consumers.names(stream)) == []
     assert list(admin.consumers.infos(stream)) == []
     for name in "cab":
@@ -217,6 +210,9 @@ def test_names_infos_and_load(admin: JetStreamAdmin, stream: str) -> None:
     assert admin.consumers.replicas(stream, "b") == ()  # outside of a cluster
     with pytest.raises(ApiError, match=f"leader of consumer b of stream {stream} step down: JetStream clustering"):
         admin.consumers.step_down(stream, "b")
+    assert admin.consumers.delete(stream, "c") is True
+    assert list(admin.consumers.names(stream)) == ["a", "b"]
+    assert admin.consumers.delete(stream, "c", missing_ok=True) is False
 
 
 # -- change --
@@ -237,23 +233,12 @@ def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
     assert (config.ack_wait, config.max_deliver, config.filters) == (10**10, -1, ("c.b",))
     assert (config.ack_policy, config.durable_name) == ("explicit", "c")
     assert admin.consumers.update(stream, "c", **changes) == []
-
-
-def test_update_what_cannot_change(admin: JetStreamAdmin, stream: str) -> None:
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     said = rf"cannot update consumer c of stream {stream}: ack_policy: explicit -> all \(it can never change\)"
     with pytest.raises(JetStreamError, match=said):
         admin.consumers.update(stream, "c", ack_policy="all", max_deliver=5)
     assert admin.consumers.load(stream, "c").config.max_deliver == -1
     with pytest.raises(OptionError, match=r"consumer c of stream .*there is no field"):
         admin.consumers.plan(stream, "c", maximum=5)
-
-
-def test_delete(admin: JetStreamAdmin, stream: str) -> None:
-    admin.consumers.create(stream, durable_name="c")
-    assert admin.consumers.delete(stream, "c") is True
-    assert list(admin.consumers.names(stream)) == []
-    assert admin.consumers.delete(stream, "c", missing_ok=True) is False
 
 
 # -- pause, reset, unpin --

@@ -150,34 +150,27 @@ def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
     assert (str(config.max_age), str(config.max_bytes), config.subjects) == ("30d", "1GiB", (f"{name}.>",))
     # A template leaves the window of duplicates to the server.
     assert str(admin.streams.create(DEFAULT_STREAM, name=f"{name}D", max_age="30s").config.duplicate_window) == "30s"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("own.json", "[]", "this is not one object"),
-        ("own.yaml", "a: 1\n---\nb: 2\n", "this is not one object"),
-        ("own.json", None, "the file cannot be read: No such file"),
-    ],
-)
-def test_templates_that_are_none(file: str, text: str | None, message: str, tmp_path: Path) -> None:
-    path = tmp_path / file
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(OptionError, match=f"^template {path}: {message}"):
-        template(path)
+    for text in ("[]", "a: 1\n---\nb: 2\n"):
+        file.write_text(text)
+        with pytest.raises(OptionError, match=f"^template {file}: this is not one object"):
+            template(file)
+    with pytest.raises(OptionError, match=r"^template nothing\.json: the file cannot be read: No such file"):
+        template("nothing.json")
 
 
 # -- look --
 
 
-def test_load(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+def test_load_and_subjects(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.>"])
-    fill(name, 5)
+    assert list(admin.streams.subjects(name)) == []
+    fill(name, 7, subjects=3)
+    assert list(admin.streams.subjects(name)) == [(f"{name}.0", 3), (f"{name}.1", 2), (f"{name}.2", 2)]
+    assert list(admin.streams.subjects(name, f"{name}.1")) == [(f"{name}.1", 2)]
     admin.messages.delete(name, 3)
     assert admin.streams.load(name).state.deleted == ()
     state = admin.streams.load(name, deleted=True).state
-    assert (state.deleted, state.messages, state.last_seq) == ((3,), 4, 5)
+    assert (state.deleted, state.messages, state.last_seq) == ((3,), 6, 7)
 
 
 def test_names_and_infos_by_subject(admin: JetStreamAdmin, name: str) -> None:
@@ -231,14 +224,6 @@ def test_lists_of_many_pages() -> None:
         assert counts["S0001.0"] == counts["S0001.1"] == 2
 
 
-def test_subjects(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
-    admin.streams.create(name=name, subjects=[f"{name}.>"])
-    assert list(admin.streams.subjects(name)) == []
-    fill(name, 7, subjects=3)
-    assert list(admin.streams.subjects(name)) == [(f"{name}.0", 3), (f"{name}.1", 2), (f"{name}.2", 2)]
-    assert list(admin.streams.subjects(name, f"{name}.1")) == [(f"{name}.1", 2)]
-
-
 @pytest.mark.usefixtures("api")
 def test_origins_and_their_lag(admin: JetStreamAdmin, name: str, publisher: Publisher) -> None:
     publisher.publish([Message("origin.a", b"1"), Message("origin.b", b"2")])
@@ -272,10 +257,7 @@ def test_plan_and_update(admin: JetStreamAdmin, name: str) -> None:
     assert (config.max_msgs, config.max_age, config.own_metadata) == (5, 7200 * 10**9, {})
     assert config.subjects == (f"{name}.a",)
     assert admin.streams.update(name, changes) == admin.streams.plan(name, **changes) == []
-
-
-def test_update_to_a_whole_configuration(admin: JetStreamAdmin, name: str) -> None:
-    admin.streams.create(name=name, subjects=[f"{name}.a"], max_msgs=5)
+    # To a whole configuration.
     wanted = StreamConfig.parse({"name": name, "subjects": [f"{name}.a"], "max_age": "1h"}, "")
     assert [each.field for each in admin.streams.update(name, wanted)] == ["max_msgs", "max_age"]
     assert admin.streams.update(name, wanted) == []
@@ -332,13 +314,6 @@ def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: C
 # -- remove --
 
 
-def test_delete(admin: JetStreamAdmin, name: str) -> None:
-    admin.streams.create(name=name)
-    assert admin.streams.delete(name) is True
-    assert name not in admin.streams.names()
-    assert admin.streams.delete(name, missing_ok=True) is False
-
-
 @pytest.mark.parametrize(
     ("which", "purged", "left"),
     [
@@ -371,7 +346,7 @@ def test_purge(
     assert admin.streams.load(name).state.last_seq == 10
 
 
-def test_purge_what_cannot_be(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+def test_purge_what_cannot_be_and_delete(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.*"], deny_purge=True)
     fill(name, 3)
     with pytest.raises(OptionError, match="seq and keep cannot be set together"):
@@ -386,6 +361,9 @@ def test_purge_what_cannot_be(admin: JetStreamAdmin, name: str, fill: Callable[.
     with pytest.raises(ApiError, match=f"cannot purge stream {name}: .*not permitted"):
         admin.streams.purge(name)
     assert admin.streams.load(name).state.messages == 3
+    assert admin.streams.delete(name) is True
+    assert name not in admin.streams.names()
+    assert admin.streams.delete(name, missing_ok=True) is False
 
 
 # -- where it is --
