@@ -155,11 +155,13 @@ def test_the_server(admin: JetStreamAdmin, publisher: Publisher) -> None:
 
 
 def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
-    tier = {"storage": 5, "streams": 1, "limits": {"max_storage": 100}}
+    limits = {"max_memory": -1, "max_storage": 2**30, "max_streams": 5, "max_consumers": -1, "max_bytes_required": True}
+    tier = {"memory": 0, "storage": 5, "streams": 1, "consumers": 0, "limits": limits}
     with administered(nats_server.url, {"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as (_, admin):
         found = admin.account.tiers()
     assert sorted(found) == ["R1", "R3"]
-    assert (found["R1"].storage, found["R1"].limits.max_storage) == (5, 100)
+    assert str(found["R1"].limits.max_storage) == "1GiB"
+    assert found["R1"].model_dump(mode="json", exclude_unset=True) == tier
 
 
 def test_an_account_without_jetstream(server: NatsServer) -> None:
