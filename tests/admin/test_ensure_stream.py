@@ -100,14 +100,15 @@ def test_a_missing_stream_is_made_and_stays(side: str, source: Source, new_strea
     assert config(publisher, name) == made
 
 
-def test_a_differing_stream_is_an_error_that_lists_the_differences(
-    source: Source, stream: Callable[..., Stream], publisher: Publisher
+def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
+    source: Source, stream: Callable[..., Stream], publisher: Publisher, caplog: Log
 ) -> None:
-    s = stream(max_age=7200 * 10**9)
+    s = stream(max_age=7200 * 10**9, max_msgs=100, metadata={"owner": "me"})
+    s.fill(3)
     before = config(publisher, s.name)
-    found = source({"max_age": "1h", "metadata": {"team": "us"}, "no_ack": False}, stream=s.name)
+    described = {"max_age": "1h", "metadata": {"team": "us"}, "no_ack": False}
     with pytest.raises(OptionError) as caught:
-        use("writeStream", found)
+        use("writeStream", source(described, stream=s.name))
     assert caught.value.option == "ensureStream"
     assert str(caught.value) == (
         f"stream {s.name} is not as option ensureStream describes it: max_age is 2h, not 1h, metadata.team is nothing, "
@@ -115,51 +116,38 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences(
         "messages beyond it are deleted at once)"
     )
     assert config(publisher, s.name) == before
-
-
-def test_a_differing_stream_is_updated(
-    source: Source, stream: Callable[..., Stream], publisher: Publisher, caplog: Log
-) -> None:
-    s = stream(max_msgs=100, metadata={"owner": "me"})
-    s.fill(3)
-    before = config(publisher, s.name)
-    use("writeStream", source({"max_age": "1h", "metadata": {"team": "us"}}, stream=s.name, **UPDATE))
+    use("writeStream", source(described, stream=s.name, **UPDATE))
     after = config(publisher, s.name)
     assert after.pop("metadata") == {**before.pop("metadata"), "team": "us"}
     assert after == {**before, "max_age": 3600 * 10**9}
     assert publisher.api(f"STREAM.INFO.{s.name}")["state"]["messages"] == 3
     warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert f"option ensureStream has updated stream {s.name}: max_age: 0s -> 1h (risk: " in " ".join(warned)
+    assert f"option ensureStream has updated stream {s.name}: max_age: 2h -> 1h (risk: " in " ".join(warned)
 
 
-def test_a_differing_stream_is_used_as_it_is_and_a_missing_one_is_made(
+def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
     source: Source, stream: Callable[..., Stream], new_stream: New, publisher: Publisher, caplog: Log
 ) -> None:
     s, name = stream(), new_stream()
     before = config(publisher, s.name)
     described = {s.name: {"max_age": "1h", "storage": "memory"}, name: {"subjects": ["ensured.more"]}}
+    conflicts: list[tuple[dict[str, str], str]] = [
+        ({}, r"\(storage: it can never change\)"),
+        (UPDATE, r"storage: file -> memory \(refused: it can never change\)"),
+    ]
+    for conflict, words in conflicts:
+        with pytest.raises(OptionError, match=rf"stream {s.name} .*{words}.* set ensureStreamOnConflict to ignore$"):
+            source(described, stream=f"{s.name},{name}", **conflict).reader(COLUMNS)
+    assert name not in names(publisher)
     use("writeStream", source({s.name: described[s.name]}, stream=s.name, **IGNORE))
     assert (
         f"stream {s.name} is not as option ensureStream describes it, and is left so: max_age is 0s, not 1h, "
         "storage is file, not memory" in caplog.text
     )
+    # One that is missing is made.
     source(described, stream=f"{s.name},{name}", **IGNORE).reader(COLUMNS)
     assert config(publisher, s.name) == before
     assert config(publisher, name)["subjects"] == ["ensured.more"]
-
-
-@pytest.mark.parametrize("conflict", [{}, UPDATE])
-def test_what_cannot_be_changed(
-    conflict: dict[str, str], source: Source, stream: Callable[..., Stream], publisher: Publisher
-) -> None:
-    s = stream()
-    before = config(publisher, s.name)
-    words = (
-        r"storage: file -> memory \(refused: it can never change\)" if conflict else r"\(storage: it can never change\)"
-    )
-    with pytest.raises(OptionError, match=rf"stream {s.name} .*{words}.* set ensureStreamOnConflict to ignore$"):
-        source({"max_msgs": 5, "storage": "memory"}, stream=s.name, **conflict).reader(COLUMNS)
-    assert config(publisher, s.name) == before
 
 
 # -- which streams --
@@ -177,10 +165,11 @@ def test_several_streams_as_a_list_and_by_name(
     again = source({one: {"subjects": ["ensured.1"]}, two: {"subjects": ["ensured.3"]}}, stream=both)
     with pytest.raises(OptionError, match=f"^stream {two} is not as"):
         again.reader(COLUMNS)
-
-
-def test_a_sink_without_a_stream_says_which(source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
+    # What the server refuses names the option.
+    with pytest.raises(ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"):
+        source({"subjects": ["ensured.1"]}, stream=name).reader(COLUMNS)
+    # A sink without a stream says which.
     source({"name": name, "subjects": ["ensured.sink"]}, subject="ensured.sink").writer(COLUMNS, False)
     assert config(publisher, name)["subjects"] == ["ensured.sink"]
     with pytest.raises(OptionError, match=r"^option ensureStream: a stream is described without its name$"):
@@ -344,14 +333,6 @@ def test_a_query_that_writes_asks_once_a_minute(
     assert ensured({**described, "max_msgs": -1}, remembered=True) == [f"INFO.{name}"]
     monkeypatch.setattr(ensure_module, "_VALID", 0.0)
     assert ensured(described, remembered=True) == [f"INFO.{name}"]
-
-
-def test_what_the_server_refuses_names_the_option(
-    source: Source, stream: Callable[..., Stream], new_stream: New
-) -> None:
-    s, name = stream(), new_stream()
-    with pytest.raises(ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"):
-        source({"subjects": [f"{s.subject}.a"]}, stream=name).reader(COLUMNS)
 
 
 INFO, CREATE, UPDATED = "$JS.API.STREAM.INFO.S", "$JS.API.STREAM.CREATE.S", "$JS.API.STREAM.UPDATE.S"
