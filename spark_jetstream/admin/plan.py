@@ -7,7 +7,6 @@ descriptions has no changes.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.api import Api, Body
 from spark_jetstream.admin.consumers import creation_subject
 from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models.base import Model, complaint, readable
@@ -37,13 +36,6 @@ _SIGNS: dict[Action, str] = {
     "unchanged": "= unchanged",
     "refused": "! cannot update",
 }
-
-
-_REQUESTS = {
-    "create": (jsapi.STREAM_CREATE, jsapi.create_request),
-    "update": (jsapi.STREAM_UPDATE, jsapi.update_request),
-}
-"""Action -> the subject for a stream, and the request for a consumer."""
 
 
 class PlanOutdated(JetStreamError):
@@ -188,7 +180,7 @@ class _Work:
 
     def create(self, step: Step) -> None:
         try:
-            self._send(step, "create", step.target.body())
+            self._send(step, step.target.body())
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -204,7 +196,7 @@ class _Work:
         if now.actual is None or now.differences != step.differences or now.action != "update":
             raise _outdated(now)
         try:
-            self._send(now, "update", update_body(now.target, now.actual))
+            self._send(now, update_body(now.target, now.actual))
         except (StreamNotFound, ConsumerNotFound):
             raise PlanOutdated(f"{step.what} was deleted before it could be updated") from None
 
@@ -213,7 +205,8 @@ class _Work:
         if exists:
             subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
             with contextlib.suppress(StreamNotFound, ConsumerNotFound):
-                actual = self._config(wanted, subject, None, f"read {_what(stream, consumer)}", stream, consumer)
+                context = f"read {_what(stream, consumer)}"
+                actual = self._config(subject, None, context, stream=stream, consumer=consumer)
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
             return make("create", target=wanted)
@@ -227,29 +220,30 @@ class _Work:
         action = "refused" if any(change.refused for change in changes) else "update"
         return make(action, target=target, differences=changes)
 
-    def _send(self, step: Step, action: str, body: dict[str, Any]) -> None:
+    def _send(self, step: Step, body: dict[str, Any]) -> None:
         """Send a configuration. Raises `JetStreamError` when the server then has another one."""
-        subject, consumer_request = _REQUESTS[action]
-        context, request = f"{action} {step.what}", json.dumps(body).encode()
+        context, new = f"{step.action} {step.what}", step.action == "create"
+        names = {"stream": step.stream}
+        request: Body = body
         if isinstance(step.target, ConsumerConfig):
-            subject, request = creation_subject(step.target), consumer_request(step.stream, body)
-        done = self._config(step.target, subject, request, context, step.stream, step.consumer)
+            subject = creation_subject(step.target)
+            request = (jsapi.create_request if new else jsapi.update_request)(step.stream, body)
+            names |= {"consumer": step.consumer, "filter": step.target.filter_subject}
+        else:
+            subject = jsapi.STREAM_CREATE if new else jsapi.STREAM_UPDATE
+        done = self._config(subject, request, context, **names)
         ignored = differences(step.wanted, done, given_only=self._given_only)
         if ignored:
             raise JetStreamError(
                 f"the server did {context}{self._note}, but not as it was asked to, perhaps because it is too old for "
                 f"that: {difference_list(ignored, '; ')}"
             )
-        log.info("%sd %s", action, step.what)
+        log.info("%sd %s", step.action, step.what)
 
-    def _config(
-        self, wanted: Config, subject: str, request: bytes | None, context: str, stream: str, consumer: str
-    ) -> Config:
+    def _config(self, subject: str, request: Body, context: str, **names: str) -> Config:
         """Return the configuration that the server replies with."""
-        names = {"stream": stream, "consumer": consumer, "filter": getattr(wanted, "filter_subject", "")}
-        reply = self._api.ask(subject, request, context=f"{context}{self._note}", **names)
-        info: StreamInfo | ConsumerInfo = (ConsumerInfo if consumer else StreamInfo).from_server(reply, context)
-        return info.config
+        model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if names.get("consumer") else StreamInfo
+        return self._api.reply(model, subject, request, context=f"{context}{self._note}", **names).config
 
 
 def _what(stream: str, consumer: str) -> str:

@@ -226,9 +226,7 @@ def readable(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, Model):
-        return json.dumps(rendered(value), ensure_ascii=False)
-    if isinstance(value, (tuple, dict)):
+    if isinstance(value, (Model, tuple, dict)):
         return json.dumps(_rendered(value), ensure_ascii=False)
     return str(value)
 
