@@ -35,7 +35,8 @@ accounts {{
     {{ user: looker, password: "{PASSWORD}", permissions: {{
         publish: ["$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.>"], subscribe: ["_INBOX.>"] }} }}
     {{ user: director, password: "{PASSWORD}", permissions: {{
-        publish: ["$JS.API.DIRECT.GET.ORDERS.orders.a"], subscribe: ["_INBOX.>"] }} }}
+        publish: ["$JS.API.DIRECT.GET.ORDERS.orders.a", "$JS.API.CONSUMER.CREATE.ORDERS.>"],
+        subscribe: ["_INBOX.>"] }} }}
   ] }}
   PLAIN {{ users: [{{ user: pat, password: "{PASSWORD}" }}] }}
 }}
@@ -184,6 +185,11 @@ def test_an_account_that_may_read_one_subject_only(server: NatsServer) -> None:
         with pytest.raises(PermissionDenied) as caught:
             admin.messages.last("ORDERS", "orders.a")
         assert caught.value.subject == "$JS.API.STREAM.MSG.GET.ORDERS"
+
+
+def test_filters_are_not_checked_where_the_stream_cannot_be_seen(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server, "director")) as admin:
+        assert admin.consumers.create("ORDERS", "c", filter_subject="t.a").config.filter_subject == "t.a"
 
 
 def test_a_level_that_may_not_be_asked_for_is_trusted(server: NatsServer) -> None:

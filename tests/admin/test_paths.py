@@ -61,15 +61,13 @@ READING: dict[str, Use] = {
     "plan": lambda admin, path: admin.plan(Path(path)),
     "restore": lambda admin, path: admin.streams.restore(path, "PATHSB"),
 }
-READING_ANYTHING: dict[str, Use] = {
+ALL: dict[str, Use] = {
+    **READING,
     "put_file": lambda admin, path: admin.objects.bucket("PATHS").put_file(path),
-}
-WRITING: dict[str, Use] = {
     "backup": lambda admin, path: admin.streams.backup("PATHS", path),
     "get_file": lambda admin, path: admin.objects.bucket("PATHS").get_file("object", path),
     "get_file over it": lambda admin, path: admin.objects.bucket("PATHS").get_file("object", path, overwrite=True),
 }
-ALL: dict[str, Use] = {**READING, **READING_ANYTHING, **WRITING}
 IMPOSSIBLE = {"NUL": "a\0b", "half of a surrogate pair": "a\ud800b", "name": "x" * 300, "path": "x/" * 3000 + "x"}
 
 
