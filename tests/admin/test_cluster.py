@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -59,37 +61,26 @@ def test_replicas(clustered: JetStreamAdmin) -> None:
     assert (made["R1"], made["R3"]) == (1, 3)
 
 
-def test_the_leader_of_a_stream_steps_down(clustered: JetStreamAdmin) -> None:
-    def placed() -> tuple[Replica, ...]:
-        return clustered.streams.replicas("R3")
-
-    first = settled(placed, SERVERS)
-    clustered.streams.step_down("R3")
-    second = settled(placed, SERVERS, other_than=first)
-    clustered.streams.step_down("R3", preferred=first)
-    assert settled(placed, SERVERS, leader=first) != second
+def test_leaders_step_down(clustered: JetStreamAdmin) -> None:
+    clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
+    of_stream, of_consumer = (clustered.streams, ("R3",)), (clustered.consumers, ("R3", "c"))
+    manager: Any
+    for manager, names in (of_stream, of_consumer):
+        placed = partial(manager.replicas, *names)
+        first = settled(placed, SERVERS)
+        manager.step_down(*names)
+        second = settled(placed, SERVERS, other_than=first)
+        manager.step_down(*names, preferred=first)
+        assert settled(placed, SERVERS, leader=first) != second
+    assert [each.message.data for each in clustered.consumers.next("R3", "c", 2)] == [b"0", b"1"]
+    assert [each.name for each in clustered.consumers.infos("R3")] == ["c"]
+    clustered.consumers.delete("R3", "c")
     with pytest.raises(ApiError, match="let the leader of stream R3 step down"):
         clustered.streams.step_down("R3", preferred="nobody")
     with pytest.raises(StreamNotFound, match="leader of stream NOWHERE"):
         clustered.streams.step_down("NOWHERE")
     with pytest.raises(StreamNotFound, match="from stream NOWHERE"):
         clustered.streams.remove_peer("NOWHERE", first)
-
-
-def test_the_leader_of_a_consumer_steps_down(clustered: JetStreamAdmin) -> None:
-    clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
-
-    def placed() -> tuple[Replica, ...]:
-        return clustered.consumers.replicas("R3", "c")
-
-    first = settled(placed, SERVERS)
-    clustered.consumers.step_down("R3", "c")
-    settled(placed, SERVERS, other_than=first)
-    clustered.consumers.step_down("R3", "c", preferred=first)
-    settled(placed, SERVERS, leader=first)
-    assert [each.message.data for each in clustered.consumers.next("R3", "c", 2)] == [b"0", b"1"]
-    assert [each.name for each in clustered.consumers.infos("R3")] == ["c"]
-    clustered.consumers.delete("R3", "c")
 
 
 def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin) -> None:

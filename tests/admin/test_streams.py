@@ -60,6 +60,7 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
     assert admin.streams.create(mapping).config.max_age == 3600 * 10**9
     assert admin.streams.load_or_create(f"{name}A", subjects=[f"{name}.a"]).created == one.created
     assert admin.streams.load_or_create(f"{name}E", subjects=[f"{name}.e"]).config.name == f"{name}E"
+    misspelt = r"^stream X: there is no field \"max_msg\" \(did you mean max_msgs\?\)$"
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((name, "orders.>"), {}, f'stream {name}: a StreamConfig or a mapping is needed, not "orders.>"'),
         ((name, ["orders.>"]), {}, "a StreamConfig or a mapping is needed, not a list"),
@@ -67,6 +68,10 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
         ((DEFAULT_STREAM, {"name": name}), {}, "the first of two arguments must be a name, not a mapping"),
         ((name,), {"name": f"{name}B"}, f'two names are given: "{name}", and name="{name}B"'),
         (("orders.>",), {}, r"stream orders\.>: name must be the name of a stream, without blanks, dots"),
+        ((), {}, r"^stream: name is required$"),
+        (({"name": "X", "max_msg": 5},), {}, misspelt),
+        ((), {"name": "X", "max_msg": 5}, misspelt),
+        ((ConsumerConfig(name="c"),), {}, "a StreamConfig or a mapping is needed, not a ConsumerConfig"),
     ]
     for request in (admin.streams.create, admin.streams.load_or_create):
         for arguments, fields, said in wrong:
@@ -105,19 +110,6 @@ def test_create_again_what_took_the_room(nats_server_factory: Callable[..., Nats
             admin.streams.create(name="B", max_bytes="60m")
         with pytest.raises(StreamExists, match="cannot create stream A: stream name already in use"):
             admin.streams.create(name="A", max_bytes="59m")
-
-
-def test_create_what_cannot_be(admin: JetStreamAdmin) -> None:
-    misspelt = r"^stream X: there is no field \"max_msg\" \(did you mean max_msgs\?\)$"
-    for request in (admin.streams.create, admin.streams.load_or_create):
-        with pytest.raises(OptionError, match=r"^stream: name is required$"):
-            request()
-        with pytest.raises(OptionError, match=misspelt):
-            request({"name": "X", "max_msg": 5})
-        with pytest.raises(OptionError, match=misspelt):
-            request(name="X", max_msg=5)
-    with pytest.raises(OptionError, match="a StreamConfig or a mapping is needed, not a ConsumerConfig"):
-        admin.streams.create(ConsumerConfig(name="c"))  # type: ignore[arg-type]
 
 
 def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
