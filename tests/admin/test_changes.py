@@ -40,8 +40,14 @@ FILTER = {"name": ORIGIN, "filter_subject": "origin.a"}
 #: The codes of what can never be updated; 10080 is for a pull consumer that becomes a push consumer.
 REFUSED = {10012, 10052, 10055, 10056, 10080}
 
+ALLOWED = ("allow_direct", "allow_rollup_hdrs", "allow_msg_ttl", "allow_atomic", "allow_msg_schedules", "allow_batched")
+FINAL = ("deny_delete", "allow_msg_ttl", "allow_msg_counter", "allow_msg_schedules")
+
 #: What there is, what is changed, the field that differs then, whether the server does it.
 STREAM_CHANGES: list[Row] = [
+    *(({}, {field: 5}, field, True) for field in ("max_consumers", "max_msgs", "max_msgs_per_subject", "first_seq")),
+    *(({}, {field: True}, field, True) for field in ("sealed", "no_ack", "deny_delete", "deny_purge", *ALLOWED)),
+    *(({field: True}, {field: None}, field, False) for field in FINAL),
     ({}, {"name": "OTHER"}, "name", False),
     ({}, {"description": "new"}, "description", True),
     ({}, {"subjects": ["other.>", "admin.updates"]}, "subjects", True),
@@ -50,18 +56,14 @@ STREAM_CHANGES: list[Row] = [
     ({}, {"retention": "workqueue"}, "retention", False),
     ({"retention": "workqueue"}, {"retention": "limits"}, "retention", False),
     ({"retention": "interest"}, {"retention": "workqueue"}, "retention", False),
-    ({}, {"max_consumers": 5}, "max_consumers", True),
-    ({}, {"max_msgs": 5}, "max_msgs", True),
     ({}, {"max_bytes": "1m"}, "max_bytes", True),
     ({}, {"max_age": "1h"}, "max_age", True),
     ({}, {"max_age": "1s", "duplicate_window": None}, "max_age", True),
     ({"max_age": 10**10}, {"max_age": None}, "max_age", True),
-    ({}, {"max_msgs_per_subject": 5}, "max_msgs_per_subject", True),
     ({}, {"max_msg_size": "1k"}, "max_msg_size", True),
     ({}, {"discard": "new"}, "discard", True),
     ({}, {"storage": "memory"}, "storage", False),
     ({"storage": "memory"}, {"storage": None}, "storage", False),
-    ({}, {"no_ack": True}, "no_ack", True),
     ({}, {"duplicate_window": "10s"}, "duplicate_window", True),
     ({}, {"placement": {"tags": ["ssd"]}}, "placement", True),
     ({"placement": {"tags": ["ssd"]}}, {"placement": {"tags": ["hdd"]}}, "placement.tags", True),
@@ -74,11 +76,9 @@ STREAM_CHANGES: list[Row] = [
     ({}, {"sources": [{"name": ORIGIN}]}, "sources", True),
     ({"sources": [{"name": ORIGIN}]}, {"sources": [FILTER]}, "sources.0.filter_subject", True),
     ({}, {"compression": "s2"}, "compression", True),
-    ({}, {"first_seq": 5}, "first_seq", True),
     ({"first_seq": 5}, {"first_seq": 6}, "first_seq", True),
     ({}, {"subject_transform": {"src": "a.*", "dest": "b.$1"}}, "subject_transform", True),
     ({}, {"republish": {"dest": "again.>"}}, "republish", True),
-    ({}, {"allow_direct": True}, "allow_direct", True),
     (AWAY, {"mirror_direct": True}, "mirror_direct", True),
     (
         {"discard": "new", "max_msgs_per_subject": 1},
@@ -86,26 +86,14 @@ STREAM_CHANGES: list[Row] = [
         "discard_new_per_subject",
         True,
     ),
-    ({}, {"sealed": True}, "sealed", True),
-    ({}, {"deny_delete": True}, "deny_delete", True),
-    ({"deny_delete": True}, {"deny_delete": None}, "deny_delete", False),
-    ({}, {"deny_purge": True}, "deny_purge", True),
     ({"deny_purge": True}, {"deny_purge": False}, "deny_purge", False),
-    ({}, {"allow_rollup_hdrs": True}, "allow_rollup_hdrs", True),
     ({}, {"consumer_limits": {"max_ack_pending": 5}}, "consumer_limits.max_ack_pending", True),
     ({"consumer_limits": {"max_ack_pending": 5}}, {"consumer_limits": None}, "consumer_limits.max_ack_pending", True),
-    ({}, {"allow_msg_ttl": True}, "allow_msg_ttl", True),
-    ({"allow_msg_ttl": True}, {"allow_msg_ttl": None}, "allow_msg_ttl", False),
     ({}, {"subject_delete_marker_ttl": "5s"}, "subject_delete_marker_ttl", True),
     ({"subject_delete_marker_ttl": 10**9}, {"subject_delete_marker_ttl": None}, "subject_delete_marker_ttl", True),
     ({}, {"allow_msg_counter": True}, "allow_msg_counter", False),
-    ({"allow_msg_counter": True}, {"allow_msg_counter": None}, "allow_msg_counter", False),
-    ({}, {"allow_atomic": True}, "allow_atomic", True),
-    ({}, {"allow_msg_schedules": True}, "allow_msg_schedules", True),
-    ({"allow_msg_schedules": True}, {"allow_msg_schedules": None}, "allow_msg_schedules", False),
     ({}, {"persist_mode": "async"}, "persist_mode", False),
     ({"persist_mode": "async"}, {"persist_mode": None}, "persist_mode", False),
-    ({}, {"allow_batched": True}, "allow_batched", True),
     ({}, {"metadata": {"owner": "me"}}, "metadata.owner", True),
 ]
 
@@ -116,6 +104,7 @@ FROM = {"deliver_policy": "by_start_sequence", "opt_start_seq": 3}
 PINNED = {"priority_policy": "pinned_client", "priority_groups": ["one"]}
 
 CONSUMER_CHANGES: list[Row] = [
+    *(({}, {field: 5}, field, True) for field in ("max_deliver", "max_ack_pending", "max_batch")),
     ({}, {"name": "other", "durable_name": None}, "name", False),
     ({}, {"durable_name": None}, "durable_name", True),
     ({}, {"description": "new"}, "description", True),
@@ -124,7 +113,6 @@ CONSUMER_CHANGES: list[Row] = [
     (AT, {"opt_start_time": "2026-03-01T12:00:00.000000001Z"}, "opt_start_time", False),
     ({}, {"ack_policy": "all"}, "ack_policy", False),
     ({}, {"ack_wait": "10s"}, "ack_wait", True),
-    ({}, {"max_deliver": 5}, "max_deliver", True),
     ({}, {"backoff": ["1s", "2s"]}, "backoff", True),
     ({"backoff": [10**9]}, {"backoff": None}, "backoff", True),
     ({}, {"filter_subject": "c.a"}, "filter_subjects", True),
@@ -133,10 +121,8 @@ CONSUMER_CHANGES: list[Row] = [
     (PUSH, {"rate_limit_bps": 1000}, "rate_limit_bps", True),
     ({}, {"sample_freq": "50%"}, "sample_freq", True),
     ({}, {"max_waiting": 5}, "max_waiting", False),
-    ({}, {"max_ack_pending": 5}, "max_ack_pending", True),
     (BEATS, {"flow_control": True}, "flow_control", False),
     ({}, {"headers_only": True}, "headers_only", True),
-    ({}, {"max_batch": 5}, "max_batch", True),
     ({}, {"max_expires": "5s"}, "max_expires", True),
     ({}, {"max_bytes": "5k"}, "max_bytes", True),
     ({}, PUSH, "deliver_subject", False),
