@@ -27,9 +27,10 @@ from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, read
 from tests.support.client import ask
 from tests.support.objects import assert_only_objects
-from tests.support.publish import Publisher
+from tests.support.publish import Message, Publisher
 
 Api = Callable[..., dict[str, Any]]
+Fill = Callable[..., None]
 Make = Callable[..., str]
 MakeKv = Callable[..., Bucket]
 
@@ -170,6 +171,16 @@ def name(publisher: Publisher) -> Iterator[str]:
     for stream in publisher.api("STREAM.NAMES").get("streams") or []:
         if chosen in stream:  # of a bucket as well
             publisher.api(f"STREAM.DELETE.{stream}")
+
+
+@pytest.fixture
+def fill(publisher: Publisher) -> Fill:
+    """A function that stores messages at ``subject.0`` to ``subject.N`` in turn, with their numbers from 0."""
+
+    def store(subject: str, count: int, subjects: int = 1) -> None:
+        publisher.publish(Message(f"{subject}.{at % subjects}", b"%d" % at) for at in range(count))
+
+    return store
 
 
 @pytest.fixture

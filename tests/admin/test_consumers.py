@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,29 +13,16 @@ import pytest
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from spark_jetstream.testing import NatsServer
+from tests.admin.conftest import Fill
 from tests.admin.fake_api import Answer, administered, consumer_info, stream_info
 from tests.support.publish import Message, Publisher
 
-_numbers = itertools.count(1)
-
 
 @pytest.fixture
-def stream(admin: JetStreamAdmin) -> Iterator[str]:
+def stream(admin: JetStreamAdmin, name: str) -> str:
     """A stream that takes ``NAME.*`` and ``c.>``."""
-    name = f"CONSUMED{next(_numbers)}"
     admin.streams.create(name=name, subjects=[f"{name}.*", "c.>"])
-    yield name
-    admin.streams.delete(name)
-
-
-@pytest.fixture
-def fill(publisher: Publisher, stream: str) -> Callable[[int], None]:
-    """A function that stores messages at ``NAME.0`` and ``NAME.1`` in turn, with their numbers from 0."""
-
-    def store(count: int) -> None:
-        publisher.publish(Message(f"{stream}.{at % 2}", b"%d" % at) for at in range(count))
-
-    return store
+    return name
 
 
 # -- create --
@@ -224,9 +211,9 @@ def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
 # -- pause, reset, unpin --
 
 
-def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
-    fill(1)
+    fill(stream, 1, 2)
     until = dt.datetime(2036, 1, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
     reply = admin.consumers.pause(stream, "c", until)
     assert (reply.paused, reply.pause_until) == (True, "2036-01-01T12:00:00.123456Z")
@@ -252,8 +239,8 @@ def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Callable[[in
         admin.consumers.pause(stream, "c", "tomorrow")
 
 
-def test_reset(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
-    fill(6)
+def test_reset(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 6, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     assert [each.message.seq for each in admin.consumers.next(stream, "c", 2)] == [1, 2]
     assert [each.message.seq for each in admin.consumers.next(stream, "c", 2, ack="none")] == [3, 4]
@@ -271,8 +258,8 @@ def test_reset(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) 
     assert caught.value.err_code == 10204
 
 
-def test_unpin(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
-    fill(3)
+def test_unpin(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 3, 2)
     pinned: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups": ["g"], "priority_timeout": "1h"}
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **pinned)
     assert len(admin.consumers.next(stream, "c", group="g")) == 1
@@ -290,8 +277,8 @@ def test_unpin(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) 
 # -- next --
 
 
-def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Callable[[int], None]) -> None:
-    fill(4)
+def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fill) -> None:
+    fill(stream, 4, 2)
     publisher.publish([Message(f"{stream}.h", b"\r\n\x00", [("A", "1"), ("A", "2")])])
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     (first,) = admin.consumers.next(stream, "c")
@@ -310,10 +297,10 @@ def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Ca
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.full)])
-def test_next_without_waiting(count: int, admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+def test_next_without_waiting(count: int, admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER, max_ack_pending=3)
     assert admin.consumers.next(stream, "c", count, timeout=0) == []
-    fill(4)
+    fill(stream, 4, 2)
     assert len(admin.consumers.next(stream, "c", count, timeout=0, ack="none")) == min(count, 3)
     # The server does not answer at all while too many messages wait for their acknowledgement.
     admin.consumers.next(stream, "c", 3, timeout=0, ack="none")
@@ -321,8 +308,8 @@ def test_next_without_waiting(count: int, admin: JetStreamAdmin, stream: str, fi
     assert admin.consumers.next(stream, "c", count, timeout=0) == []
 
 
-def test_ways_to_settle(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
-    fill(4)
+def test_ways_to_settle(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 4, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
 
     def state() -> tuple[int, int]:
@@ -370,8 +357,8 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
 # -- lag --
 
 
-def test_lag(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
-    fill(6)
+def test_lag(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 6, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="a")
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="b", filter_subject=f"{stream}.1")
     admin.consumers.create(stream, durable_name="done")
@@ -403,9 +390,9 @@ def test_lag(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) ->
         admin.lag(consumer="a")
 
 
-def test_lag_of_messages_that_were_given_up(admin: JetStreamAdmin, stream: str, fill: Callable[[int], None]) -> None:
+def test_lag_of_messages_that_were_given_up(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     """The server's floor of acknowledgements stays where a message was delivered too often; nobody waits for it."""
-    fill(3)
+    fill(stream, 3, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=1)
     admin.consumers.next(stream, "c", ack="nak")
     assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(3, admin.messages.get(stream, 1).time)]

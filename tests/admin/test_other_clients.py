@@ -246,12 +246,9 @@ def accepted_consumers(admin: JetStreamAdmin, api: Api, stream: str, sent: dict[
 
 
 @pytest.fixture
-def stream(admin: JetStreamAdmin) -> Iterator[str]:
+def stream(admin: JetStreamAdmin, name: str) -> str:
     """A stream that takes ``c.>``."""
-    name = f"OTHERS{next(_numbers)}"
-    admin.streams.create(name, subjects="c.>")
-    yield name
-    admin.streams.delete(name)
+    return admin.streams.create(name, subjects="c.>").config.name
 
 
 @pytest.mark.parametrize("kind", STREAMS)

@@ -30,19 +30,8 @@ from spark_jetstream.errors import (
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import ORIGIN
-from tests.admin.conftest import Api
+from tests.admin.conftest import Api, Fill
 from tests.support.publish import Message, Publisher
-
-
-@pytest.fixture
-def fill(publisher: Publisher) -> Callable[..., None]:
-    """A function that stores messages at ``subject.0`` to ``subject.N``, in turn."""
-
-    def store(subject: str, count: int, subjects: int = 1) -> None:
-        publisher.publish(Message(f"{subject}.{at % subjects}", b"%d" % at) for at in range(count))
-
-    return store
-
 
 # -- create --
 
@@ -153,7 +142,7 @@ def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
 # -- look --
 
 
-def test_load_and_subjects(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+def test_load_and_subjects(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.>"])
     assert list(admin.streams.subjects(name)) == []
     fill(name, 7, subjects=3)
@@ -270,7 +259,7 @@ def test_update_what_cannot_change(admin: JetStreamAdmin, name: str) -> None:
 
 
 @pytest.mark.usefixtures("api")
-def test_copy(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+def test_copy(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     given = {"subjects": [f"{name}.a.>"], "max_age": "1h", "metadata": {"owner": "me"}, "deny_delete": True}
     original = admin.streams.create(given, name=f"{name}A").config
     fill(f"{name}.a", 3)
@@ -289,7 +278,7 @@ def test_copy(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> No
         assert getattr(copier, field)
 
 
-def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.*"], max_age="1h")
     fill(name, 3)
     assert "sealed" in [each.field for each in admin.streams.seal(name)]
@@ -329,7 +318,7 @@ def test_purge(
     left: list[int],
     admin: JetStreamAdmin,
     name: str,
-    fill: Callable[..., None],
+    fill: Fill,
 ) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.*"], storage="memory")
     fill(name, 10, subjects=2)
@@ -338,7 +327,7 @@ def test_purge(
     assert admin.streams.load(name).state.last_seq == 10
 
 
-def test_purge_what_cannot_be_and_delete(admin: JetStreamAdmin, name: str, fill: Callable[..., None]) -> None:
+def test_purge_what_cannot_be_and_delete(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.*"], deny_purge=True)
     fill(name, 3)
     with pytest.raises(OptionError, match="seq and keep cannot be set together"):
