@@ -141,7 +141,6 @@ class _Restore:
         self._config = config
         self._archive = archive
         self._to = ""
-        self._ended = False
 
     def carry_out(self, progress: Progress | None) -> StreamInfo:
         state = self._saved.state.model_dump(mode="json", exclude_unset=True)
@@ -169,9 +168,7 @@ class _Restore:
             sent += len(piece)
             if progress is not None:
                 progress(sent, self._saved.size)
-        answer = self._ask(b"")
-        self._ended = True
-        return StreamInfo.from_server(self._refuse(answer), self.context)
+        return StreamInfo.from_server(self._refuse(self._ask(b"")), self.context)
 
     def _ask_first(self, piece: bytes) -> bytes:
         """Send the first chunk. In a cluster, interest of the server that receives it may not have spread yet."""
@@ -208,11 +205,10 @@ class _Restore:
         context = f"remove what was restored of stream {self.name}"
         try:
             connection.wait(self._api.options.request_timeout)
-            if not self._ended:
-                try:
-                    connection.request(self._to, b"", context=context)  # the server must not wait for more
-                except JetStreamError as ended:
-                    log.info("%s", ended)  # the server has ended the restore already
+            try:
+                connection.request(self._to, b"", context=context)  # the server must not wait for more
+            except JetStreamError as ended:
+                log.info("%s", ended)  # the server has ended the restore already
             info = self._look(context)
             if info is None:
                 # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it. A
