@@ -162,18 +162,17 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 def read(model: type[M], said: Mapping[str, Any], context: str = "read the server's reply") -> M:
     """The model of a reply, which knows and keeps every field of it."""
     reply = model.from_server(said, context)
-    assert list(_unknown(reply)) == []
+    assert [f"{type(part).__name__}.{name}" for part in parts(reply) for name in part.model_extra or {}] == []
     sent = {name: value for name, value in said.items() if value is not None}
     assert reply.model_dump(mode="json", exclude_unset=True) == sent
     return reply
 
 
-def _unknown(model: Model, path: str = "") -> Iterator[str]:
-    """The fields of a reply that the models do not know."""
-    yield from (f"{path}{name}" for name in model.model_extra or {})
+def parts(model: Model) -> Iterator[Model]:
+    """A model, and all models in it."""
+    yield model
     for name in type(model).model_fields:
         value = getattr(model, name)
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-        for part in parts:
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
             if isinstance(part, Model):
-                yield from _unknown(part, f"{path}{name}.")
+                yield from parts(part)
