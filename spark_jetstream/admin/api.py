@@ -28,7 +28,6 @@ Body = Mapping[str, Any] | bytes | None
 M = TypeVar("M", bound=Model)
 P = TypeVar("P", bound=Page)
 D = TypeVar("D", DoneReply, PurgeReply)
-L = TypeVar("L", StreamPage, ConsumerPage)
 
 
 class Api:
@@ -132,28 +131,23 @@ class Api:
     ) -> Iterator[P]:
         """Return the pages of a list, each requested when it is needed.
 
-        What is created or deleted between two requests may be missing, or appear twice.
+        What is created or deleted between two requests may be missing, or appear twice. Raises `ServerBusy` at the end
+        when the server named missing streams or consumers.
         """
         offset = 0
+        missing: list[str] = []
         while True:
             body = {**request, **({"offset": offset} if offset else {})}
             page = self.reply(model, subject, body, context=context, **names)
             yield page
+            if isinstance(page, (StreamPage, ConsumerPage)):
+                missing += [f"no server answered for {name}" for name in page.missing]
+                missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
             # Not the number of entries: in a cluster the entries of a server that did not answer are missing.
             following = page.offset + page.limit
             if following >= page.total or following <= offset:
-                return
+                break
             offset = following
-
-    def whole_pages(
-        self, model: type[L], subject: str, request: Mapping[str, Any], *, context: str, **names: str
-    ) -> Iterator[L]:
-        """Return the pages as `pages` does. Raises `ServerBusy` at the end when the server named missing entries."""
-        missing: list[str] = []
-        for page in self.pages(model, subject, request, context=context, **names):
-            yield page
-            missing += [f"no server answered for {name}" for name in page.missing]
-            missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
         if missing:
             text = f"cannot {context} as a whole: {'; '.join(missing)}"
             raise ServerBusy(text, code=0, err_code=0, description="")

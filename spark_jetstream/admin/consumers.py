@@ -150,7 +150,7 @@ class Consumers:
     def infos(self, stream: str) -> Iterator[ConsumerInfo]:
         """Return the consumers of a stream, sorted by name. Raises `ServerBusy` as `Streams.infos` does."""
         context = f"list the consumers of stream {stream}"
-        for page in self._api.whole_pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=stream):
+        for page in self._api.pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=stream):
             yield from page.consumers
 
     def load(self, stream: str, name: str) -> ConsumerInfo:

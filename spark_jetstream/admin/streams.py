@@ -75,7 +75,7 @@ class Streams:
         Raises `ServerBusy` at the end, when servers of a cluster did not answer for some, which it names.
         """
         request, context = _listed(subject)
-        for page in self._api.whole_pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
+        for page in self._api.pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
             yield from page.streams
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
