@@ -46,26 +46,27 @@ _windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
 
-def check_start(connect: Connect, options: SinkOptions) -> None:
-    """Check the streams that a write goes to, and create the ledger if delivery exactly-once needs one.
+def check_start(connect: Connect, options: SinkOptions) -> KeyBucket:
+    """Check the streams or the bucket that a write goes to, and create the ledger if delivery exactly-once needs one.
 
-    Raises `OptionError` if the options do not fit the stream, `DeliveryError` if exactly-once is not possible,
-    `StreamNotFound`, and what `connect` raises.
+    Return the Key-Value bucket, without a name for a write to something else. A bucket that the account cannot see
+    counts as one that is no mirror. Raises `OptionError` if the options do not fit the stream, `DeliveryError` if
+    exactly-once is not possible, `StreamNotFound`, and what `connect` raises.
     """
-    _check_once(connect, options, _check_subjects)
-
-
-def check_bucket(connect: Connect, options: SinkOptions) -> KeyBucket:
-    """Check the Key-Value bucket that a write goes to, and return the subjects of its keys.
-
-    A bucket that the account cannot see counts as one that is no mirror. Raises what `check_start` raises.
-    """
-    return _check_once(connect, options, _check_keys)
-
-
-def check_object_bucket(connect: Connect, options: SinkOptions) -> None:
-    """Check the bucket that objects are written to. Raises what `check_start` raises."""
-    _check_once(connect, options, _check_objects)
+    checked, bucket = _checked.get(options, (None, KeyBucket()))
+    if checked is not None and time.monotonic() - checked < _VALID:
+        return bucket
+    connection = connect(patience_before_rows(options, checked))
+    patience = patience_before_rows(options, checked, needed=options.delivery == "exactly-once")
+    check = _Check(connect, options, patience)
+    if options.bucket is not None:
+        bucket = _check_keys(check, options.bucket, connection.prefix)
+    elif options.object_bucket is not None:
+        _check_objects(check, options.object_bucket)
+    else:
+        _check_subjects(check)
+    _checked[options] = time.monotonic(), bucket
+    return bucket
 
 
 def patience_before_rows(options: SinkOptions, checked: float | None, *, needed: bool = True) -> float:
@@ -187,20 +188,7 @@ class _Check:
             raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
 
 
-def _check_once(
-    connect: Connect, options: SinkOptions, check: Callable[[_Check, Connection], KeyBucket | None]
-) -> KeyBucket:
-    checked, bucket = _checked.get(options, (None, KeyBucket()))
-    if checked is not None and time.monotonic() - checked < _VALID:
-        return bucket
-    connection = connect(patience_before_rows(options, checked))
-    patience = patience_before_rows(options, checked, needed=options.delivery == "exactly-once")
-    bucket = check(_Check(connect, options, patience), connection) or bucket
-    _checked[options] = time.monotonic(), bucket
-    return bucket
-
-
-def _check_subjects(check: _Check, connection: Connection) -> None:
+def _check_subjects(check: _Check) -> None:
     options = check.options
     exactly_once = options.delivery == "exactly-once"
     stream = options.stream
@@ -254,10 +242,9 @@ def _check_stream(state: StreamSummary, options: SinkOptions) -> None:
         )
 
 
-def _check_keys(check: _Check, connection: Connection) -> KeyBucket:
-    name = check.options.bucket or ""
+def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
     info = check.visible(lambda: check.info(stream_name(name), "bucket", f"Key-Value bucket {name}"))
-    bucket = KeyBucket.of(name, connection.prefix, (info or {}).get("config", {}).get("mirror"))
+    bucket = KeyBucket.of(name, prefix, (info or {}).get("config", {}).get("mirror"))
     if info is not None and bucket.origin.bucket != name:
         what = f"Key-Value bucket {bucket.origin.bucket}, which bucket {name} is a mirror of"
         info = check.visible(lambda: check.info(bucket.origin.stream, "bucket", what, bucket.api_prefix))
@@ -288,8 +275,7 @@ def _check_key_stream(state: StreamSummary, bucket: KeyBucket) -> None:
         raise OptionError(f"option bucket: {problem}", option="bucket")
 
 
-def _check_objects(check: _Check, connection: Connection) -> None:
-    name = check.options.object_bucket or ""
+def _check_objects(check: _Check, name: str) -> None:
     bucket = ObjectStream(check.requests.connect, name, check.requests.retry_timeout, HINT)
     state = check.visible(bucket.state)
     problem = "" if state is None else writing_fault(state, name)

@@ -29,7 +29,7 @@ from spark_jetstream.schema import COLUMNS
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
-from spark_jetstream.sink.preflight import check_bucket, check_interval, check_object_bucket, check_start
+from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
@@ -88,10 +88,10 @@ class _Sink:
         """Check columns and server. Return the function that stores the rows of a task."""
         if self.options.bucket is not None:
             keyed = BucketColumns.check(self.fields)
-            return functools.partial(write_bucket, columns=keyed, bucket=check_bucket(self._connect, self.options))
+            return functools.partial(write_bucket, columns=keyed, bucket=check_start(self._connect, self.options))
         if self.options.object_bucket is not None:
             named = ObjectColumns.check(self.fields)
-            check_object_bucket(self._connect, self.options)
+            check_start(self._connect, self.options)
             return functools.partial(write_objects, columns=named)
         columns = SinkColumns.check(self.fields, self.options.subject)
         prepare(self.options)

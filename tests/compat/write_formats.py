@@ -29,7 +29,6 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.sink.ledger import BUCKET, STREAM
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
@@ -114,8 +113,7 @@ def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
 
 def store(url: str, task: WriteTask, rows: Iterator[pa.RecordBatch]) -> TaskReport:
     """Run a task as Spark would; a new process, which has checked nothing yet."""
-    sink = Sink(url, delivery="exactly-once", deadLetterSubject="copies.dead")
-    check_start(sink.connect, sink.options)
+    sink = Sink(url, delivery="exactly-once", deadLetterSubject="copies.dead").started()
     return sink.write(rows, task=task, names=("data", "subject", "headers", "msg_id"))
 
 

@@ -20,7 +20,7 @@ from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import ledger, preflight
 from spark_jetstream.sink.ledger import BUCKET, STREAM
-from spark_jetstream.sink.preflight import check_bucket, check_interval, check_object_bucket, check_start
+from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
@@ -536,8 +536,8 @@ class TestStart:
         ("look", "given"),
         [
             (check_start, {}),
-            (check_bucket, {"bucket": "prices"}),
-            (check_object_bucket, {"objectBucket": "files"}),
+            (check_start, {"bucket": "prices"}),
+            (check_start, {"objectBucket": "files"}),
             (ensure, {"ensureStream": "{}", "stream": "S"}),
         ],
     )

@@ -40,7 +40,6 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
-from spark_jetstream.sink.preflight import check_object_bucket
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
@@ -266,10 +265,6 @@ class TestReaders:
 
 
 class TestRefusals:
-    def check_start(self, bucket: Bucket, **given: Any) -> None:
-        sink = bucket.sink(**given)
-        check_object_bucket(sink.connect, sink.options)
-
     @pytest.mark.parametrize(
         ("config", "said"),
         [
@@ -286,14 +281,14 @@ class TestRefusals:
         if sealed:
             made.update(sealed=True)
         with pytest.raises(OptionError, match=f"option objectBucket: {made.bucket} {said}") as raised:
-            self.check_start(made)
+            made.sink().started()
         assert raised.value.option == "objectBucket"
 
     def test_a_bucket_that_is_missing(self, bucket: Bucket) -> None:
-        self.check_start(bucket)
+        bucket.sink().started()
         said = r"there is no Object Store bucket nowhere \(option objectBucket\)"
         with pytest.raises(StreamNotFound, match=f"^{said}$"):
-            self.check_start(bucket, objectBucket="nowhere")
+            bucket.sink(objectBucket="nowhere").started()
         with pytest.raises(
             StreamNotFound, match=rf"^row 1 of partition 0, object 'a' of bucket nowhere: {said}; 0 obj"
         ):
@@ -378,7 +373,7 @@ class TestRefusals:
             if user != "nopurge":
                 made.check()
         login = {"servers": url, "user": "blind", "password": PASSWORD}
-        self.check_start(made, **login)
+        made.sink(**login).started()
         made.write(("a", b"1"), ("a", b"2"), **login)
         assert made.contents() == {"a": b"2"}
         made.check()

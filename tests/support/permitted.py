@@ -14,7 +14,6 @@ from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import OptionError, RowRefused
 from spark_jetstream.permissions import needed
-from spark_jetstream.sink.preflight import check_bucket, check_object_bucket, check_start
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
@@ -182,9 +181,8 @@ def sink(account: Account, **given: Any) -> Sink:
 
 
 def start(account: Account, **given: Any) -> None:
-    """The look before the first row."""
-    made = sink(account, **given)
-    check_start(made.connect, made.options)
+    """The checks before the first row."""
+    sink(account, **given).started()
 
 
 EXPECTING = batch(data=[b"1"], subject=["s.e"], expected_last_subject_sequence=[0])
@@ -289,8 +287,7 @@ def kv_write(account: Account) -> None:
 
 
 def check_kv(account: Account, **given: Any) -> None:
-    made = kv_sink(account, maxInFlight=17, **given)  # what was looked at a moment ago is not looked at again
-    check_bucket(made.connect, made.options)
+    start(account, bucket="b", maxInFlight=17, **given)  # the checks of other options are not those of a moment ago
 
 
 def kv_write_unseen(account: Account) -> None:
@@ -322,19 +319,15 @@ def object_write(account: Account) -> None:
     object_store(account)
     seal(account, "OBJ_b")
     with pytest.raises(OptionError, match="b is sealed"):
-        check_objects(account)
+        start(account, objectBucket="b")
 
 
 def object_write_unseen(account: Account) -> None:
     object_store(account)
     seal(account, "OBJ_b")
-    check_objects(account)
+    start(account, objectBucket="b")
     with pytest.raises(RowRefused, match="sealed"):
         object_store(account)
-
-
-def check_objects(account: Account) -> None:
-    check_object_bucket(account.connect, sink(account, objectBucket="b").options)
 
 
 # -- streams on demand --

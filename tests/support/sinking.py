@@ -17,7 +17,7 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
-from spark_jetstream.sink.preflight import check_bucket, check_start
+from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
 from spark_jetstream.sink.task import WriteTask, write_task
@@ -50,7 +50,7 @@ class Sink:
         return connect(self.options.connection, patience=patience)
 
     def started(self) -> Sink:
-        """The sink, behind the look before the first row; exactly-once has its ledger then."""
+        """The sink, behind the checks before the first row; exactly-once has its ledger then."""
         check_start(self.connect, self.options)
         return self
 
@@ -62,7 +62,7 @@ class Sink:
             names = batches[0].schema.names
         if self.options.bucket is not None:
             keyed = BucketColumns.check(_fields(names or ("key", "value")))
-            bucket = check_bucket(self.connect, self.options)
+            bucket = check_start(self.connect, self.options)
             return write_bucket(batches, self.connect, self.options, keyed, bucket, task)
         if self.options.object_bucket is not None:
             named = ObjectColumns.check(_fields(names or ("name", "content")))
