@@ -15,7 +15,6 @@ from spark_jetstream.errors import (
     JetStreamError,
     OptionError,
     PermissionDenied,
-    SchemaError,
     ServerBusy,
     api_error,
 )
@@ -57,13 +56,6 @@ def test_the_docstring_shows_the_whole_tree() -> None:
         for code in (code for code, mapped in API_ERRORS.items() if mapped is cls):
             assert str(code) in line
     assert tree.count("─ ") == len(own)
-
-
-def test_errors_about_input_are_value_errors() -> None:
-    assert issubclass(OptionError, ValueError)
-    assert issubclass(SchemaError, ValueError)
-    assert OptionError("no").option is None
-    assert PermissionDenied("no").subject is None
 
 
 @pytest.mark.parametrize(("err_code", "cls"), API_ERRORS.items())

@@ -52,8 +52,8 @@ def test_a_query_goes_on_from_a_stored_checkpoint(spark: SparkSession, server: N
 def test_tasks_go_on_from_a_stored_ledger(server: NatsServer) -> None:
     before, after = (read_json("ledger.json")[when] for when in ("before", "after"))
     with Publisher(server.url) as publisher:
-        formats.put_ledger(publisher, before)
-        reports = [formats.store(server.url, task, iter(batches)) for task, batches in formats.tasks()]
+        formats.put_ledger(publisher, server.url, before)
+        reports = [formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()]
         found = formats.comparable(formats.on_server(publisher))
     assert [(each.rows, each.stored, each.duplicates, each.dead_letters) for each in reports] == [
         (6, 6, 6, 0),

@@ -29,23 +29,21 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.sink.ledger import BUCKET, STREAM
-from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.compat.interface import interface
 from tests.support.command import run_command
 from tests.support.publish import Message, Publisher, Tap
 from tests.support.queries import Run, available_now, batch, streaming
-from tests.support.reading import wait_until
-from tests.support.sinking import Sink, seen_in
+from tests.support.sinking import Sink, die, seen_in
 from tests.support.sinking import batch as record_batch
+from tests.support.streams import Stream
 
 FORMATS = Path(__file__).with_name("formats")
 SOURCES = ("ORDERS", "RETURNS")
 READ, TO_READ = 5, 4  # messages of each source, before and after the checkpoint was written
 CHECKPOINT = ("metadata", "offsets/0", "commits/0")
 QUERY = "9f1b3c5d7e2a4068"
-TARGET = {"name": "COPIES", "subjects": ["copies.>"], "duplicate_window": 100_000_000}
 
 
 # -- a checkpoint --
@@ -111,22 +109,14 @@ def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
     yield WriteTask("w-load", 0, 3, 30 * 86400.0), [record_batch(**own), record_batch(**later)]
 
 
-def store(url: str, task: WriteTask, rows: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Run a task as Spark would; a new process, which has checked nothing yet."""
-    sink = Sink(url, delivery="exactly-once", deadLetterSubject="copies.dead").started()
-    return sink.write(rows, task=task, names=("data", "subject", "headers", "msg_id"))
+def sink(url: str) -> Sink:
+    """A sink as a new process has it, which has checked nothing yet."""
+    return Sink(url, delivery="exactly-once", deadLetterSubject="copies.dead").started()
 
 
-class Killed(Exception):
-    """What ends a task in the middle."""
-
-
-def rows_until_killed(rows: pa.RecordBatch, publisher: Publisher) -> Iterator[pa.RecordBatch]:
-    """Some rows; the task ends when they are stored."""
-    before = publisher.api("STREAM.INFO.COPIES")["state"]["messages"]
-    yield rows
-    wait_until(lambda: publisher.api("STREAM.INFO.COPIES")["state"]["messages"] == before + len(rows), "all are stored")
-    raise Killed
+def target(publisher: Publisher, url: str) -> Stream:
+    """The stream that the tasks write to."""
+    return Stream(url, "COPIES", publisher, duplicate_window=100_000_000)
 
 
 def messages(publisher: Publisher, stream: str) -> list[dict[str, Any]]:
@@ -151,24 +141,23 @@ def on_server(publisher: Publisher) -> dict[str, Any]:
 def write_ledger() -> None:
     """What the tasks leave when two of them are killed, and when these are run again."""
     with NatsServer() as server, Publisher(server.url) as publisher:
-        publisher.api("STREAM.CREATE.COPIES", TARGET)
-        publisher.publish([Message("copies.before", b"not ours")])
-        for number, (task, batches) in enumerate(tasks()):
-            try:
-                store(server.url, task, iter(batches) if number == 0 else rows_until_killed(batches[0], publisher))
-            except Killed:
-                continue
+        copies = target(publisher, server.url)
+        copies.send(Message("copies.before", b"not ours"))
+        (done, batches), *killed = tasks()
+        sink(server.url).write(batches, done)
+        for task, batches in killed:
+            die(sink(server.url), copies, batches[0], task=task, names=batches[0].schema.names)
         before = on_server(publisher)
         for task, batches in tasks():
-            store(server.url, task, iter(batches))
+            sink(server.url).write(batches, task)
         after = comparable(on_server(publisher))
         after["rows"] = after["rows"][len(before["rows"]) :]
         write_json(FORMATS / "ledger.json", {"before": before, "after": after})
 
 
-def put_ledger(publisher: Publisher, before: dict[str, Any]) -> None:
+def put_ledger(publisher: Publisher, url: str, before: dict[str, Any]) -> None:
     """Put target and ledger on a server as they are stored; entries name the new target by its time of creation."""
-    publisher.api("STREAM.CREATE.COPIES", TARGET)
+    target(publisher, url)
     publisher.api(f"STREAM.CREATE.{STREAM}", before["bucket"])
     now = created(publisher, "COPIES")
     for each in (*before["rows"], *before["entries"]):
@@ -216,7 +205,7 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         load.format("jetstream").options(servers=url, delivery="exactly-once", writeId="load").save()
         publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.0", _entry_of_another(publisher))])
         done, batches = next(tasks())
-        store(url, done, iter(batches))
+        sink(url).write(batches, done)
         _objects(spark, url, admin)
         _keys(spark, url, admin)
         heard = tap.heard()
