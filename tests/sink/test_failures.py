@@ -434,9 +434,7 @@ def test_what_fails_the_whole_task_although_there_are_dead_letters(
         if s.state()["messages"]:
             s.purge()
         what = r"batch 0 of query \?" if mode == "s" else r"write \w+"
-        assert re.search(
-            f"jetstream sink, {what} failed; tasks that ended before it did have stored: 0 of", caplog.text
-        )
+        assert re.search(f"sink, {what} failed; tasks that ended before it did have stored: 0 of", caplog.text)
     assert messages_of(dead) == []
 
 

@@ -42,11 +42,57 @@ class Answer(NamedTuple):
 NOT_FOUND = Answer(b"NATS/1.0 404 Message Not Found\r\n\r\n")
 
 
-class _Stream:
-    """The stream S. `messages` is what its leader has: sequence -> subject. `asked` lists all requests: subject, body.
+def end_of_batch(pending: int, last: int) -> Answer:
+    return Answer(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n" % (pending, last))
 
-    `direct` says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET;
-    tests put their own in place of them.
+
+class Honest(NamedTuple):
+    """What an honest server sends: `frames` as they are, and where they answer a request, to whom and with what.
+
+    `ended` is set when the test is over.
+    """
+
+    frames: bytes
+    ended: threading.Event
+    sid: bytes = b""
+    to: bytes = b""
+    payload: bytes = b""
+
+    def saying(self, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
+        """A frame with another payload, for the same place."""
+        return frame(self.to, self.sid.decode(), payload, head, reply)
+
+    def changed(self, **fields: Any) -> bytes:
+        """The same reply with other values at some places: ``state__last_seq=7``. An error stays as it is."""
+        body = json.loads(self.payload)
+        if "error" in body:
+            return self.frames
+        for path, value in fields.items():
+            *above, last = path.split("__")
+            place = body
+            for name in above:
+                place = place[name]
+            place[last] = value
+        return self.saying(json.dumps(body).encode())
+
+
+Lie = Callable[[Honest], Iterable[bytes]]
+
+
+class HangUp(Exception):
+    """Raised by a lie to end the connection."""
+
+
+class FakeJetStream:
+    """A NATS server with the stream S, which lies where `lies` says so.
+
+    `messages` is what the stream's leader has: sequence -> subject. `asked` lists all requests: subject, body. `direct`
+    says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET; tests put
+    their own in place of them.
+
+    `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
+    the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
+    ``DIRECT.GET``), or ``publish``. A lie gets what an honest server sends, and yields what is sent in its place.
     """
 
     def __init__(self) -> None:
@@ -56,6 +102,34 @@ class _Stream:
         self.direct: Callable[[dict[str, Any]], list[Answer]] = self.batch
         self.look: Callable[[], dict[str, Any]] = self.info
         self.leader: Callable[[dict[str, Any]], dict[str, Any]] = self.message
+        self.lies: dict[str, Lie] = {}
+        self.ended = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._sockets: list[socket.socket] = []
+        self._starts: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
+        self._before = Honest(b"", self.ended)
+        self._threads[0].start()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> FakeJetStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.ended.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for each in list(self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join(20)
+        self._listener.close()
+        for each in self._sockets:
+            each.close()
 
     def store(self, count: int, subject: Callable[[int], str] = lambda _: "S.a") -> None:
         """Let the leader have `count` more messages; message n has the payload `n`."""
@@ -119,86 +193,7 @@ class _Stream:
             f"Nats-Last-Sequence: {previous}\r\n\r\n"
         ).encode()
 
-
-def end_of_batch(pending: int, last: int) -> Answer:
-    return Answer(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n" % (pending, last))
-
-
-class Honest(NamedTuple):
-    """What an honest server sends: `frames` as they are, and where they answer a request, to whom and with what.
-
-    `ended` is set when the test is over.
-    """
-
-    frames: bytes
-    ended: threading.Event
-    sid: bytes = b""
-    to: bytes = b""
-    payload: bytes = b""
-
-    def saying(self, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
-        """A frame with another payload, for the same place."""
-        return frame(self.to, self.sid.decode(), payload, head, reply)
-
-    def changed(self, **fields: Any) -> bytes:
-        """The same reply with other values at some places: ``state__last_seq=7``. An error stays as it is."""
-        body = json.loads(self.payload)
-        if "error" in body:
-            return self.frames
-        for path, value in fields.items():
-            *above, last = path.split("__")
-            place = body
-            for name in above:
-                place = place[name]
-            place[last] = value
-        return self.saying(json.dumps(body).encode())
-
-
-Lie = Callable[[Honest], Iterable[bytes]]
-
-
-class HangUp(Exception):
-    """Raised by a lie to end the connection."""
-
-
-class FakeJetStream(_Stream):
-    """A NATS server with the stream S, which lies where `lies` says so.
-
-    `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
-    the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
-    ``DIRECT.GET``), or ``publish``. A lie gets what an honest server sends, and yields what is sent in its place.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lies: dict[str, Lie] = {}
-        self.ended = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._sockets: list[socket.socket] = []
-        self._starts: dict[str, int] = {}
-        self._delivered: dict[str, int] = {}
-        self._before = Honest(b"", self.ended)
-        self._threads[0].start()
-
-    @property
-    def url(self) -> str:
-        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> FakeJetStream:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.ended.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for each in list(self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in list(self._threads):
-            thread.join(20)
-        self._listener.close()
-        for each in self._sockets:
-            each.close()
+    # How it talks
 
     def _accept(self) -> None:
         while not self.ended.is_set():
