@@ -16,13 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jetstream.errors import (
-    DeliveryError,
-    NoResponders,
-    OptionError,
-    OutageError,
-    RowRefused,
-)
+from spark_jetstream.errors import DeliveryError, NoResponders, OptionError, OutageError, RowRefused
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.sink.ledger import BUCKET, STREAM
 from spark_jetstream.sink.task import WriteTask
@@ -123,11 +117,10 @@ def fill(s: Stream) -> list[Stored]:
 class TestDomain:
     """The stream is at the server of the domain, the client at the other one."""
 
-    def test_rows_filters_and_positions(self, linked: Linked, stream: MakeStream, domain: str) -> None:
+    def test_batches_and_a_query_that_goes_on(self, linked: Linked, stream: MakeStream, domain: str) -> None:
         s = stream(domain)
         expected = fill(s)
         url = linked.other(domain).url
-
         of = functools.partial(read, url, s.name, domain=domain)
         assert of(minPartitions=3) == expected
         assert of(subjects=f"{s.subject}.b.*,{s.subject}.h") == [
@@ -136,11 +129,7 @@ class TestDomain:
         assert of(startingOffsets=f'{{"{s.name}": 11}}', endingOffsets=f'{{"{s.name}": 21}}') == expected[10:20]
         at = rfc3339(s.stored_time(50))
         assert of(startingTimestamp=at) == [row for row in expected if s.stored_time(row.sequence) >= s.stored_time(50)]
-
-    def test_streaming_goes_on_from_its_offset(self, linked: Linked, stream: MakeStream, domain: str) -> None:
-        s = stream(domain)
-        expected = fill(s)
-        query = query_of(linked.other(domain).url, s.name, domain=domain, maxMessagesPerTrigger=25)
+        query = query_of(url, s.name, domain=domain, maxMessagesPerTrigger=25)
         assert [query.step() for _ in range(4)] == [expected[:25], expected[25:50], expected[50:], []]
         s.fill(30)
         query.resume(maxMessagesPerTrigger=100)
@@ -255,20 +244,20 @@ class TestMirror:
     def test_with_filters_and_transforms(self, linked: Linked, stream: MakeStream) -> None:
         origin = stream("hub")
         expected = fill(origin)
-        some = stream("leaf", mirror=mirror(origin, "hub", filter_subject=f"{origin.subject}.b.*"))
-        late = stream("leaf", mirror=mirror(origin, "hub", opt_start_seq=31))
         to = {"src": f"{origin.subject}.b.*", "dest": f"{origin.subject}.c.{{{{wildcard(1)}}}}"}
-        other = stream("leaf", mirror=mirror(origin, "hub", subject_transforms=[to]))
-        some.wait_for(20)
-        late.wait_for(30)
-        other.wait_for(20)
         matching = [row for row in expected if ".b." in row.subject]
-        assert read(some.url, some.name) == as_of(some.name, matching)
-        assert read(late.url, late.name) == as_of(late.name, expected[30:])
         moved = [row._replace(subject=row.subject.replace(".b.", ".c.")) for row in matching]
-        assert read(other.url, other.name) == as_of(other.name, moved)
-        assert read(other.url, other.name, subjects=f"{origin.subject}.c.x") == as_of(other.name, moved)
-        assert read(other.url, other.name, subjects=f"{origin.subject}.b.x") == []
+        cases: list[tuple[dict[str, Any], list[Stored]]] = [
+            ({"filter_subject": f"{origin.subject}.b.*"}, matching),
+            ({"opt_start_seq": 31}, expected[30:]),
+            ({"subject_transforms": [to]}, moved),
+        ]
+        for fields, rows_of_mirror in cases:
+            copy = stream("leaf", mirror=mirror(origin, "hub", **fields))
+            copy.wait_for(len(rows_of_mirror))
+            assert read(copy.url, copy.name) == as_of(copy.name, rows_of_mirror)
+        assert read(copy.url, copy.name, subjects=f"{origin.subject}.c.x") == as_of(copy.name, moved)
+        assert read(copy.url, copy.name, subjects=f"{origin.subject}.b.x") == []
 
     def test_that_is_behind(self, linked: Linked, copied: Copied) -> None:
         origin, copy = copied()

@@ -152,30 +152,6 @@ class TestCut:
         assert_stored(target.url, target.name, 7500, once=delivery in IDS)
         assert report.streams == {target.name: (1, target.state()["messages"])}
 
-    def test_of_the_server_itself(self, nats_server_factory: Callable[..., NatsServer]) -> None:
-        server = nats_server_factory()
-        create(server.url, "S", storage="file")
-        sink = Sink(server.url, delivery="exactly-once").started()
-        go = threading.Event()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for index in range(30):
-                if index == 15:
-                    go.set()
-                yield rows("S.a", 200 * index, 200)
-
-        def restart() -> None:
-            assert go.wait(30)
-            server.kill()
-            server.start()
-
-        with ThreadPoolExecutor(1) as pool:
-            restarting = pool.submit(restart)
-            report = sink.write(batches())
-            restarting.result(60)
-        assert report.stored == 6000
-        assert_stored(server.url, "S", 6000, once=True)
-
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_for_too_long(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         def batches() -> Iterator[pa.RecordBatch]:
