@@ -92,7 +92,7 @@ class _KeyStrategy:
         self._writer.flush()
 
     def _publish(self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals) -> None:
-        self._sent.append((self._writer.publish(rows, ids, None, counted), subjects))
+        self._sent.append((self._writer.publisher.publish(rows, ids, None, counted), subjects))
         self._subjects_in_flight.update(subjects)
 
     def _settle_answered(self) -> None:

@@ -27,7 +27,7 @@ from spark_jetstream.protocol.pub_ack import (
     queue_is_full,
 )
 from spark_jetstream.protocol.wire import Frames
-from spark_jetstream.sink.encode import encode
+from spark_jetstream.sink.encode import encode, own_lines
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.report import Totals
@@ -84,15 +84,15 @@ class Publisher:
         """The largest message that the server takes, header and payload, in bytes."""
         return self._connection.max_payload
 
-    def publish(self, rows: Rows, own: pa.BinaryArray | bytes, ids: pa.BinaryArray | None, counted: Totals) -> InFlight:
+    def publish(self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals) -> InFlight:
         """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
 
-        `own` are the sink's own header lines, from `encode.own_lines`, and `ids` the message ids in them. `counted`
-        counts the rows once they are stored. Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt
-        owns the task, and `JetStreamError`.
+        `ids` are their message ids. Only `stream` may store them, if it is given. `counted` counts them once they are
+        stored. Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
+        `JetStreamError`.
         """
         self._come_back()
-        encoded = encode(rows, own, inbox=self._inbox.subject, first_number=self._next)
+        encoded = encode(rows, own_lines(ids, stream), inbox=self._inbox.subject, first_number=self._next)
         portion = InFlight(rows, ids, encoded, self._next, counted, dict(self._last_known))
         self._next += len(rows)
         self._refused.extend(portion.refuse_large(self.max_payload))

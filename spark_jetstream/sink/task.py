@@ -17,14 +17,13 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.sink.dead_letters import dead_letters
-from spark_jetstream.sink.encode import own_lines, tails
+from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import Columns, RefusedRow, Rows, SinkColumns, rows_of
 from spark_jetstream.sink.target import Target
-from spark_jetstream.sink.window import InFlight
 
 _PORTION_ROWS = 2000
 _PORTION_BYTES = 4 * 1024 * 1024
@@ -127,15 +126,11 @@ class TaskWriter:
 
     # What strategies call
 
-    def publish(self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals) -> InFlight:
-        """Send rows that only `stream` may store, if it is given, and count them in `counted`.
-
-        The caller calls `dispose` afterwards, unless `dispose` has called the caller.
-        """
-        return self.publisher.publish(rows, own_lines(ids, stream), ids, counted)
-
     def dispose(self, refused: list[RefusedRow] | None = None) -> None:
-        """Let the strategy decide about `refused`, and about all rows that the publisher has refused by then."""
+        """Let the strategy decide about `refused`, and about all rows that the publisher has refused by then.
+
+        Whoever publishes rows calls it afterwards, unless it has called them.
+        """
         refused = self.publisher.take_refused() if refused is None else refused
         while refused:
             self._strategy.refused(refused)
@@ -156,7 +151,7 @@ class TaskWriter:
             rows, ids = dead_letters(some, subject, self.publisher.max_payload, self._dead_letter_ids)
             rows, ids = self._without_stored(rows, ids, None, self._dead)
             if len(rows):
-                self.publish(rows, ids, None, self._dead)
+                self.publisher.publish(rows, ids, None, self._dead)
 
     def _without_stored(
         self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, skipped: Totals
@@ -201,7 +196,8 @@ class _SubjectStrategy:
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         if len(rows):
-            self._writer.publish(rows, ids, self._writer.options.stream, self._writer.publisher.totals)
+            publisher = self._writer.publisher
+            publisher.publish(rows, ids, self._writer.options.stream, publisher.totals)
             self._writer.dispose()
 
     def refused(self, rows: list[RefusedRow]) -> None:
