@@ -49,11 +49,8 @@ def tails(rows: Rows) -> pa.BinaryArray:
     return pc.binary_join_element_wise(rows.lines, _LINE_END, rows.data, _NOTHING)
 
 
-def own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
-    """Return the sink's own header lines: message ids (null for none), and the stream that must store the row.
-
-    The result is bytes if the lines are the same for every row, empty if there are none.
-    """
+def _own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
+    """The sink's own header lines: bytes if they are the same for every row, empty if there are none."""
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
     if ids is None:
         return expected
@@ -61,12 +58,13 @@ def own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray 
     return pc.fill_null(named, expected) if named.null_count else named
 
 
-def encode(rows: Rows, own: pa.BinaryArray | bytes, *, inbox: str, first_number: int) -> Encoded:
+def encode(rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox: str, first_number: int) -> Encoded:
     """Return the frames of rows. Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
 
-    `own` is the result of `own_lines`: header lines in front of the row's own.
+    `ids` are message ids, null for a row without one. Only `stream` may store the rows, if it is given.
     """
     count = len(rows)
+    own = _own_lines(ids, stream)
     line_size = _sizes(rows.lines)
     own_size = len(own) if isinstance(own, bytes) else _sizes(own)
     headed = own_size + line_size > 0

@@ -27,7 +27,7 @@ from spark_jetstream.protocol.pub_ack import (
     queue_is_full,
 )
 from spark_jetstream.protocol.wire import Frames
-from spark_jetstream.sink.encode import encode, own_lines
+from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.report import Totals
@@ -92,7 +92,7 @@ class Publisher:
         `JetStreamError`.
         """
         self._come_back()
-        encoded = encode(rows, own_lines(ids, stream), inbox=self._inbox.subject, first_number=self._next)
+        encoded = encode(rows, ids, stream, inbox=self._inbox.subject, first_number=self._next)
         portion = InFlight(rows, ids, encoded, self._next, counted, dict(self._last_known))
         self._next += len(rows)
         self._refused.extend(portion.refuse_large(self.max_payload))

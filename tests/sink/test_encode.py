@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jetstream.sink.encode import Encoded, encode, own_lines
+from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.rows import Rows
 from tests.support.sinking import read_rows
 
@@ -52,8 +52,8 @@ def parsed(data: bytes) -> list[Published]:
 
 
 def encoded(some: Rows, ids: list[bytes | None] | None = None, stream: str | None = None, first: int = 1) -> Encoded:
-    own = own_lines(None if ids is None else pa.array(ids, pa.binary()), stream)
-    return encode(some, own, inbox=INBOX, first_number=first)
+    message_ids = None if ids is None else pa.array(ids, pa.binary())
+    return encode(some, message_ids, stream, inbox=INBOX, first_number=first)
 
 
 def expected(some: list[Plain], ids: list[bytes | None] | None, stream: str | None, first: int) -> list[Published]:

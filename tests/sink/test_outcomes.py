@@ -15,7 +15,7 @@ from spark_jetstream.errors import API_ERRORS, ProtocolError
 from spark_jetstream.protocol import pub_ack
 from spark_jetstream.protocol.pub_ack import Outcome, Refusal, outcome, reason
 from spark_jetstream.sink.dead_letters import dead_letters
-from spark_jetstream.sink.encode import encode, own_lines
+from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import RefusedRow
@@ -99,8 +99,7 @@ def letters_of(
     assert letters.number.tolist() == [int(row.rows.number[row.index]) for row in refused]
     assert letters.msg_id is None
     assert not letters.faults
-    own = own_lines(ids, None)
-    frames = encode(letters, own, inbox=INBOX, first_number=1)
+    frames = encode(letters, ids, None, inbox=INBOX, first_number=1)
     assert (frames.size <= max_payload).all()
     assert (frames.size - np.array([len(data) for data in letters.data.to_pylist()]) <= 65_535).all()
     found = []
