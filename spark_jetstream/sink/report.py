@@ -74,37 +74,28 @@ class TaskReport:
             raise ProtocolError("the ledger holds a report that cannot be read") from None
 
 
-@dataclass(frozen=True)
 class BatchReport:
-    """The sum of the reports of all tasks of a batch; `seconds` is the time of the longest."""
+    """The sum of the reports of all tasks of a batch, as text. Its time is that of the longest task."""
 
-    tasks: int
-    rows: int
-    stored: int
-    duplicates: int
-    dead_letters: int
-    streams: Mapping[str, tuple[int, int]]
-    seconds: float
-    size: int = 0
-
-    @classmethod
-    def of(cls, reports: Iterable[TaskReport]) -> BatchReport:
-        """Return the sum of reports."""
-        reports = list(reports)
+    def __init__(self, reports: Iterable[TaskReport]) -> None:
+        self._reports = list(reports)
         totals = Totals()
-        for report in reports:
+        for report in self._reports:
             totals.note_all(report.streams)
-        sums = {name: sum(getattr(report, name) for report in reports) for name in (*_COUNTS[1:], "size")}
-        longest = max((report.seconds for report in reports), default=0.0)
-        return cls(tasks=len(reports), streams=totals.streams, seconds=longest, **sums)
+        self.streams: Mapping[str, tuple[int, int]] = totals.streams
 
     def __str__(self) -> str:
-        parts = [f"{self.stored:,} of {self.rows:,} rows stored"]
-        if self.size:
-            parts.append(f"{self.size:,} bytes of content")
-        if self.duplicates:
-            parts.append(f"{self.duplicates:,} of them before this attempt")
-        if self.dead_letters:
-            parts.append(f"{self.dead_letters:,} dead letter{'s' if self.dead_letters != 1 else ''}")
+        counts = ("rows", "stored", "duplicates", "dead_letters", "size")
+        rows, stored, duplicates, dead_letters, size = (
+            sum(getattr(report, name) for report in self._reports) for name in counts
+        )
+        tasks, seconds = len(self._reports), max((report.seconds for report in self._reports), default=0.0)
+        parts = [f"{stored:,} of {rows:,} rows stored"]
+        if size:
+            parts.append(f"{size:,} bytes of content")
+        if duplicates:
+            parts.append(f"{duplicates:,} of them before this attempt")
+        if dead_letters:
+            parts.append(f"{dead_letters:,} dead letter{'s' if dead_letters != 1 else ''}")
         parts += [f"{name} {first} to {last}" for name, (first, last) in sorted(self.streams.items())]
-        return f"{', '.join(parts)}; {self.tasks} task{'s' if self.tasks != 1 else ''}, {self.seconds:.1f} s"
+        return f"{', '.join(parts)}; {tasks} task{'s' if tasks != 1 else ''}, {seconds:.1f} s"

@@ -121,14 +121,14 @@ class _Sink:
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], what: str, batch: int = 0) -> None:
         tasks = [message for message in messages if isinstance(message, Committed)]
-        report = BatchReport.of(message.report for message in tasks)
+        report = BatchReport(message.report for message in tasks)
         _driver_log().info("jetstream sink, %s: %s", what, report)
         subjects = self.options.bucket is None and self.options.object_bucket is None
         if tasks and self.streaming and subjects:
             check_interval(self._connect, self.options, tasks[0].write, batch, report.streams)
 
     def _aborted(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-        report = BatchReport.of(message.report for message in messages if isinstance(message, Committed))
+        report = BatchReport(message.report for message in messages if isinstance(message, Committed))
         _driver_log().warning("jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, report)
 
 
