@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, SOURCE_DDL, arrow_schema, select_columns
+from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema, select_columns
 
 SPARK_TYPES: dict[str, DataType] = {
     "stream": StringType(),
@@ -52,13 +52,6 @@ def test_the_fields_inside_headers_are_named_as_spark_names_them() -> None:
         assert getattr(ours, field).equals(getattr(sparks, field), check_metadata=True)
     assert ours.item_type.value_field.name == sparks.item_type.value_field.name == "element"
     assert ours.item_type.value_field.nullable is sparks.item_type.value_field.nullable is True
-
-
-def test_the_ddl_names_every_column_with_its_type() -> None:
-    assert SOURCE_DDL == (
-        "`stream` string, `subject` string, `sequence` bigint, `timestamp` timestamp, "
-        "`headers` map<string,array<string>>, `data` binary"
-    )
 
 
 def test_a_subset_in_any_order_is_kept_as_given() -> None:

@@ -50,32 +50,25 @@ def rows(**columns: list[Any]) -> Rows:
 DEL, PURGE = b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n"
 
 
-def test_operations_become_headers() -> None:
-    words = [None, "PUT", "put", "DELETE", "Delete", "PURGE", "purge"]
-    found = rows(key=["a.b"] * 7, value=[b"x", b"", b"z", None, b"is dropped", None, b"too"], operation=words)
-    assert found.faults == {}
-    assert found.data.to_pylist() == [b"x", b"", b"z", b"", b"", b"", b""]
-    assert found.lines.to_pylist() == [b"", b"", b"", DEL, DEL, PURGE, PURGE]
-    assert set(found.subject.to_pylist()) == {b"$KV.b.a.b"}
-    assert found.msg_id is None
+EXPECTED = b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
 
 
-def test_revisions_and_lifetimes_become_headers() -> None:
+def test_operations_revisions_and_lifetimes_become_headers() -> None:
     found = rows(
-        key=["a"] * 3,
-        value=[b"x", b"y", None],
-        operation=[None, None, "PURGE"],
-        expected_revision=[0, None, 7],
-        ttl=[None, "5m", "never"],
+        key=["a.b"] * 7,
+        value=[b"x", b"", b"z", None, b"is dropped", None, b"too"],
+        operation=[None, "PUT", "put", "DELETE", "Delete", "PURGE", "purge"],
+        expected_revision=[0, None, None, None, None, None, 7],
+        ttl=[None, "5m", None, None, None, None, "never"],
     )
     assert found.faults == {}
-    assert found.lines.to_pylist() == [
-        b"Nats-Expected-Last-Subject-Sequence: 0\r\n",
-        b"Nats-TTL: 5m\r\n",
-        PURGE + b"Nats-TTL: never\r\nNats-Expected-Last-Subject-Sequence: 7\r\n",
-    ]
-    assert [expected_revision(lines) for lines in found.lines.to_pylist()] == [0, None, 7]
-    assert expecting(found.lines[2].as_py(), 9).endswith(b"never\r\nNats-Expected-Last-Subject-Sequence: 9\r\n")
+    assert found.data.to_pylist() == [b"x", b"", b"z", b"", b"", b"", b""]
+    lines = [EXPECTED % 0, b"Nats-TTL: 5m\r\n", b"", DEL, DEL, PURGE, PURGE + b"Nats-TTL: never\r\n" + EXPECTED % 7]
+    assert found.lines.to_pylist() == lines
+    assert set(found.subject.to_pylist()) == {b"$KV.b.a.b"}
+    assert found.msg_id is None
+    assert [expected_revision(each) for each in lines] == [0, None, None, None, None, None, 7]
+    assert expecting(lines[-1], 9) == lines[-1].replace(EXPECTED % 7, EXPECTED % 9)
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -166,7 +159,7 @@ REASONS = [
 
 @pytest.mark.parametrize(("err_code", "said", "expected", "reason"), REASONS)
 def test_refusals_speak_of_buckets(err_code: int, said: str, expected: int | None, reason: str) -> None:
-    lines = b"" if expected is None else b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % expected
+    lines = b"" if expected is None else EXPECTED % expected
     assert "nobody answers at $KV.b.>" in HOME.reason(Refusal(1, 503, 0, ""), b"")
     found = HOME.reason(Refusal(1, 400, err_code, said), lines)
     assert found.startswith(f"{said} (error {err_code}): ")

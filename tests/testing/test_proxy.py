@@ -14,15 +14,10 @@ from tests.support.proxy import Frames, WireProxy
 Dial = Callable[[], Raw]
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
-
-
 @pytest.fixture
-def proxy(target: NatsServer) -> Iterator[WireProxy]:
-    with WireProxy(target.url) as running:
+def proxy(server: NatsServer) -> Iterator[WireProxy]:
+    """A wire to a server of the test's own: its clients hear everything."""
+    with WireProxy(server.url) as running:
         yield running
 
 
@@ -114,11 +109,11 @@ def test_drop_rewrites_whole_frames(proxy: WireProxy, client: Raw) -> None:
     assert proxy.dropped == 3
 
 
-def test_an_error_in_a_hook_reaches_the_test(target: NatsServer) -> None:
+def test_an_error_in_a_hook_reaches_the_test(server: NatsServer) -> None:
     def pattern(frame: bytes) -> bytes:
         raise LookupError(frame)
 
-    proxy = WireProxy(target.url).start()
+    proxy = WireProxy(server.url).start()
     proxy.drop(pattern)
     client = Raw(proxy.url)
     assert client.rest() == b""
