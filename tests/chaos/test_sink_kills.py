@@ -15,15 +15,14 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_jetstream.errors import DeliveryError
+from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import write_job
@@ -33,7 +32,7 @@ from tests.support.publish import Publisher
 from tests.support.reading import create
 from tests.support.sinking import Sink, forget, numbers, stored
 from tests.support.sinking import rows as sink_rows
-from tests.support.write_job import COUNT, batches, run_apart, values
+from tests.support.write_job import COUNT, run_apart, values
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +91,9 @@ class Target:
         }
         Sink(**self.options).started()
 
-    def attempt(self, partition: int, source: Iterator[pa.RecordBatch] | None = None, **more: str) -> Any:
+    def attempt(self, partition: int, **more: str) -> TaskReport:
         """Write a partition; the report."""
-        return write_job.write({**self.options, **more}, self.write, partition, rows=source)
-
-    def run(self, **more: Any) -> str:
-        """Run `write_job`; what it prints."""
-        return run_apart(options=self.options, write_name=self.write, **more)
+        return write_job.write({**self.options, **more}, self.write, partition)
 
 
 _numbers = iter(range(1, 1000))
@@ -110,7 +105,7 @@ _numbers = iter(range(1, 1000))
 )
 def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> None:
     target = Target(nats_server, delivery)
-    moments = json.loads(target.run())
+    moments = json.loads(run_apart(options=target.options, write_name=target.write))
     steps = COUNT // 10
     assert [moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")] == [1, 1, 1]
     assert len(moments) >= 3 * steps
@@ -134,19 +129,6 @@ def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer)
     passed_window(target.url, target.stream)
     target.attempt(1)
     assert rows(target.url, target.stream) == Counter(values(1) * 2)
-
-
-@pytest.mark.parametrize("delivery", WINDOWS)
-@pytest.mark.full
-def test_a_task_killed_again_and_again(nats_server: NatsServer, delivery: str) -> None:
-    chance = random.Random(f"{SEED} {delivery}")
-    # Who takes over a task of exactly-once waits for two seconds.
-    jumps = [chance.randrange(1, 300) for _ in range(4 if delivery == "exactly-once" else 10)]
-    log.warning("seed %d: killed when so many more rows are stored: %s", SEED, jumps)
-    target = Target(nats_server, delivery)
-    target.run(count=8000, jumps=jumps)
-    target.attempt(0, batches(0, 8000), maxInFlight="4000")
-    check(delivery, rows(target.url, target.stream), values(0, 8000))
 
 
 @pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])

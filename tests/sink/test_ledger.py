@@ -221,8 +221,10 @@ class TestTakingOver:
         die(sink, s, some(0, 300), some(300, 200), names=names)
         if later:
             forget(admin, s.name, s.subject)
+        # One more dies: the third finds what both have stored.
+        die(sink, s, some(500, 100), names=names)
         report = sink.write([some(0, 1000)], names=names)
-        assert (report.rows, report.stored, report.duplicates) == (1000, 1000, 500)
+        assert (report.rows, report.stored, report.duplicates) == (1000, 1000, 600)
         data = [each for each in stored(server.url, "S") if each.startswith(b"row")]
         assert data == [payload(number) for number in range(1000)]
         # Deleting one is not waited for, neither here nor there.

@@ -4,12 +4,8 @@
 
 writes the task of partition 1 until its first moment and is killed there (SIGKILL), partition 2 until its second, and
 so on until one gets to its end. Moments are those right before and after whatever goes out to the server, and the one
-when the server has got what was published. Prints the names of the moments as JSON.
-
-    python -m tests.support.write_job '{"options": {...}, "write_name": "w1", "count": 8000, "jumps": [7, 120, ...]}'
-
-writes partition 0 again and again, and kills it each time when so many more rows are stored than before. For an Object
-Store bucket, whose tasks write one object each:
+when the server has got what was published. Prints the names of the moments as JSON. For an Object Store bucket, whose
+tasks write one object each:
 
     python -m tests.support.write_job '{"options": {...}, "names": "fresh", "size": 300000}'
 
@@ -24,7 +20,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -35,31 +31,28 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from tests.support.jobs import run_python
 from tests.support.objects import content
-from tests.support.publish import Publisher
-from tests.support.sinking import Sink, batch, forget
+from tests.support.sinking import Sink, batch
 
 COUNT = 20
 _ROWS = 10  # of a record batch
 _BATCH = 7
 
 
-def values(partition: int, count: int = COUNT) -> list[str]:
+def values(partition: int) -> list[str]:
     """The payloads of a task's rows: no two of all tasks are the same."""
-    return [f"{partition}.{index}" for index in range(count)]
+    return [f"{partition}.{index}" for index in range(COUNT)]
 
 
-def batches(partition: int, count: int = COUNT) -> Iterator[pa.RecordBatch]:
+def batches(partition: int) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in small record batches."""
-    everything = values(partition, count)
-    for at in range(0, count, _ROWS):
+    everything = values(partition)
+    for at in range(0, COUNT, _ROWS):
         yield pa.record_batch({"data": pa.array(everything[at : at + _ROWS], pa.binary())})
 
 
-def write(
-    options: Mapping[str, str], write: str, partition: int, rows: Iterable[pa.RecordBatch] | None = None
-) -> TaskReport:
+def write(options: Mapping[str, str], write: str, partition: int) -> TaskReport:
     """One attempt of a task, on the connection that this process has for its options."""
-    return Sink(**options).write(rows or batches(partition), WriteTask(write, _BATCH, partition), names=["data"])
+    return Sink(**options).write(batches(partition), WriteTask(write, _BATCH, partition), names=["data"])
 
 
 class Death:
@@ -139,29 +132,8 @@ def run_apart(**work: Any) -> str:
     return run_python("-m", "tests.support.write_job", json.dumps(work))
 
 
-def die_again_and_again(options: dict[str, str], write_name: str, count: int, jumps: list[int]) -> None:
-    """Kill one task many times, from outside, wherever it is when the stream has grown by so much."""
-    with Publisher(options["servers"]) as publisher:
-
-        def stored() -> int:
-            return int(publisher.api(f"STREAM.INFO.{options['stream']}")["state"]["messages"])
-
-        for jump in jumps:
-            aim = stored() + jump
-            process = child(lambda: write(options, write_name, 0, batches(0, count)))
-            while stored() < aim:
-                assert os.waitpid(process, os.WNOHANG) == (0, 0), "the task was too quick for this"
-            os.kill(process, signal.SIGKILL)
-            assert ended(process) == -signal.SIGKILL
-            if options["delivery"] == "exactly-once":
-                forget(publisher, options["stream"])
-
-
-def run(options: dict[str, str], write_name: str, count: int = COUNT, jumps: list[int] | None = None) -> None:
-    if jumps is None:
-        json.dump(die_everywhere(lambda partition: write(options, write_name, partition)), sys.stdout)
-    else:
-        die_again_and_again(options, write_name, count, jumps)
+def run(options: dict[str, str], write_name: str) -> None:
+    json.dump(die_everywhere(lambda partition: write(options, write_name, partition)), sys.stdout)
 
 
 def run_objects(options: dict[str, str], names: str, size: int) -> None:
