@@ -74,24 +74,6 @@ def made(some: list[Plain]) -> Rows:
     return read_rows(subject=[row[0] for row in some], headers=maps, data=[row[2] for row in some])
 
 
-# -- the exact bytes --
-
-
-def test_a_row_without_headers_is_a_pub() -> None:
-    frames = encoded(read_rows(subject=["a.b", "c"], data=[b"hello", b""]), first=9)
-    assert bytes(frames.data) == b"PUB a.b _INBOX.abcdef.7.9 5\r\nhello\r\nPUB c _INBOX.abcdef.7.10 0\r\n\r\n"
-    assert frames.size.tolist() == [5, 0]
-
-
-def test_a_row_with_headers_is_an_hpub() -> None:
-    some = read_rows(subject=["a"], data=[b"hello"], headers=[[("A", ["1", "2"])]], ttl=["5s"])
-    assert bytes(encoded(some, [b"id"], "S").data) == (
-        b"HPUB a _INBOX.abcdef.7.1 80 85\r\n"
-        b"NATS/1.0\r\nNats-Expected-Stream: S\r\nNats-Msg-Id: id\r\nA: 1\r\nA: 2\r\nNats-TTL: 5s\r\n\r\n"
-        b"hello\r\n"
-    )
-
-
 @pytest.mark.parametrize("ids", [None, []])
 def test_no_rows_are_no_frames(ids: list[bytes | None] | None) -> None:
     frames = encoded(read_rows(subject=[], data=[]), ids)

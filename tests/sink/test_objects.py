@@ -195,7 +195,7 @@ class TestRows:
     def test_refuses_names(self, name: str | None, said: str) -> None:
         columns = ObjectColumns.check([("name", "string"), ("content", "binary")])
         (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
-        assert said in str(row.problem)
+        assert (row.name, said in str(row.problem)) == (name or "", True)
 
     @pytest.mark.parametrize(
         ("max_payload", "max_msg_size", "expected"),
@@ -294,18 +294,12 @@ class TestRefusals:
         ):
             bucket.write(("a", b"x"), objectBucket="nowhere")
 
-    @pytest.mark.parametrize(
-        ("name", "data", "said"),
-        [
-            ("c", None, "object 'c' of bucket B.* column content is null"),
-            (None, b"x", "object '' of bucket B.* column name is null"),
-        ],
-    )
-    def test_a_row_that_is_no_object(self, bucket: Bucket, name: Any, data: Any, said: str) -> None:
-        with pytest.raises(
-            RowRefused, match=rf"^row 3 of partition 0, {said}.*; 2 objects of it are stored already$"
-        ) as raised:
-            bucket.write(("a", b"1"), ("b", b"2"), (name, data), ("d", b"4"))
+    def test_a_row_that_is_no_object(self, bucket: Bucket) -> None:
+        said = (
+            r"^row 3 of partition 0, object 'c' of bucket B.* column content is null.*; 2 objects of it are stored al"
+        )
+        with pytest.raises(RowRefused, match=said) as raised:
+            bucket.write(("a", b"1"), ("b", b"2"), ("c", None), ("d", b"4"))
         assert (raised.value.number, raised.value.stored) == (3, 2)
         assert bucket.contents() == {"a": b"1", "b": b"2"}
 
