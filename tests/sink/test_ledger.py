@@ -86,9 +86,9 @@ def exactly(url: str, **options: object) -> Sink:
     return Sink(url, **{"delivery": "exactly-once", "requestTimeout": "2s", **options}).started()
 
 
-def entry(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
+def entry(admin: Publisher) -> dict[str, Any]:
     """The ledger's entry."""
-    found: dict[str, Any] = json.loads(base64.b64decode(message(admin, key)["data"]))
+    found: dict[str, Any] = json.loads(base64.b64decode(message(admin)["data"]))
     return found
 
 

@@ -51,8 +51,8 @@ def mute(frame: bytes) -> bytes:
     return b"" if is_answer(frame) else frame
 
 
-def error(err_code: int, code: int = 503, description: str = "said no") -> bytes:
-    said = {"code": code, "err_code": err_code, "description": description}
+def error(err_code: int, code: int = 503) -> bytes:
+    said = {"code": code, "err_code": err_code, "description": "said no"}
     return json.dumps({"error": said, "stream": "S", "seq": 0}).encode()
 
 

@@ -119,18 +119,17 @@ class FakeStream:
 class MovingStream(FakeStream):
     """Changes before each answer: messages are published behind it, and with ``removes`` some go anywhere."""
 
-    def __init__(self, matching: Iterable[int], seed: int, *, most: int = 20, removes: bool = False) -> None:
+    def __init__(self, matching: Iterable[int], seed: int, *, removes: bool = False) -> None:
         super().__init__(matching)
         self.matching: list[int] = list(self.matching)
         self._random = random.Random(seed)
-        self._most = most
         self._removes = removes
 
     def _move(self) -> None:
-        for _ in range(self._random.randint(0, self._most)):
+        for _ in range(self._random.randint(0, 20)):
             self.matching.append(self.end + self._random.randint(0, 3))
         if self._removes:
-            for _ in range(min(len(self.matching), self._random.randint(0, self._most))):
+            for _ in range(min(len(self.matching), self._random.randint(0, 20))):
                 del self.matching[self._random.randrange(len(self.matching))]
 
     def pending(self, first: int) -> int:
@@ -142,13 +141,13 @@ class MovingStream(FakeStream):
         return super().peek(first)
 
 
-def runs(width: int, number: int, length: int, seed: int = 7) -> list[int]:
+def runs(width: int, number: int, length: int) -> list[int]:
     """``number`` dense runs of ``length`` matches each, anywhere below ``width``."""
-    chosen = random.Random(seed)
+    chosen = random.Random(7)
     starts = [chosen.randrange(1, width - length) for _ in range(number)]
     return sorted({start + i for start in starts for i in range(length)})
 
 
-def scattered(width: int, number: int, seed: int = 7) -> list[int]:
+def scattered(width: int, number: int) -> list[int]:
     """``number`` matches at random sequences up to ``width``."""
-    return sorted(random.Random(seed).sample(range(1, width + 1), number))
+    return sorted(random.Random(7).sample(range(1, width + 1), number))
