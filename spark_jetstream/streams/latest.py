@@ -35,7 +35,7 @@ import numpy as np
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError
+from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
@@ -44,7 +44,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader, look
+from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader
 
 _END = 2**63 - 1  # behind every sequence
 _HEARTBEAT = 0.5
@@ -260,7 +260,15 @@ class _TableReader:
             first = end
 
     def _look(self) -> StreamSummary:
-        return self.requests.call(lambda connection: look(connection, self._range(1, _END), 1))
+        """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
+        name = self.part.stream
+        try:
+            state = self.requests.stream(name, f"look at stream {name}")
+        except StreamNotFound:
+            raise DataLossError(f"stream {name} was deleted") from None
+        if state.created != self.part.created:
+            raise DataLossError(f"stream {name} was deleted and created again at {state.created}")
+        return state
 
     def _range(self, first: int, end: int) -> SequenceRange:
         part = self.part
