@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -15,9 +15,7 @@ from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier
 from spark_jetstream.options.values import Choice, Size, Span
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.units import Bytes, Nanoseconds, shown
-
-T = TypeVar("T")
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
 _WINDOW = Nanoseconds.of("2m")
 _LONGEST = 255  # bytes of the name of a stream
@@ -89,16 +87,6 @@ def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
     return fields
 
 
-class FromStream(Generic[T]):
-    """A read-only attribute of a bucket, computed from what the server says of its stream."""
-
-    def __init__(self, value: Callable[[StreamInfo], T]) -> None:
-        self._value = value
-
-    def __get__(self, info: AnyBucketInfo, owner: type[AnyBucketInfo]) -> T:
-        return self._value(info.stream)
-
-
 @dataclass(frozen=True)
 class AnyBucketInfo:
     """A bucket of either kind: how it is set up, and what it holds. ``stream`` is all that the server says."""
@@ -112,23 +100,52 @@ class AnyBucketInfo:
         """Its name."""
         return self.stream.config.name.removeprefix(self.kind.prefix)
 
-    created = FromStream(lambda stream: stream.created)
-    """When it was created."""
-    ttl = FromStream(lambda stream: stream.config.max_age)
-    """How long what it holds stays; 0 for ever."""
-    max_bytes = FromStream(lambda stream: stream.config.max_bytes)
-    """How many bytes the bucket may have; -1 for any number."""
-    storage = FromStream(lambda stream: stream.config.storage)
-    """``file`` or ``memory``."""
-    replicas = FromStream(lambda stream: stream.config.num_replicas or 1)
-    """How many servers keep a copy."""
-    compression = FromStream(lambda stream: stream.config.compression != "none")
-    """Whether what is on the disk is compressed."""
-    description = FromStream(lambda stream: stream.config.description)
-    """For people."""
-    metadata = FromStream(lambda stream: stream.config.own_metadata)
-    """Names and values, without those of the server."""
-    placement = FromStream(lambda stream: stream.config.placement)
-    """Which servers may hold it."""
-    sealed = FromStream(lambda stream: stream.config.sealed)
-    """Whether nothing can be written any more."""
+    @property
+    def created(self) -> Timestamp:
+        """When it was created."""
+        return self.stream.created
+
+    @property
+    def ttl(self) -> Nanoseconds:
+        """How long what it holds stays; 0 for ever."""
+        return self.stream.config.max_age
+
+    @property
+    def max_bytes(self) -> Bytes:
+        """How many bytes the bucket may have; -1 for any number."""
+        return self.stream.config.max_bytes
+
+    @property
+    def storage(self) -> str:
+        """``file`` or ``memory``."""
+        return self.stream.config.storage
+
+    @property
+    def replicas(self) -> int:
+        """How many servers keep a copy."""
+        return self.stream.config.num_replicas or 1
+
+    @property
+    def compression(self) -> bool:
+        """Whether what is on the disk is compressed."""
+        return self.stream.config.compression != "none"
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return self.stream.config.description
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Names and values, without those of the server."""
+        return self.stream.config.own_metadata
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which servers may hold it."""
+        return self.stream.config.placement
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.stream.config.sealed

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, FromStream, fields_of
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
 from spark_jetstream.errors import OptionError
@@ -57,8 +57,10 @@ class ObjectBucketInfo(AnyBucketInfo):
 
     kind: ClassVar[BucketLayout] = OBJECT_STORE
 
-    size = FromStream(lambda stream: stream.state.bytes)
-    """How many bytes it has, chunks, meta messages and headers together."""
+    @property
+    def size(self) -> Bytes:
+        """How many bytes it has, chunks, meta messages and headers together."""
+        return self.stream.state.bytes
 
 
 @dataclass(frozen=True, kw_only=True)
