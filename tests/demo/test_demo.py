@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.console import Console
 
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.demo import run
-from spark_jetstream.demo.queries import COPIES, STREAM, read_back, write_late
+from spark_jetstream.demo.queries import COPIES, STREAM, read_back, run_query, write_late
 from spark_jetstream.demo.report import (
     LATE,
     Batches,
@@ -33,7 +35,6 @@ from spark_jetstream.demo.report import (
 )
 from spark_jetstream.demo.run import DemoFailed, airline_names, publish, read_flights
 from spark_jetstream.testing import NatsServer
-from tests.support.command import run_process
 from tests.support.publish import Message, Publisher
 
 FLIGHTS = read_flights(1000)
@@ -135,6 +136,14 @@ def tamper(admin: JetStreamAdmin, url: str) -> None:
 
 
 @pytest.mark.full
+def test_the_queries_agree_with_pandas(loaded: Loaded, spark: SparkSession, tmp_path: Path) -> None:
+    steps: list[int] = []
+    result = run_query(spark, loaded.server.url, tmp_path, steps.append)
+    assert result.batches.total_rows == sum(steps) == len(FLIGHTS)
+    assert differences(result.delays, delays_by_pandas(FLIGHTS)) == []
+
+
+@pytest.mark.full
 def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     loaded: Loaded, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -229,7 +238,13 @@ def test_results_that_differ_end_with_1_and_say_so(
 
 @pytest.mark.full
 def test_the_demo_runs_and_its_sums_agree(tmp_path: Path) -> None:
-    ran = run_process("demo", "--messages", "120000", "--json", cwd=tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-m", "spark_jetstream", "demo", "--messages", "120000", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr
     result: dict[str, Any] = json.loads(ran.stdout)
     assert result["agrees_with_pandas"] is True
