@@ -45,7 +45,6 @@ SUFFIX = ".tar"
 _IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 _MAGIC = b"NATSARC1"
 _OLD_MAGIC = b"meta.inf"  # the first file of the tar that servers before 2.15 send
-_NEAR = 40  # bytes of the stream within which its content begins
 _COMPRESSED, _PLAIN = 0x00, 0x01
 _FIRST_SKIPPABLE, _LAST_SKIPPABLE = 0x80, 0xFE
 _CHECKSUM = 4  # bytes at the beginning of a chunk with content
@@ -88,9 +87,13 @@ class Manifest(Model):
                 f"{where} has version {version}, and this spark-jetstream knows {VERSION}: a newer one is needed"
             )
         try:
-            return cls.model_validate(given)
+            manifest = cls.model_validate(given)
         except ValidationError as error:
             problem = complaint(error)
+        else:
+            if manifest.version == VERSION:
+                return manifest
+            problem = f"there is no version {manifest.version}"
         raise BackupError(f"damaged backup: {where}: {problem}")
 
 
@@ -134,9 +137,9 @@ class Framing:
         """
         if self._left or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
-        # S2 refers to earlier content only, so what comes first is there as it is.
-        archive = _MAGIC in self._start[:_NEAR]
-        if not archive and _OLD_MAGIC not in self._start:
+        content = _first_content(bytes(self._start[len(_IDENTIFIER) :]))
+        archive = content.startswith(_MAGIC)
+        if not archive and _OLD_MAGIC not in content:
             raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
         return archive
 
@@ -162,6 +165,25 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BackupError(f"damaged backup: {where} is not a JSON object")
     return body
+
+
+def _first_content(chunk: bytes) -> bytes:
+    """Return the beginning of the first chunk's content: all that was kept of it, or its first literal.
+
+    A compressed block is its length as a varint, then literals and references to earlier content; so it begins with a
+    literal.
+    """
+    kind, body = chunk[0], chunk[4 + _CHECKSUM :]
+    if kind == _PLAIN:
+        return body
+    tag_at = next((at for at, byte in enumerate(body) if byte < 0x80), len(body)) + 1
+    tag = body[tag_at] if tag_at < len(body) else 0xFF
+    if kind != _COMPRESSED or tag & 3:
+        return b""
+    longer = max(0, (tag >> 2) - 59)  # bytes that hold the length of a long literal
+    begin = tag_at + 1 + longer
+    length = int.from_bytes(body[tag_at + 1 : begin], "little") + 1 if longer else (tag >> 2) + 1
+    return body[begin : begin + length]
 
 
 class Draft:

@@ -419,11 +419,14 @@ OLD = _chunk(b"meta.inf")
 
 #: What is damaged: its file, how, and what the error says of it.
 DAMAGES: tuple[tuple[str, Callable[[bytes], bytes | None], str], ...] = (
+    (DATA, lambda data: data[:-1000], f"{DATA} is cut off at byte"),
     (DATA, lambda data: data[: _last_chunk(data)], f"{DATA} is not what was written"),
     (DATA, _flip, f"{DATA} is not what was written"),
+    (DATA, lambda data: data + bytes(100), f"{DATA} has no valid chunk"),
     (META, lambda text: text.replace(b"FILLED", b"OTHER"), f"{META} is not what was"),
     (MANIFEST, lambda text: text[:-20], f"{MANIFEST} is not JSON"),
     (MANIFEST, lambda text: text.replace(b'n": 1', b'n": 2'), f"{MANIFEST} has version 2"),
+    (MANIFEST, lambda text: text.replace(b'n": 1', b'n": 0'), f"{MANIFEST}: there is no version 0"),
     (MANIFEST, lambda text: text.replace(b"data_sha256", b"d"), f"{MANIFEST}: there is no"),
 )
 #: The same where there is no manifest.
@@ -509,11 +512,24 @@ def test_any_cut_and_any_pieces_of_the_data_are_seen() -> None:
 
 def test_compressed_data_tells_what_it_is() -> None:
     """In front of it are a checksum, the length of the content, and a tag with the length of its first literal."""
-    for length, tag in ((b"\x64", b"\x1c"), (b"\xac\x82\x80\x01", b"\xfc\x07\x00\x00\x00")):
-        chunk = bytes(4) + length + tag + b"NATSARC1"
+    literal = b"NATSARC1" + bytes(range(70))
+
+    def fed(body: bytes) -> Framing:
+        chunk = bytes(4) + body
         framing = Framing("x")
         framing.feed(S2 + b"\x00" + len(chunk).to_bytes(3, "little") + chunk)
-        assert framing.finish()
+        return framing
+
+    for body in (
+        bytes([100, (len(literal) - 1) << 2 & 0xFC]) + literal[:60],
+        bytes([0xAC, 0x02, 60 << 2, len(literal) - 1]) + literal,
+        bytes([0xAC, 0x02, 61 << 2, len(literal) - 1, 0]) + literal,
+        b"\xac\x82\x80\x01" + b"\xfc\x07\x00\x00\x00" + literal[:8],
+    ):
+        assert fed(body).finish()
+    for body in (b"\x64\x20xNATSARC1", b"\x64\x0cNATSARC1", b"\x64\x1dNATSARC1"):
+        with pytest.raises(BackupError, match="x is not a backup of a stream: it does not begin like one"):
+            fed(body).finish()
 
 
 # -- restores that fail --
