@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal["ok", "warning", "failed", "unknown"]
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ def within(version: str, specifiers: str) -> bool:
     """
     mine = version_of(version)
     for specifier in filter(None, specifiers.replace(" ", "").split(",")):
-        parts = re.fullmatch(r"(>=|<)(\d+(?:\.\d+)*)", specifier)
+        parts = re.fullmatch(r"(<=|>=|==|<|>)(\d+(?:\.\d+)*)", specifier)
         if parts is None:
             raise ValueError(f"{specifier} is no range of versions that can be read here")
         other = version_of(parts[2])
         width = max(len(mine), len(other))
         here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (mine, other))
-        if (here < there) != (parts[1] == "<"):
+        if not _COMPARISONS[parts[1]](here, there):
             return False
     return True

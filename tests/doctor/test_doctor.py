@@ -344,9 +344,14 @@ def test_streams_that_cannot_be_used(
         ("2.16.0", "<2.17,>=2.16", True),
         ("2.17", "<2.17,>=2.16", False),
         ("2.9", ">=2.16", False),
+        ("18", ">=18", True),
         ("18.0", ">=18.0.0", True),
+        ("18.0.1", "==18", False),
+        ("18.0", "==18", True),
         ("3.0.0rc1", ">=3", True),
+        ("3.0.0rc1", ">2", True),
         ("4.0", "", True),
+        ("2.0", "<=1.9", False),
     ],
 )
 def test_ranges_of_versions(version: str, range_: str, inside: bool) -> None:
