@@ -98,7 +98,7 @@ class MessageRun(Protocol):
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a pull consumer delivered; implements `Messages`."""
+    """What a pull consumer delivered; implements `MessageRun`."""
 
     frames: Frames
     acks: Acks

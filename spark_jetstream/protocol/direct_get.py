@@ -67,7 +67,7 @@ class EndOfBatch:
 
 @dataclass(frozen=True)
 class DirectBatch:
-    """Messages that answer request `number`, as `stream` has them, which may be a mirror; implements `Messages`.
+    """Messages that answer request `number`, as `stream` has them, which may be a mirror; implements `MessageRun`.
 
     `previous` is for each message the sequence of the one before it in the same answer, 0 for the first (int64).
     """
@@ -102,7 +102,7 @@ class DirectBatch:
         return int(_numbers(self._heads, self._line_ends[:, -1:], _PENDING)[0])
 
     def timestamps(self) -> IntArray:
-        """Implements `Messages`. Raises `ProtocolError` where a time is no RFC 3339 text."""
+        """Implements `MessageRun`. Raises `ProtocolError` where a time is no RFC 3339 text."""
         try:
             # Arrow reads integers: up to nine digits of a fraction, none of them lost.
             times = self._value(_TIME).cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
@@ -115,7 +115,7 @@ class DirectBatch:
         return to_text(self._value(_SUBJECT))
 
     def headers(self) -> pa.MapArray:
-        """Implements `Messages`, without the lines that the server added."""
+        """Implements `MessageRun`, without the lines that the server added."""
         length = self._own_end - self._begin
         plain = length == len(_NO_LINES)
         plain[plain] = load8(self._heads, self._begin[plain]) == _VERSION
@@ -229,7 +229,7 @@ def _text(line: int) -> str:
 
 @dataclass(frozen=True)
 class MergedReplies:
-    """Several runs of messages as one; implements `Messages`. `order` holds the index of each message in `parts`."""
+    """Several runs of messages as one; implements `MessageRun`. `order` holds the index of each message in `parts`."""
 
     parts: Sequence[MessageRun]
     order: IntArray
