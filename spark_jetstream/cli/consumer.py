@@ -335,7 +335,8 @@ def show_next(
         raise typer.BadParameter("--raw and --json contradict each other")
     how: Any = "none" if no_ack else ack  # `next` checks it
     delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / _SECOND, ack=how, group=group)
-    run.out.json([_delivered(message) for message in delivered])
+    if run.out.as_json:
+        run.out.json([_delivered(message) for message in delivered])
     for delivery in delivered:
         times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
         if raw:

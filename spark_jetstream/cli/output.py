@@ -86,12 +86,13 @@ class Output:
     def lines(self, items: Iterable[T], line: Callable[[T], str], *, data: Callable[[T], Any]) -> int:
         """Print a line for each item as soon as it comes; as JSON, an object a line. Return how many there were."""
         count = 0
-        for count, item in enumerate(items, start=1):  # noqa: B007
+        for item in items:
             if self.as_json:
                 sys.stdout.write(json.dumps(data(item), ensure_ascii=False) + "\n")
             else:
                 self.text(line(item))
             sys.stdout.flush()
+            count += 1
         return count
 
     def done(self, sentence: str, **data: Any) -> None:

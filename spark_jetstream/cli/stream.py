@@ -370,11 +370,12 @@ def get(
         run.out.json(data[0] if single else data)
     else:
         printed = 0
-        for printed, message in enumerate(shown, start=1):  # noqa: B007
+        for message in shown:
             if raw:
                 run.out.raw(message.data)
             else:
                 run.out.message(message)
+            printed += 1
         if not printed:
             run.out.note("there are no such messages")
     if next(messages, None) is not None:
