@@ -11,16 +11,13 @@ import typer
 from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
 from spark_jetstream.buckets.kv import STREAM_PREFIX
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import (
-    DURATION,
+from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion
+from spark_jetstream.cli.buckets import (
     Count,
     Deletes,
-    DryRun,
-    Force,
     NewBucket,
     UpdatesOnly,
     Wait,
-    completion,
     create_bucket,
     edit_bucket,
     limit,

@@ -14,15 +14,13 @@ import typer
 from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import (
+from spark_jetstream.cli.arguments import DryRun, Force, completion
+from spark_jetstream.cli.buckets import (
     Count,
     Deletes,
-    DryRun,
-    Force,
     NewBucket,
     UpdatesOnly,
     Wait,
-    completion,
     create_bucket,
     edit_bucket,
     print_changes,

@@ -1,0 +1,98 @@
+"""Options and steps that the commands for Key-Value and for Object Store buckets share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from spark_jetstream.admin.buckets import Buckets
+from spark_jetstream.admin.models.base import Model
+from spark_jetstream.admin.models.buckets import AnyBucketInfo
+from spark_jetstream.admin.models.streams import replicas
+from spark_jetstream.cli.app import FAILED, Run
+from spark_jetstream.cli.arguments import DURATION, change, created
+from spark_jetstream.cli.output import as_data, listed, server_text
+from spark_jetstream.protocol.units import Bytes, Nanoseconds
+
+T = TypeVar("T")
+
+NewBucket = Annotated[str, typer.Argument(help="Name of the bucket.")]
+UpdatesOnly = Annotated[bool, typer.Option("--updates-only", help="Begin with the next change.")]
+Deletes = Annotated[bool, typer.Option("--deletes/--no-deletes", help="Show deletions, too.")]
+Count = Annotated[int | None, typer.Option(min=1, help="End after so many.")]
+Wait = Annotated[
+    Nanoseconds | None,
+    typer.Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
+]
+
+
+def setting_data(info: AnyBucketInfo, names: Iterable[str]) -> dict[str, Any]:
+    """Return settings for JSON: durations in nanoseconds, sizes in bytes."""
+    return {name: _plain(getattr(info, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return as_data(value) if isinstance(value, Model) else value
+
+
+def setting_text(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object]) -> dict[str, object]:
+    """Return settings for people, updated with ``more``, and the servers that keep the bucket."""
+    return {
+        **{name.replace("_", " "): listed(getattr(info, name)) for name in names},
+        "ttl": info.ttl or "none",
+        "max bytes": limit(info.max_bytes),
+        "sealed": "yes" if info.sealed else "",
+        "created": info.created,
+        **more,
+        "servers": ", ".join(map(server_text, replicas(info.stream.cluster))),
+    }
+
+
+def limit(size: Bytes) -> object:
+    """Return a limit for people; -1 is no limit."""
+    return "no limit" if size < 0 else size
+
+
+def create_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
+    """Create a bucket, with a note if it existed already, and return its info."""
+    make = partial(buckets.create, bucket, fields)
+    return created(run, f"bucket {bucket}", partial(buckets.load, bucket), make)
+
+
+def edit_bucket(
+    run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any], *, force: bool, dry_run: bool
+) -> None:
+    """Show the changes of the bucket's stream, ask, and change the bucket."""
+    if not fields:
+        raise typer.BadParameter("say what to change: an option for each field, or --unset FIELD")
+    differences = buckets.plan(bucket, **fields)
+    change(run, {"bucket": bucket}, differences, lambda: buckets.update(bucket, **fields), force=force, dry_run=dry_run)
+
+
+def remove_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:
+    """Ask, and delete a bucket. ``held`` says what it holds."""
+    run.out.confirm(f"Delete bucket {bucket} with {held}?", force=force)
+    buckets.delete(bucket)
+    run.out.done(f"bucket {bucket} was deleted", bucket=bucket, deleted=True)
+
+
+def print_changes(
+    run: Run,
+    changes: Iterable[T | None],
+    line: Callable[[T], str],
+    *,
+    data: Callable[[T], Any],
+    count: int | None,
+    timeout: Nanoseconds | None,
+) -> None:
+    """Print a line for each change of a bucket as it comes, at most ``count``. The command ends with 1 after fewer."""
+    seen = run.out.lines(islice((item for item in changes if item is not None), count), line, data=data)
+    if count is not None and seen < count:
+        run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
+        raise typer.Exit(FAILED)
