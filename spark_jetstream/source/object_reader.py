@@ -91,7 +91,6 @@ class ObjectRows:
         # Direct Gets have one filter each: several at once only have to be put together.
         self.together = together or (TOGETHER if read is read_range else 1)
         self.bucket = bucket
-        self.newer_later = False
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = with_content and "content" in columns
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
@@ -100,7 +99,7 @@ class ObjectRows:
 
     def of_group(self, group: ObjectGroup) -> Iterator[pa.RecordBatch]:
         """Read the objects of a group."""
-        return self._rows(_Stream(group.stream, group.created), group.objects)
+        return self._rows(_Stream(group.stream, group.created), group.objects, newer_later=False)
 
     def of_range(self, part: SequenceRange, pattern: re.Pattern[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Read the objects with meta messages in `part` whose whole names `pattern` matches.
@@ -110,15 +109,15 @@ class ObjectRows:
         a stream reads the last version of each object once. All meta messages of the range are read before the first
         row, because a later one may replace the first.
         """
-        self.newer_later = True
         # Newer meta messages replace older ones, so that their number may be smaller than planned.
         uncounted = replace(part, count=None)
         settings = replace(self.settings, fail_on_data_loss=self.fail_on_data_loss)
         objects = live_objects(self.read(self.connect, uncounted, settings, self.label), self.bucket, pattern)
-        yield from self._rows(_Stream(part.stream, part.created), objects)
+        yield from self._rows(_Stream(part.stream, part.created), objects, newer_later=True)
 
-    def _rows(self, stream: _Stream, objects: Iterable[StoredObject]) -> Iterator[pa.RecordBatch]:
-        self.stream = stream
+    def _rows(self, stream: _Stream, objects: Iterable[StoredObject], *, newer_later: bool) -> Iterator[pa.RecordBatch]:
+        """Read objects of `stream`. `newer_later`: a newer version of an object has a row of its own, later."""
+        self.stream, self.newer_later = stream, newer_later
         for some in self._portions(objects):
             if self.with_content:
                 yield from self._with_content(some)
