@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pydantic import SecretStr
 
@@ -79,12 +79,12 @@ class Examination:
     environ: Mapping[str, str]
     job: Job
     spark: bool | None
-    reached: bool = False
+    reached: bool = field(default=False, init=False)
     """Whether a server has accepted the login."""
-    _any_server: bool = False
-    _jetstream: bool = False
-    _info: StreamInfo | None = None
-    _clock_known: bool = False
+    _any_server: bool = field(default=False, init=False)
+    _jetstream: bool = field(default=False, init=False)
+    _info: StreamInfo | None = field(default=None, init=False)
+    _clock_known: bool = field(default=False, init=False)
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""
