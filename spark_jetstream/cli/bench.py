@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -109,7 +110,10 @@ def _stream_of_its_own(run: Run, admin: JetStreamAdmin, storage: str, replicas: 
 
 @contextlib.contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, as Ctrl-C does."""
+    """Let SIGTERM unwind the stack, as Ctrl-C does; outside of the main thread Python allows no such thing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
