@@ -199,7 +199,8 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
         table.add_row(str(subject), f"{sums['messages']:,}", minutes, lost)
     console.print()
     console.print(table)
-    for subject in busiest.index[:1]:
+    if len(busiest):
+        subject = busiest.index[0]
         console.print(f"The first one on {subject}:\n{stored.examples[subject]}", highlight=False, markup=False)
     messages = stored.messages
     console.print(
