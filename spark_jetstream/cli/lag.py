@@ -13,7 +13,7 @@ from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.cli.app import FAILED, Run, alone, command
 from spark_jetstream.cli.arguments import DURATION, complete_stream, consumer_option
 from spark_jetstream.cli.output import ago, rounded
-from spark_jetstream.errors import ConsumerNotFound
+from spark_jetstream.errors import ConsumerNotFound, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds
 
 lag = alone()
@@ -43,17 +43,27 @@ class _Limits:
                 exceeded.append(f"its oldest message is {rounded(lag.age)} old, more than {self.age}")
         return _LagRow(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", exceeded)
 
-    def origin(self, lag: OriginLag) -> _LagRow:
+    def origin(self, admin: JetStreamAdmin, lag: OriginLag) -> _LagRow:
         """Return the row of a mirror or a source. An error exceeds any limit."""
         exceeded = _too_many(lag.lag, self.pending, "pending")
         if self.age is not None and not lag.error:
             if lag.active is None:
-                exceeded.append("nothing ever came")
+                # The origin sends its first heartbeat a second after the stream was created.
+                if _exists_longer(admin, lag.stream, self.age):
+                    exceeded.append("nothing ever came")
             elif lag.active > self.age:
                 exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
         if lag.error and (self.age, self.pending) != (None, None):
             exceeded.append(lag.error)
         return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, "active", exceeded)
+
+
+def _exists_longer(admin: JetStreamAdmin, stream: str, age: Nanoseconds) -> bool:
+    try:
+        info = admin.streams.load(stream)
+    except StreamNotFound:
+        return False
+    return info.ts.nanoseconds - info.created.nanoseconds > age
 
 
 def _too_many(count: int, most: int | None, what: str) -> list[str]:
@@ -127,7 +137,7 @@ def show(
             lags = _with_ages(run.admin, lags)
         rows = {"consumers": [limits.consumer(lag) for lag in lags]}
         if origins:
-            rows["origins"] = [limits.origin(lag) for lag in run.admin.origin_lag(stream)]
+            rows["origins"] = [limits.origin(run.admin, lag) for lag in run.admin.origin_lag(stream)]
         data = {kind: [row.data() for row in some] for kind, some in rows.items()}
         if run.out.as_json and watch:
             run.out.lines([data], str, data=dict)

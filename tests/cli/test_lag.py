@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerLag, JetStreamAdmin
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.errors import ConsumerNotFound
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
@@ -159,6 +159,21 @@ def test_origins(name: str, admin: JetStreamAdmin, stream: str, run: Command) ->
     assert run(stream, "--origins").err == "there are no mirrors and sources\n"
     streams = {each["stream"] for each in run("--origins", "--json").json["origins"]}
     assert {mirror, copy} <= streams
+
+
+def test_an_origin_that_was_not_heard_yet(
+    name: str, admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first heartbeat comes a second after a mirror was created: until its age is reached that exceeds no limit."""
+    mirror = f"{name}_MIRROR"
+    admin.streams.create(name=mirror, mirror={"name": stream})
+    silent = [OriginLag(each, stream, 0, None, "") for each in (mirror, f"{name}_GONE")]
+    monkeypatch.setattr(JetStreamAdmin, "origin_lag", lambda self, stream=None: iter(silent))
+    ran = run(mirror, "--origins", "--max-age", "1h")
+    assert (ran.code, ran.err) == (0, "there are no consumers\n")
+    assert ran.rows[-2][:4] == [mirror, stream, "0", "never"]
+    ran = run(mirror, "--origins", "--max-age", "1ns")
+    assert (ran.code, ran.err.splitlines()[1:]) == (1, [f"stream {mirror}, copying {stream}: nothing ever came"])
 
 
 def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
