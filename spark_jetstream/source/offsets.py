@@ -116,6 +116,8 @@ def _check_fields(content: Mapping[str, Any], expected: tuple[str, ...], where: 
 
 
 def _position(name: str, fields: Any) -> StreamPosition:
+    if not name:
+        raise OffsetError("an offset names its streams with text, not with ''")
     if not isinstance(fields, Mapping):
         raise OffsetError(f"the offset of stream {name} must be a JSON object, not {_shown(fields)}")
     _check_fields(fields, _FIELDS, f"the offset of stream {name}")

@@ -79,6 +79,7 @@ def test_share_by_example(limit: int, backlogs: dict[str, int], shares: dict[str
     [
         (1000, 10, 1000, 10),
         (99, 10, 1000, 1),
+        (1000, 3, 1000, 3),
         (2**63, 2**40, 2**50, 2**53),
         (1000, 0, 0, 1),
     ],

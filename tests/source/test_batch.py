@@ -88,6 +88,7 @@ def test_positions_by_time(stream: MakeStream) -> None:
     day = 86_400_000_000_000
     assert read(startingTimestamp=iso(times[1] - day)) == between(1, 11)
     assert read(startingTimestamp=iso(times[10] + 1)) == []
+    assert read(startingTimestamp=iso(times[10] + day)) == []
     assert read(endingTimestamp=iso(times[10] + day)) == between(1, 11)
     assert read(endingTimestamp=iso(times[1])) == []
     # Epoch milliseconds, and the time wins over the sequence.

@@ -58,6 +58,7 @@ def check(
         pytest.param(at(5, 7), EXPIRING, id="bucket, expired"),
         pytest.param(at(5, 7), BOUNDED, id="bucket, superseded, with a limit in bytes"),
         pytest.param(at(5, 7), replace(EXPIRING, first_seq=101, messages=0, bytes=0), id="bucket, all expired"),
+        pytest.param(at(101, 100_000), replace(BUCKET, first_seq=101, messages=0, bytes=0), id="bucket, all read"),
     ],
 )
 @pytest.mark.parametrize("fail", [True, False])
@@ -223,8 +224,10 @@ def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest:
     ("position", "state", "moves"),
     [
         (at(12), STREAM, True),
+        (at(5), STREAM, True),
         (at(55), STREAM, True),
         (at(56), STREAM, False),
+        (at(101), STREAM, False),
         (at(12), replace(STREAM, max_bytes=-1), False),
         (at(12), replace(STREAM, max_bytes=-1, retention="interest"), True),
         (at(1), NEVER_WRITTEN, False),

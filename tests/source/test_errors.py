@@ -23,6 +23,7 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.calls import data_source, planned, refusal_of, sequences
@@ -247,6 +248,11 @@ def test_secrets_show_nowhere(
     assert not any(PASSWORD.encode() in each for each in written)
     if not in_url:
         assert PASSWORD not in plan_of(frame)
+        for name in {spec.name for spec in ConnectionOptions.specs if spec.secret} - {"password", "tlsKeySecret"}:
+            secrets = {name: PASSWORD, "tlsCertFile": "/cert.pem", "tlsKeySecret": PASSWORD}
+            plan = plan_of(streaming(spark, "nats://127.0.0.1:1", "ORDERS", **secrets))
+            assert "ORDERS" in plan
+            assert PASSWORD not in plan
         return
     # Spark prints the options of a streaming frame that is not started yet, and hides those that a pattern names.
     assert PASSWORD in plan_of(frame)

@@ -95,6 +95,7 @@ BAD = [
     pytest.param({"version": 1}, "lacks the field 'streams'", id="no streams"),
     pytest.param({"version": 1, "streams": {}, "x": 1}, "unknown field 'x'", id="unknown field"),
     pytest.param({"version": 1, "streams": []}, "'streams' of an offset must be a JSON object", id="streams list"),
+    pytest.param({"version": 1, "streams": {"": one()["streams"]["ORDERS"]}}, "with text, not with ''", id="no name"),
     pytest.param({"version": 1, "streams": {"A": 5}}, "the offset of stream A must be a JSON object", id="integer"),
     pytest.param(one(next=...), "stream ORDERS lacks the field 'next'", id="no next"),
     pytest.param(one(last_timestamp=...), "lacks the field 'last_timestamp'", id="no timestamp"),

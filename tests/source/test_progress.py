@@ -281,6 +281,7 @@ OTHERWISE: list[tuple[dict[str, Any], str]] = [
         {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
         "deliver_policy: wanted all, is by_start_sequence",
     ),
+    ({"ack_policy": "all"}, "ack_policy: wanted explicit, is all"),
     ({"deliver_subject": "there"}, "deliver_subject: wanted none, is there"),
     ({"filter_subject": "{}.z"}, "filter_subjects: wanted {0}.a, {0}.b, is {0}.z"),
     ({"filter_subjects": ["{}.b", "{}.c"]}, "filter_subjects: wanted {0}.a, {0}.b, is {0}.b, {0}.c"),

@@ -105,6 +105,7 @@ def test_what_is_pushed(
     [
         ("prefix", "subject", "a"),
         ("prefix", "subject", ""),
+        ("prefix", "subject", "."),
         ("prefix", "subject", "a.*."),
         ("prefix", "stream", "A."),
         ("among", "subject", ["a.*"]),
@@ -114,12 +115,15 @@ def test_what_is_pushed(
         ("among", "sequence", [1, 2]),
         ("among", "stream", [None]),
         ("compared", "sequence", ">", True),
+        ("compared", "sequence", ">", 1.5),
+        ("compared", "revision", ">", 1),
         ("compared", "timestamp", ">", MOMENT.replace(tzinfo=None)),
         ("compared", "timestamp", ">", 5),
         ("compared", "subject", ">", "a"),
         ("among", "data", [b"x"]),
         ("among", "key", ["a"]),
         ("not_null", "data"),
+        ("not_null", "headers"),
     ],
     ids=str,
 )

@@ -164,6 +164,11 @@ def test_a_minimum_is_waited_for_no_longer_than_the_delay(stream: MakeStream) ->
     # Asked for everything, whatever the options say.
     s.fill(1)
     assert planner.latest(end, limited=False).streams[s.name].next == 21
+    # A reader that has no other limit waits as well, whatever it names to Spark as its default.
+    query = Query(s.url, s.name, minMessagesPerTrigger=21).resume()
+    assert query.step() == []
+    s.fill(1)
+    assert len(query.step()) == 21
 
 
 def test_messages_that_come_while_the_query_runs(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
