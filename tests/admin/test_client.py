@@ -276,6 +276,10 @@ def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer) -> No
             (f"reset {of} to sequence 5: this needs nats-server 2.14", lambda: consumers.reset("S", "c", 5)),
             ("get the first > since .* this needs nats-server 2.11", lambda: admin.messages.since("S", 10**18)),
             ("step down in favour of n: this needs", lambda: admin.streams.step_down("S", preferred="n")),
+            (
+                r"create stream N with allow_msg_ttl: this needs nats-server 2\.11",
+                lambda: admin.streams.create("N", allow_msg_ttl=True),
+            ),
         ]
         for said, request in requests:
             with pytest.raises(JetStreamError, match=said):

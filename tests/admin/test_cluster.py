@@ -115,5 +115,7 @@ def test_a_stream_gives_up_its_other_replicas(clustered: JetStreamAdmin, nats_cl
 
     alone = poll(settled, 20, lambda: AssertionError("the stream still has its other replicas"))
     assert [each.leader for each in replicas(alone.cluster)] == [True]
+    assert [each.field for each in streams.update("R", num_replicas=2)] == ["num_replicas"]
+    poll(lambda: len(streams.replicas("R")) == 2 or None, 30, lambda: AssertionError("the stream has one replica"))
     for name in ("M", "R"):
         streams.delete(name)

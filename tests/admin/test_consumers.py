@@ -75,6 +75,9 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None
     assert consumers.create(stream, "e", made.config).config.filter_subject == "c.>"
     assert consumers.create(stream, "f", durable_name=None).config.durable_name == ""
     assert consumers.load_or_create(stream, "a", filter_subject="c.>").created == made.created
+    short: dict[str, Any] = {"name": "h", "inactive_threshold": "1h"}
+    assert consumers.load_or_create(stream, short).created == consumers.load_or_create(stream, short).created
+    assert consumers.load(stream, "h").config.durable_name == ""
     assert consumers.create(stream, DEFAULT_CONSUMER, durable_name="g").name == "g"
     # The other wrong arguments are those of streams.
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [

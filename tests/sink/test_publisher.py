@@ -383,6 +383,15 @@ class TestRefusals:
         with pytest.raises(OutageError, match=r"error 10167.* for 0.5 s \(option retryTimeout\); 0 rows"):
             Sink(proxy.url, maxRetries=2, retryTimeout="500ms").write([rows(f"{target.subject}.a", 0, 100)])
 
+    @pytest.mark.parametrize(
+        ("code", "said"), [(10023, r"also after 2 retries \(option maxRetries\); 0 rows"), (19999, "said no")]
+    )
+    def test_that_fail_the_task_have_their_code(self, proxy: WireProxy, target: Stream, code: int, said: str) -> None:
+        proxy.drop(lambda frame: answer(frame, error(code)) if is_answer(frame) else frame)
+        with pytest.raises(RowRefused, match=said) as raised:
+            Sink(proxy.url, maxRetries=2).write([rows(f"{target.subject}.a", 0, 100)])
+        assert raised.value.err_code == code
+
     def test_a_row_stored_by_another_stream(self, proxy: WireProxy, target: Stream) -> None:
         proxy.drop(lambda frame: frame.replace(target.name.encode(), b"Z" * len(target.name)))
         sink = Sink(proxy.url, stream=target.name, maxInFlight=2000)

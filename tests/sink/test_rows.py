@@ -56,7 +56,7 @@ def test_these_columns_can_be_written(kind: type[Columns], text: str, subject: s
 
 BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
     (ROWS, "subject string", ['no column "data"', "binary or string"]),
-    (ROWS, "data binary", ['no column "subject"', "option subject"]),
+    (ROWS, "data binary", ['the DataFrame has no column "subject": add it, or set option subject']),
     (ROWS, "data binary, subject string, colour string", ['no column "colour"', "make it part of data", "msg_id"]),
     (ROWS, "data binary, subject string, heeders map<string,string>", ['"heeders"', 'did you mean "headers"']),
     (ROWS, "data int, subject string", ['"data" is of type int', "binary or string"]),
@@ -179,6 +179,8 @@ BAD_SUBJECTS = {
     "*": "wildcard",
     "a.*": "wildcard",
     ">": "wildcard",
+    " a": "blank or a control character",
+    "a ": "blank or a control character",
     "a.>": "wildcard",
     "$JS": "server's own",
     "$JS.API.STREAM.DELETE.S": "server's own",
@@ -263,6 +265,7 @@ HEADER_CASES: dict[str, tuple[Map, bytes, str | None]] = {
     "empty name": ([("", ["1"])], b"", "the name ''"),
     "CR LF in a name": ([("A\r\nB", ["1"])], b"", r"the name 'A\r\nB'"),
     "NUL in a name": ([("A\x00", ["1"])], b"", r"the name 'A\x00'"),
+    "tab in a name": ([("A\tB", ["1"])], b"", r"the name 'A\tB'"),
     "blank before a name": ([(" A", ["1"])], b"", "the name ' A'"),
     "blank behind a name": ([("A ", ["1"])], b"", "the name 'A '"),
     "first of two faults": ([("", ["1"]), ("A", [None]), ("B", ["\n"])], b"", "the name ''"),
@@ -391,6 +394,12 @@ def test_columns_of_nulls_alone_say_nothing() -> None:
     assert found.msg_id is not None
     assert found.msg_id.null_count == 2
     assert not found.faults
+
+
+def test_a_negative_sequence_is_a_fault() -> None:
+    found = read_rows("a", data=[b"x"], expected_last_subject_sequence=[-1])
+    assert found.faults == {0: "column expected_last_subject_sequence is negative"}
+    assert found.lines.to_pylist() == [b""]
 
 
 def test_a_row_with_many_faults_tells_the_first() -> None:

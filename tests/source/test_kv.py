@@ -127,13 +127,14 @@ def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revision
 
 
 def test_a_mirrored_bucket(stream: Make, prices: Stream) -> None:
-    mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name})
+    mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name}, allow_direct=True)
     mirror.wait_for(6)
     assert [(row.bucket, row.key, row.revision) for row in rows(mirror, keys="fruit.*")] == [
         (name_of(mirror), "fruit.apple", 4),
         (name_of(mirror), "fruit.pear", 7),
     ]
-    assert [row.revision for row in rows(mirror, history="true")] == [1, 3, 4, 5, 6, 7]
+    for how in ("consumer", "direct"):
+        assert [row.revision for row in rows(mirror, history="true", readWith=how)] == [1, 3, 4, 5, 6, 7]
     run = feed(mirror, keys="milk").run()
     assert entries(run.rows) == [("milk", b"3", "PUT"), ("milk", None, "DELETE")]
 

@@ -242,7 +242,10 @@ HOLES: dict[str, Callable[[list[Answer]], list[Answer]]] = {
 def test_what_was_lost_is_asked_for_again(
     fake: FakeJetStream, read: Read, hole: Callable[[list[Answer]], list[Answer]]
 ) -> None:
-    in_turn(fake, fake.batch, lambda request: hole(fake.batch(request)))
+    def broken(request: Request) -> list[Answer]:
+        return hole(fake.batch(request))
+
+    in_turn(fake, broken, fake.batch, broken)
     assert sequences(read(batch=30)) == ALL
 
 
