@@ -79,6 +79,8 @@ def test_what_a_reply_leaves_out_has_a_default() -> None:
         allow_direct=False,
     )
     assert (state.max_msg_size, state.discard, state.storage) == (-1, "old", "file")
+    assert (state.max_age, state.max_msgs, state.max_bytes, state.num_replicas) == (0, 0, 0, 0)
+    assert not any((state.no_ack, state.sealed, state.allow_msg_ttl, state.deny_purge))
 
 
 @pytest.mark.parametrize(
