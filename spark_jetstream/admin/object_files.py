@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -27,55 +28,36 @@ class BinaryFile(Protocol):
 Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile
 """What content can be: bytes, pieces of any size, or a binary file, read from its position to its end."""
 
-Parts = tuple[Callable[[int], Iterator[bytes | memoryview]], int, bool]
-"""The function that makes chunks, their bytes in all (0: not known), and whether it can be called again."""
-
 
 def new_object(name: str, data: Data, progress: Progress | None = None, **fields: Any) -> NewObject:
     """Return the object to store; ``fields`` are other fields of `NewObject`. Raises `OptionError` for other data.
 
     The pieces of an iterable or a file are checked when they are read.
     """
-    parts, total, repeatable = _parts(data)
+    source: Any = io.BytesIO(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
+    if isinstance(source, str):
+        raise _wrong("text: encode it")
+    is_file = hasattr(source, "read")
+    if not (is_file or isinstance(source, Iterable)):
+        raise _wrong(shown(type(source).__name__))
+    repeatable = is_file and hasattr(source, "seekable") and bool(source.seekable())
+    start = total = 0
+    if repeatable:
+        start = source.tell()
+        total = max(0, source.seek(0, os.SEEK_END) - start)
+        source.seek(start)
 
-    def counted(size: int) -> Iterator[bytes | memoryview]:
+    def parts(size: int) -> Iterator[bytes | memoryview]:
+        if repeatable:
+            source.seek(start)
         done = 0
-        for part in parts(size):
+        for part in _regular(_pieces(source, size) if is_file else source, size):
             yield part
             done += len(part)
             if progress is not None:
                 progress(done, total)
 
-    return NewObject(name=name, parts=counted, repeatable=repeatable, **fields)
-
-
-def _parts(data: Any) -> Parts:
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        view = memoryview(data).cast("B")
-        return lambda size: chunks(view, size), len(view), True
-    if isinstance(data, str):
-        raise _wrong("text: encode it")
-    if hasattr(data, "read"):
-        return _file_parts(data)
-    if isinstance(data, Iterable):
-        return lambda size: _regular(data, size), 0, False
-    raise _wrong(shown(type(data).__name__))
-
-
-def _file_parts(file: Any) -> Parts:
-    start = total = 0
-    repeatable = bool(hasattr(file, "seekable") and file.seekable())
-    if repeatable:
-        start = file.tell()
-        total = max(0, file.seek(0, os.SEEK_END) - start)
-        file.seek(start)
-
-    def parts(size: int) -> Iterator[bytes | memoryview]:
-        if repeatable:
-            file.seek(start)
-        return _regular(_pieces(file, size), size)
-
-    return parts, total, repeatable
+    return NewObject(name=name, parts=parts, repeatable=repeatable, **fields)
 
 
 def _pieces(file: Any, size: int) -> Iterator[Any]:
