@@ -24,7 +24,6 @@ import logging
 import re
 import secrets
 import string
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -45,7 +44,7 @@ from spark_jetstream.buckets.objects import (
 )
 from spark_jetstream.buckets.uploads import Disposition, NotStored, Uploads, UploadSettings
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests, stream_info
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ProtocolError, StreamNotFound
 from spark_jetstream.protocol import jsapi
@@ -115,16 +114,15 @@ class Tries:
         self._most = settings.max_retries
         self._patience = settings.retry_timeout
         self._count = 0
-        self._since: float | None = None
+        self._deadline: Deadline | None = None
         self._backoff = Backoff()
 
     def left(self, hope: Disposition) -> bool:
         """Count a failure and return whether to try again. An outage may also last for `retryTimeout`."""
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
+        self._deadline = self._deadline or Deadline(self._patience)
         self._count += 1
         if hope is Disposition.OUTAGE:
-            return self._count <= self._most or now - self._since <= self._patience
+            return self._count <= self._most or not self._deadline.expired
         return hope is Disposition.RETRY and self._count <= self._most
 
     def pause(self) -> None:

@@ -8,9 +8,7 @@ subject made of a fresh id (`nuid`), so that a new version never mixes with the 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -76,15 +74,14 @@ def digest_bytes(text: str) -> bytes:
     algorithm, encoded = text[: len(_DIGEST)], text[len(_DIGEST) :].rstrip("=")
     if algorithm.upper() != _DIGEST:
         raise ValueError(f"the digest {text[:64]!r} is not a SHA-256")
-    plain = encoded.replace("+", "-").replace("/", "_")
-    if re.fullmatch(r"[A-Za-z0-9_-]+", plain):
-        try:
-            digest = base64.urlsafe_b64decode(plain + "=" * (-len(plain) % 4))
-        except binascii.Error:
-            digest = b""
-        if len(digest) == _SHA256_BYTES:
-            return digest
-    raise ValueError(f"the digest {text[:64]!r} is not {_SHA256_BYTES} bytes in base64")
+    plain = encoded.replace("-", "+").replace("_", "/")
+    try:
+        digest = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except ValueError:
+        digest = b""
+    if len(digest) != _SHA256_BYTES:
+        raise ValueError(f"the digest {text[:64]!r} is not {_SHA256_BYTES} bytes in base64")
+    return digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,17 +140,15 @@ class ObjectMeta:
 
     def to_json(self) -> bytes:
         """The payload of the meta message, as clients write it: what is not there is left out."""
-        link = None if self.link is None else {"bucket": self.link[0], "name": self.link[1]}
-        if link is not None and not link["name"]:
-            del link["name"]
+        link = None if self.link is None else _present({"bucket": self.link[0], "name": self.link[1] or None})
         options = {**self.extra_options, "link": link, "max_chunk_size": self.max_chunk_size}
-        body: dict[str, Any] = {
+        body = {
             **self.extra,
             "name": self.name,
             "description": self.description,
             "headers": {name: list(values) for name, values in self.headers.items()} or None,
             "metadata": dict(self.metadata) or None,
-            "options": {name: value for name, value in options.items() if value is not None} or None,
+            "options": _present(options) or None,
             "bucket": self.bucket,
             "nuid": self.nuid,
             "size": self.size,
@@ -162,7 +157,12 @@ class ObjectMeta:
             "digest": self.digest or None,
             "deleted": self.deleted or None,
         }
-        return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+        return json.dumps(_present(body)).encode()
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a JSON object that are not null: a null counts as missing."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _values(given: Any) -> Any:
@@ -178,14 +178,14 @@ _Number = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
 class _Fields(BaseModel):
-    """A JSON object of a meta message. A null counts as missing."""
+    """A JSON object of a meta message."""
 
     model_config = ConfigDict(strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, body: Any) -> Any:
-        return {name: value for name, value in body.items() if value is not None} if isinstance(body, dict) else body
+        return _present(body) if isinstance(body, dict) else body
 
 
 class _LinkFields(_Fields):
