@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -92,7 +91,7 @@ def pull(
     deadline = Deadline(timeout + _SLACK)
     with connection.inbox() as inbox:
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
-        inbox.publish(subject, json.dumps(request).encode(), 1)
+        inbox.publish(subject, jsapi.request_body(**request), 1)
         while len(messages) < count:
             event = inbox.get(deadline.left)
             if event is None:
@@ -410,7 +409,7 @@ class Consumers:
         if not wanted.filters:
             return
         look = partial(self._api.reply, StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
-        try:
+        with contextlib.suppress(PermissionDenied, NoResponders):
             config = look().config
             if config.mirror or config.sources or config.subject_transform:
                 return
@@ -429,8 +428,6 @@ class Consumers:
                     f"({', '.join(stored)}), so nothing would ever be delivered for it; "
                     "any_filter=True (--any-filter) allows it nevertheless"
                 )
-        except (PermissionDenied, NoResponders):
-            return
 
 
 def creation_subject(config: ConsumerConfig) -> str:

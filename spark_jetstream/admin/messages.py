@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +26,8 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.wire import Frames, parse_status
-from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct
+from spark_jetstream.protocol.wire import parse_status
+from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct, receive
 
 _MOST_SUBJECTS = 1024
 _TOO_MANY = 413
@@ -163,7 +162,7 @@ class Messages:
         at = jsapi.subject(connection.prefix, form, stream_name(stream), subject=subject)
         with connection.inbox(whole=True) as inbox:
             inbox.publish(at, request, 1)
-            [(block, data)] = _receive(connection, inbox, context).parts()
+            [(block, data)] = receive(connection, inbox, context).parts()
         try:
             return StoredMessage.from_direct(block, data, context)
         except ProtocolError:
@@ -230,8 +229,8 @@ def _last_of_each(
     messages: list[StoredMessage] = []
     with connection.inbox(whole=True) as inbox:
         while True:
-            body = {"multi_last": list(filters), "max_bytes": _ANSWER_BYTES, **limit}
-            inbox.publish(subject, json.dumps(body).encode(), 1)
+            body = jsapi.request_body(multi_last=filters, max_bytes=_ANSWER_BYTES, **limit)
+            inbox.publish(subject, body, 1)
             answer, end = _answer(connection, inbox, context)
             messages += answer
             if end.code == jsapi.NOT_FOUND and not answer:
@@ -250,28 +249,18 @@ def _answer(connection: Connection, inbox: Inbox, context: str) -> tuple[list[St
     """Return the messages of an answer, and its end. Raises `AnswerRejected` when a message is missing."""
     messages: list[StoredMessage] = []
     last = 0
+    lost = AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
     while True:
-        for part in read_answers(_receive(connection, inbox, context), inbox.subject):
+        for part in read_answers(receive(connection, inbox, context), inbox.subject):
             # Each message, and the end, names the message before it.
             if isinstance(part, EndOfBatch):
-                whole = part.code != jsapi.END_OF_BATCH or (part.last or 0) == last
-            else:
-                whole = int(part.previous[0]) == last and bool((part.previous[1:] == part.sequences[:-1]).all())
-            if not whole:
-                raise AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
-            if isinstance(part, EndOfBatch):
+                if part.code == jsapi.END_OF_BATCH and (part.last or 0) != last:
+                    raise lost
                 return messages, part
+            if int(part.previous[0]) != last or (part.previous[1:] != part.sequences[:-1]).any():
+                raise lost
             messages += [StoredMessage.from_direct(block, data, context) for block, data in part.raw()]
             last = int(part.sequences[-1])
-
-
-def _receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
-    seconds = connection.options.request_timeout
-    event = inbox.get(seconds)
-    if not isinstance(event, Frames):
-        connection.check()
-        raise jsapi.no_reply(context, seconds)
-    return event
 
 
 def _refusal(stream: str, code: int, description: str, context: str) -> JetStreamError:

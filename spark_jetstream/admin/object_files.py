@@ -81,10 +81,8 @@ def _regular(pieces: Iterable[Any], size: int) -> Iterator[bytes | memoryview]:
             continue
         kept += piece
         whole = len(kept) - len(kept) % size
-        if whole:
-            ready = memoryview(bytes(kept[:whole]))
-            kept = kept[whole:]
-            yield from chunks(ready, size)
+        yield from chunks(memoryview(bytes(kept[:whole])), size)
+        del kept[:whole]
     if kept:
         yield bytes(kept)
 

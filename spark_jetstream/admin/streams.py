@@ -139,12 +139,9 @@ class Streams:
         mirror = wanted.mirror
         if mirror is None or mirror.external is not None or not wanted.mirror_direct:
             return
-        try:
-            allowed = self.load(mirror.name).config.allow_direct
-        except (StreamNotFound, PermissionDenied):
-            return
-        if not allowed:
-            raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
+        with contextlib.suppress(StreamNotFound, PermissionDenied):
+            if not self.load(mirror.name).config.allow_direct:
+                raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
 
     def load_or_create(
         self,

@@ -32,6 +32,7 @@ from spark_jetstream.streams.direct import (
     check_server,
     next_at_leader,
     not_the_stream,
+    receive,
     refuse_indirect,
 )
 from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, next_message
@@ -206,12 +207,8 @@ class DirectProbe:
             filtered = subject if self._filters else None
             body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
             inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, 1)
-            seconds = connection.options.request_timeout
-            event = inbox.get(seconds)
-            if not isinstance(event, Frames):
-                connection.check()
-                raise jsapi.no_reply(f"count messages of stream {self._stream} by direct gets", seconds)
-            answer = next(read_answers(event, inbox.subject))
+            frames = receive(connection, inbox, f"count messages of stream {self._stream} by direct gets")
+            answer = next(read_answers(frames, inbox.subject))
         if not isinstance(answer, EndOfBatch):
             if answer.stream != self._stream:
                 raise not_the_stream(self._stream, answer.stream)

@@ -78,6 +78,16 @@ def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, l
         check_count(part, count)
 
 
+def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
+    """Return what comes next of an answer. Raises `RequestTimeout` if nothing comes within ``requestTimeout``."""
+    seconds = connection.options.request_timeout
+    event = inbox.get(seconds)
+    if not isinstance(event, Frames):
+        connection.check()
+        raise jsapi.no_reply(context, seconds)
+    return event
+
+
 def check_server(connection: Connection) -> None:
     """Raise `JetStreamError` if the server is too old for batched Direct Gets."""
     if connection.server_version < OLDEST_SERVER:
@@ -233,12 +243,8 @@ class _FilterReader:
     ) -> tuple[list[DirectBatch], EndOfBatch | None]:
         """Wait for more of the answer; return its messages, and the status that ends it if that came too."""
         runs: list[DirectBatch] = []
-        seconds = connection.options.request_timeout
-        event = inbox.get(seconds)
-        if not isinstance(event, Frames):
-            connection.check()
-            raise jsapi.no_reply(f"read stream {self.part.stream} by direct gets", seconds)
-        for answer in read_answers(event, inbox.subject):
+        frames = receive(connection, inbox, f"read stream {self.part.stream} by direct gets")
+        for answer in read_answers(frames, inbox.subject):
             if answer.number != request.number or request.position >= self.part.end:
                 continue
             if isinstance(answer, EndOfBatch):
