@@ -33,13 +33,7 @@ from spark_jetstream.admin.models.streams import (
     replicas,
 )
 from spark_jetstream.admin.restore import Restored, restore
-from spark_jetstream.errors import (
-    InsufficientResources,
-    OptionError,
-    PermissionDenied,
-    StreamExists,
-    StreamNotFound,
-)
+from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
 from spark_jetstream.protocol import jsapi
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]

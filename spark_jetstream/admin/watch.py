@@ -20,13 +20,7 @@ from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
-from spark_jetstream.errors import (
-    ConsumerLost,
-    DataLossError,
-    JetStreamError,
-    OptionError,
-    PermissionDenied,
-)
+from spark_jetstream.errors import ConsumerLost, DataLossError, JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange

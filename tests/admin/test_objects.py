@@ -15,13 +15,7 @@ from nats.js.errors import ObjectNotFoundError
 
 from spark_jetstream.admin import JetStreamAdmin, ObjectBucketConfig, ObjectInfo, StreamConfig
 from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
-from spark_jetstream.errors import (
-    JetStreamError,
-    MessageNotFound,
-    OptionError,
-    ProtocolError,
-    StreamNotFound,
-)
+from spark_jetstream.errors import JetStreamError, MessageNotFound, OptionError, ProtocolError, StreamNotFound
 from tests.admin.conftest import CHUNK, Made
 from tests.support.leaf import Linked
 from tests.support.objects import content
