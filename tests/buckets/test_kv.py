@@ -47,46 +47,35 @@ def at(microseconds: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=microseconds)
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        (None, "PUT"),
-        ({"KV-Operation": [""]}, "PUT"),
-        ({"kv-operation": ["DEL"]}, "PUT"),
-        ({"KV-Operation": ["DEL"]}, "DELETE"),
-        ({"KV-Operation": ["PURGE"]}, "PURGE"),
-        ({"KV-Operation": ["purge"]}, "DELETE"),
-        ({"KV-Operation": ["DEL", "PURGE"]}, "DELETE"),
-        ({"Nats-Marker-Reason": ["MaxAge"], "Nats-TTL": ["2s"], "Nats-Rollup": ["sub"]}, "PURGE"),
-        ({"Nats-Marker-Reason": ["Purge"]}, "PURGE"),
-        ({"Nats-Marker-Reason": ["Remove"]}, "DELETE"),
-        ({"Nats-Marker-Reason": [""]}, "PUT"),
-        ({"Nats-Marker-Reason": ["MaxAge"], "KV-Operation": ["DEL"]}, "DELETE"),
-        ({"A": ["x", "y"], "KV-Operation": ["PURGE"], "B": ["DEL"]}, "PURGE"),
-        ({"Status": ["DEL"]}, "PUT"),
-    ],
-    ids=str,
-)
+OPERATIONS: list[tuple[Headers | None, str]] = [
+    (None, "PUT"),
+    ({"X": ["1", "2"]}, "PUT"),
+    ({"KV-Operation": [""]}, "PUT"),
+    ({"kv-operation": ["DEL"]}, "PUT"),
+    ({"KV-Operation": ["DEL"]}, "DELETE"),
+    ({"KV-Operation": ["DEL"], "Y": ["DEL"]}, "DELETE"),
+    ({"KV-Operation": ["PURGE"]}, "PURGE"),
+    ({"KV-Operation": ["purge"]}, "DELETE"),
+    ({"KV-Operation": ["DEL", "PURGE"]}, "DELETE"),
+    ({"Z": ["PURGE", "DEL"], "KV-Operation": ["PURGE"]}, "PURGE"),
+    ({"Nats-Marker-Reason": ["MaxAge"]}, "PURGE"),
+    ({"Nats-Marker-Reason": ["MaxAge"], "Nats-TTL": ["2s"], "Nats-Rollup": ["sub"]}, "PURGE"),
+    ({"Nats-Marker-Reason": ["Purge"]}, "PURGE"),
+    ({"Nats-Marker-Reason": ["Remove"]}, "DELETE"),
+    ({"Nats-Marker-Reason": [""]}, "PUT"),
+    ({"Nats-Marker-Reason": ["MaxAge"], "KV-Operation": ["DEL"]}, "DELETE"),
+    ({"A": ["x", "y"], "KV-Operation": ["PURGE"], "B": ["DEL"]}, "PURGE"),
+    ({"Status": ["DEL"]}, "PUT"),
+]
+
+
+@pytest.mark.parametrize(("headers", "expected"), OPERATIONS, ids=str)
 def test_operations(headers: Headers | None, expected: str) -> None:
     (row,) = rows(("$KV.B.k", b"x", headers))
     assert (row["operation"], row["value"]) == (expected, b"x" if expected == "PUT" else None)
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                (None, "PUT"),
-                ({"X": ["1", "2"]}, "PUT"),
-                ({"KV-Operation": ["DEL"], "Y": ["DEL"]}, "DELETE"),
-                ({"Z": ["PURGE", "DEL"], "KV-Operation": ["PURGE"]}, "PURGE"),
-                ({"Nats-Marker-Reason": ["Remove"]}, "DELETE"),
-                ({"Nats-Marker-Reason": ["MaxAge"]}, "PURGE"),
-            ]
-        ),
-        min_size=1,
-    )
-)
+@given(st.lists(st.sampled_from(OPERATIONS), min_size=1))
 def test_operations_of_a_run(said: list[tuple[Headers | None, str]]) -> None:
     messages = [(f"$KV.B.k{i}", b"%d" % i, headers) for i, (headers, _) in enumerate(said)]
     found = rows(*messages)
