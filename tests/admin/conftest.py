@@ -43,8 +43,9 @@ _numbers = itertools.count(1)
 class Made:
     """A bucket: ``objects`` is what is tested, ``nats`` another client's view of it."""
 
-    def __init__(self, admin: JetStreamAdmin, url: str, name: str) -> None:
+    def __init__(self, admin: JetStreamAdmin, publisher: Publisher, url: str, name: str) -> None:
         self.admin = admin
+        self.api = publisher.api
         self.url = url
         self.name = name
         self.stream = f"OBJ_{name}"
@@ -66,11 +67,6 @@ class Made:
             return [(await asyncio.wait_for(store.get(name), 20)).data for name in names]
 
         return self.nats(work)
-
-    def api(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A request to the JetStream API that has nothing to do with what is tested."""
-        with Publisher(self.url) as publisher:
-            return publisher.api(path, body)
 
     def check(self) -> None:
         """Nothing lies in the bucket but objects and their chunks."""
@@ -195,9 +191,9 @@ def make(admin: JetStreamAdmin, name: str) -> MakeKv:
 
 
 @pytest.fixture
-def make_store(nats_server: NatsServer, admin: JetStreamAdmin, name: str) -> Callable[[], Made]:
+def make_store(nats_server: NatsServer, admin: JetStreamAdmin, publisher: Publisher, name: str) -> Callable[[], Made]:
     """A function that makes Object Store buckets on the shared server; gone after the test."""
-    return lambda: Made(admin, nats_server.url, f"{name}{next(_numbers)}")
+    return lambda: Made(admin, publisher, nats_server.url, f"{name}{next(_numbers)}")
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from spark_jetstream.errors import (
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import read
 from tests.admin.conftest import Make
-from tests.support.client import Raw
 from tests.support.fake_jetstream import Answer, FakeJetStream
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
@@ -326,22 +325,9 @@ def plain(message: StoredMessage) -> tuple[object, ...]:
     return message.seq, message.subject, message.data, message.hdrs, message.time.nanoseconds
 
 
-def answer(url: str, message: Message) -> bytes:
-    """The content of what answers a message."""
-    client = Raw(url)
-    try:
-        client.file.readline()
-        client.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB answers 1\r\n' + message.frame("answers"))
-        words = client.file.readline().split()
-        return client.file.read(int(words[-1]))
-    finally:
-        client.close()
-
-
-def test_acknowledgements(make_stream: Make, nats_server: NatsServer) -> None:
+def test_acknowledgements(make_stream: Make, publisher: Publisher) -> None:
     def ack(stream: str, *headers: tuple[str, str]) -> PubAck:
-        message = Message(f"{stream.lower()}.a", headers=list(headers))
-        return read(PubAck, json.loads(answer(nats_server.url, message)))
+        return read(PubAck, json.loads(publisher.request(f"{stream.lower()}.a", headers=headers)))
 
     plain = make_stream({})
     acks = [ack(plain, ("Nats-Msg-Id", "1")), ack(plain, ("Nats-Msg-Id", "1")), ack(plain)]

@@ -127,7 +127,8 @@ def test_the_new_version_comes_whole(store: Made, tmp_path: Path) -> None:
     store.check()
 
 
-def test_what_was_handed_out_is_not_mixed(store: Made) -> None:
+def test_replaced_or_deleted_between_chunks(store: Made) -> None:
+    """What was handed out of the old version is not mixed with the new one."""
     old, new = (content("a", version, 500 * SMALL) for version in (1, 2))
     store.objects.put("a", old, chunk_size=SMALL)
     reading = store.objects.read("a")
@@ -137,10 +138,6 @@ def test_what_was_handed_out_is_not_mixed(store: Made) -> None:
         came.extend(reading)
     assert old.startswith(b"".join(came))
     assert b"".join(store.objects.read("a")) == new
-
-
-def test_deleted_while_it_is_read(store: Made) -> None:
-    store.objects.put("a", content("a", 1, 500 * SMALL), chunk_size=SMALL)
     reading = store.objects.read("a")
     next(reading)
     store.objects.delete("a")

@@ -80,9 +80,9 @@ class Publisher:
         while self._line() != b"PONG":
             continue
 
-    def request(self, subject: str, payload: bytes = b"") -> bytes:
+    def request(self, subject: str, payload: bytes = b"", headers: Sequence[tuple[str, str]] | None = None) -> bytes:
         number = next(self._numbers)
-        self._send(Message(subject, payload).frame(f"{self._inbox}.{number}"))
+        self._send(Message(subject, payload, headers).frame(f"{self._inbox}.{number}"))
         return self._replies([number])[0]
 
     def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
