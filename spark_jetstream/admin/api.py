@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ class Api:
         self._own = connection
         self.requests = Requests(self.connect, options.request_timeout)
         self._closed = False
-        self._level: tuple[Connection, int, int | None] | None = None
+        self._level: tuple[tuple[Connection, int] | None, int | None] = (None, None)
 
     @property
     def connection(self) -> Connection:
@@ -159,15 +160,14 @@ class Api:
     def level(self) -> int | None:
         """Return the level of the JetStream API; 0 before server 2.11, None when the account may not ask for it."""
         connection = self.connection
-        known = self._level
-        if known is None or known[0] is not connection or known[1] != connection.reconnects:
-            reconnects = connection.reconnects
-            try:
-                level: int | None = self.account().api.level
-            except PermissionDenied:
-                level = None
-            known = self._level = (connection, reconnects, level)
-        return known[2]
+        session = (connection, connection.reconnects)
+        known, level = self._level
+        if known != session:
+            level = None
+            with contextlib.suppress(PermissionDenied):
+                level = self.account().api.level
+            self._level = (session, level)
+        return level
 
     def newer(self) -> bool:
         """Return whether the server is surely newer than these models, and may have fields that they do not know."""

@@ -209,8 +209,7 @@ class Messages:
         part = SequenceRange(stream, first, end, None, info.created, filters, direct=True)
         try:
             for messages in read_direct(self._api.connect, part, settings(self._api, batch), "spark-jetstream admin"):
-                if not isinstance(messages, DirectBatch):
-                    raise TypeError("a direct read of one subject returned something else than a DirectBatch")
+                assert isinstance(messages, DirectBatch)  # only several filters are merged
                 for block, data in messages.raw():
                     yield StoredMessage.from_direct(block, data, f"read stream {stream}")
         except DataLossError as error:

@@ -159,23 +159,21 @@ def _put(url: str, value: str) -> int:
 
 
 @pytest.mark.parametrize("history", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_every_change_comes_once_over_a_wire_that_is_cut(make: MakeKv, nats_server: NatsServer, history: bool) -> None:
+def test_every_change_comes_once_over_a_wire_that_is_cut(
+    make: MakeKv, nats_server: NatsServer, publisher: Publisher, history: bool
+) -> None:
     bucket = make(history=64)
     keys, count = 50, 2000
 
-    def write() -> None:
-        with Publisher(nats_server.url) as publisher:
-            for start in range(keys, count, 50):
-                publisher.publish(
-                    Message(f"$KV.{bucket.name}.k{at % keys}", b"%d" % at) for at in range(start, start + 50)
-                )
+    def write(first: int, end: int) -> None:
+        for start in range(first, end, 50):
+            publisher.publish(Message(f"$KV.{bucket.name}.k{at % keys}", b"%d" % at) for at in range(start, start + 50))
 
     with WireProxy(nats_server.url) as proxy, JetStreamAdmin(servers=proxy.url, **QUICK) as admin:
-        with Publisher(nats_server.url) as publisher:
-            publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"%d" % at) for at in range(keys))
+        write(0, keys)
         found = admin.kv.bucket(bucket.name).watch(history=history)
         first = revisions(found, keys)
-        writer = threading.Thread(target=write)
+        writer = threading.Thread(target=write, args=(keys, count))
         writer.start()
         came = list(first)
         while len(came) < count:
