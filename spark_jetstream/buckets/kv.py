@@ -51,8 +51,6 @@ _LAST = re.compile(r": (\d+)$")
 
 _NO_VALUE = pa.scalar(None, pa.binary())
 
-Codes = npt.NDArray[np.int8]
-
 
 def stream_name(bucket: str) -> str:
     """The stream that a bucket is."""
@@ -120,7 +118,7 @@ def operation(headers: Mapping[str, Sequence[str]]) -> str:
     return OPERATIONS[PUT]
 
 
-def operations(headers: pa.MapArray) -> Codes | None:
+def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
     """The places in `OPERATIONS` of what each message does, by its headers; None when all are PUT."""
     count = len(headers)
     if headers.null_count == count:

@@ -16,6 +16,7 @@ from spark_jetstream.errors import (
     ConsumerNotFound,
     JetStreamError,
     JetStreamNotEnabled,
+    KeyNotFound,
     NoResponders,
     OptionError,
     PermissionDenied,
@@ -37,6 +38,8 @@ accounts {{
     {{ user: director, password: "{PASSWORD}", permissions: {{
         publish: ["$JS.API.DIRECT.GET.ORDERS.orders.a", "$JS.API.CONSUMER.CREATE.ORDERS.>"],
         subscribe: ["_INBOX.>"] }} }}
+    {{ user: keeper, password: "{PASSWORD}", permissions: {{
+        publish: ["$KV.b.>", "$JS.API.DIRECT.GET.KV_b.>"], subscribe: ["_INBOX.>"] }} }}
   ] }}
   PLAIN {{ users: [{{ user: pat, password: "{PASSWORD}" }}] }}
 }}
@@ -185,6 +188,22 @@ def test_an_account_that_may_read_one_subject_only(server: NatsServer) -> None:
         with pytest.raises(PermissionDenied) as caught:
             admin.messages.last("ORDERS", "orders.a")
         assert caught.value.subject == "$JS.API.STREAM.MSG.GET.ORDERS"
+
+
+def test_an_account_that_may_see_nothing_but_keys(server: NatsServer) -> None:
+    with JetStreamAdmin(**login(server)) as owner, JetStreamAdmin(**login(server, "keeper")) as keeper:
+        owner.kv.create("b", history=5)
+        bucket = keeper.kv.bucket("b")
+        assert bucket.put("a", "1") == 1
+        assert bucket.update("a", "2", 1) == 2
+        assert bucket.get("a", direct=True).value == b"2"
+        with pytest.raises(KeyNotFound, match="no such key"):
+            bucket.get("z", direct=True)
+        for work, subject in ((lambda: bucket.get("a"), "STREAM.MSG.GET.KV_b"), (bucket.keys, "STREAM.INFO.KV_b")):
+            with pytest.raises(PermissionDenied) as caught:
+                work()
+            assert caught.value.subject == f"$JS.API.{subject}"
+        owner.kv.delete("b")
 
 
 def test_filters_are_not_checked_where_the_stream_cannot_be_seen(server: NatsServer) -> None:

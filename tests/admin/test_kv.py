@@ -19,7 +19,6 @@ from spark_jetstream.errors import (
     KeyNotFound,
     NoResponders,
     OptionError,
-    PermissionDenied,
     StreamExists,
     StreamNotFound,
     WrongRevision,
@@ -514,35 +513,6 @@ def test_what_another_stream_stores_is_no_success(admin: JetStreamAdmin, nats_se
         keys.answers = {"c": {"stream": f"KV_{name}", "seq": 7, "duplicate": True}}
         with pytest.raises(JetStreamError, match="took it for a duplicate"):
             bucket.put("c", "1")
-
-
-_SMALL = """
-jetstream {}
-accounts { A { jetstream: enabled, users: [
-  { user: all, password: x },
-  { user: few, password: x, permissions: {
-      publish: ["$KV.b.>", "$JS.API.DIRECT.GET.KV_b.>"], subscribe: ["_INBOX.>"] } } ] } }
-"""
-
-
-def test_who_may_see_nothing_but_keys_can_write_and_read_them(nats_server_factory: Callable[..., NatsServer]) -> None:
-    server = nats_server_factory(config=_SMALL)
-    with (
-        JetStreamAdmin(servers=server.url, user="all", password="x") as owner,
-        JetStreamAdmin(servers=server.url, user="few", password="x", requestTimeout="2s") as other,
-    ):
-        owner.kv.create("b", history=5, storage="memory")
-        bucket = other.kv.bucket("b")
-        assert bucket.put("a", "1") == 1
-        assert bucket.update("a", "2", 1) == 2
-        assert bucket.get("a", direct=True).value == b"2"
-        with pytest.raises(KeyNotFound, match="no such key"):
-            bucket.get("z", direct=True)
-        for work, subject in ((lambda: bucket.get("a"), "STREAM.MSG.GET.KV_b"), (bucket.keys, "STREAM.INFO.KV_b")):
-            with pytest.raises(PermissionDenied) as caught:
-                work()
-            assert caught.value.subject == f"$JS.API.{subject}"
-    close_all()
 
 
 def test_buckets_behind_a_domain() -> None:
