@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,16 +299,12 @@ class ObjectBucket:
         moment. If another writer puts an object under the old name in that moment, only this package leaves the content
         alone. Raises `OptionError` when an object with the new name exists.
         """
-        given = {"description": description, "headers": _headers(headers), "metadata": _metadata(metadata)}
+        change = partial(_described, description=description, headers=_headers(headers), metadata=_metadata(metadata))
         if new_name is None or new_name == name:
-
-            def change(stored: StoredObject) -> ObjectMeta:
-                return _described(stored.meta, **given)
-
             _, meta, sequence = self._change(self._reader.existing, name, f"change object {name!r} of", change)
             return self._stored(meta, sequence)
         existing = self._reader.existing(object_name(name))
-        return self._rename(existing, _described(existing.meta, name=object_name(new_name), **given))
+        return self._rename(existing, change(existing, name=object_name(new_name)))
 
     def link(self, name: str, to_bucket: str, to_name: str) -> ObjectInfo:
         """Store a link to an object of this or another bucket; it leads to whatever has that name when it is read.
@@ -407,11 +404,7 @@ class ObjectBucket:
             raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None
 
     def _change(
-        self,
-        find: Callable[[str], StoredObject | None],
-        name: str,
-        what: str,
-        change: Callable[[Any], ObjectMeta],
+        self, find: Callable[[str], StoredObject | None], name: str, what: str, change: Callable[[Any], ObjectMeta]
     ) -> tuple[StoredObject | None, ObjectMeta, int]:
         """Store a meta message in place of what ``find`` returns, until it is latest; return both and a sequence."""
         object_name(name)
@@ -448,9 +441,9 @@ class ObjectBucket:
         return OptionError(f"bucket {self.name} has an object {name!r} already: {advice}", option="name")
 
 
-def _described(meta: ObjectMeta, **fields: Any) -> ObjectMeta:
+def _described(stored: StoredObject, **fields: Any) -> ObjectMeta:
     """Return a meta message with another description, headers, metadata or name; None leaves a field as it is."""
-    changed = replace(meta, **{name: value for name, value in fields.items() if value is not None})
+    changed = replace(stored.meta, **{name: value for name, value in fields.items() if value is not None})
     return changed if changed.description else replace(changed, description=None)
 
 

@@ -463,12 +463,12 @@ class ObjectUploads:
             log.info("the chunks of an upload that was given up are not removed yet: %s", error)
 
     def _final(self, failure: NotStored, more: str = "") -> ObjectNotStored:
-        how_long = more
-        if failure.hope is Disposition.OUTAGE and not more:
-            how_long = f", for {self._settings.retry_timeout:g} s (option retryTimeout)"
-        elif failure.hope is Disposition.RETRY and not more:
-            how_long = f", also after {self._settings.max_retries} retries{self._settings.retries}"
-        why = f"{failure.why}{how_long}"
+        how_long = {
+            Disposition.NONE: "",
+            Disposition.RETRY: f", also after {self._settings.max_retries} retries{self._settings.retries}",
+            Disposition.OUTAGE: f", for {self._settings.retry_timeout:g} s (option retryTimeout)",
+        }
+        why = f"{failure.why}{more or how_long[failure.hope]}"
         return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)
 
     def _chunk_size(self, wanted: int) -> int:

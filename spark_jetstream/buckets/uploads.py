@@ -238,11 +238,10 @@ def _refused(refusal: Refusal) -> NotStored:
     """Return the failure for a refusal, once all other payloads have their answers."""
     advice = _ADVICE.get(refusal.err_code)
     text = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
-    meaning = outcome(refusal)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
     hope = Disposition.NONE
     if refusal.err_code in WRONG_REVISION:
         hope = Disposition.RETRY
-    elif meaning is Outcome.RETRY:
+    elif outcome(refusal) is Outcome.RETRY:
         hope = Disposition.OUTAGE if no_leader or queue_is_full(refusal) else Disposition.RETRY
     return NotStored(text, hope, settled=True, err_code=refusal.err_code)
