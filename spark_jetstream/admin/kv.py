@@ -117,6 +117,7 @@ class Bucket:
         Raises `KeyNotFound`, which says whether the key was deleted, purged, or never there.
         """
         context = f"get key {_key(key)} of bucket {self.name}"
+        wanted = context if revision is None else f"{context} at revision {revision}"
         try:
             with KEY_VALUE.naming(self.name, context):
                 if revision is None:
@@ -124,13 +125,11 @@ class Bucket:
                 else:
                     message = self._messages.get(self._stream, positive(revision, "revision"), direct=direct)
         except MessageNotFound:
-            if revision is None:
-                raise self._missing(key, context, "there is no such key") from None
-            problem = "the bucket has no such revision (any more)"
-            raise self._missing(key, f"{context} at revision {revision}", problem) from None
+            problem = "there is no such key" if revision is None else "the bucket has no such revision (any more)"
+            raise self._missing(key, wanted, problem) from None
         entry = entry_of(self.name, message)
         if entry.key != key:
-            raise self._missing(key, f"{context} at revision {revision}", f"that is a revision of key {entry.key}")
+            raise self._missing(key, wanted, f"that is a revision of key {entry.key}")
         if not entry.live:
             done = "deleted" if entry.operation == "DELETE" else "purged"
             problem = f"it was {done} at revision {entry.revision}"
