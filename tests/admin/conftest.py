@@ -25,8 +25,8 @@ from spark_jetstream.admin.models.base import M
 from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, read
+from tests.support import objects
 from tests.support.client import ask
-from tests.support.objects import assert_only_objects
 from tests.support.publish import Message, Publisher
 
 Api = Callable[..., dict[str, Any]]
@@ -40,17 +40,17 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
-class Made:
+class Made(objects.Bucket):
     """A bucket: ``objects`` is what is tested, ``nats`` another client's view of it."""
 
-    def __init__(self, admin: JetStreamAdmin, publisher: Publisher, url: str, name: str) -> None:
+    def __init__(self, admin: JetStreamAdmin, url: str, publisher: Publisher, name: str) -> None:
         self.admin = admin
         self.api = publisher.api
-        self.url = url
-        self.name = name
-        self.stream = f"OBJ_{name}"
         self.objects: ObjectBucket = admin.objects.bucket(name)
-        admin.objects.create(name, storage="memory")
+        super().__init__(url, publisher, name)
+
+    def create(self) -> None:
+        self.admin.objects.create(self.name, storage="memory")
 
     def nats(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """What ``work`` does with nats-py's object store."""
@@ -59,6 +59,9 @@ class Made:
             return await work(await js.object_store(self.name))
 
         return ask(self.url, run)
+
+    def nats_info(self, name: str) -> Any:
+        return self.nats(lambda store: store.get_info(name))
 
     def nats_get(self, *names: str) -> list[bytes]:
         """Contents as nats-py reads them; it verifies the digest, and waits for chunks that are missing."""
@@ -70,7 +73,7 @@ class Made:
 
     def check(self) -> None:
         """Nothing lies in the bucket but objects and their chunks."""
-        assert_only_objects(self.api, self.name)
+        objects.assert_only_objects(self.api, self.name)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +196,7 @@ def make(admin: JetStreamAdmin, name: str) -> MakeKv:
 @pytest.fixture
 def make_store(nats_server: NatsServer, admin: JetStreamAdmin, publisher: Publisher, name: str) -> Callable[[], Made]:
     """A function that makes Object Store buckets on the shared server; gone after the test."""
-    return lambda: Made(admin, publisher, nats_server.url, f"{name}{next(_numbers)}")
+    return lambda: Made(admin, nats_server.url, publisher, f"{name}{next(_numbers)}")
 
 
 @pytest.fixture

@@ -42,12 +42,7 @@ def test_sizes(store: Made) -> None:
             assert store.objects.get(name) == data
     assert dict(zip(wanted, store.nats_get(*wanted), strict=True)) == wanted
     store.check()
-
-    async def put_all(there: Any) -> None:
-        for name, data in wanted.items():
-            await there.put(name, data)
-
-    store.nats(put_all)
+    store.put(*wanted.items())
     for name, data in wanted.items():
         assert store.objects.get(name) == b"".join(store.objects.read(name)) == data
     store.check()
@@ -139,11 +134,7 @@ def test_what_stands_beside_the_content(store: Made) -> None:
     assert (put.description, put.metadata, put.max_chunk_size, put.link) == ("words", {"k": "v"}, 100, None)
     assert put.modified.nanoseconds > 0
     assert json.loads(json.dumps(put.data()))["headers"] == {**headers, "One": ["1"]}
-
-    async def look(there: Any) -> Any:
-        return await there.get_info("a")
-
-    seen = store.nats(look)
+    seen = store.nats_info("a")
     assert (seen.description, seen.headers, seen.digest) == ("words", {**headers, "One": ["1"]}, put.digest)
     assert (seen.nuid, seen.size, seen.chunks, seen.options.max_chunk_size) == (put.nuid, 1, 1, 100)
 
@@ -151,7 +142,7 @@ def test_what_stands_beside_the_content(store: Made) -> None:
     assert (changed.description, changed.headers, changed.metadata) == ("", {}, {"k": "w"})
     assert (changed.nuid, changed.digest) == (put.nuid, put.digest)
     assert store.objects.update_meta("a", description="", metadata={"k": "w"}) == changed  # nothing to do
-    assert (store.nats(look).headers, store.nats_get("a")) == (None, [b"x"])
+    assert (store.nats_info("a").headers, store.nats_get("a")) == (None, [b"x"])
     for wrong in ({"headers": {"a": [1]}}, {"metadata": {"a": 1}}):
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.update_meta("a", **wrong)
@@ -185,13 +176,9 @@ def test_deletions(store: Made) -> None:
     for name in ("a", "b", "c"):
         store.objects.put(name, content(name, 1, 2 * CHUNK))
     store.objects.delete("a")
-
-    async def delete(there: Any) -> None:
-        with pytest.raises(ObjectNotFoundError):
-            await there.get_info("a")
-        await there.delete("b")
-
-    store.nats(delete)
+    with pytest.raises(ObjectNotFoundError):
+        store.nats_info("a")
+    store.delete("b")
     assert names(store.objects.list()) == ["c"]
     left = {info.name: info for info in store.objects.list(deleted=True)}
     assert [(each.deleted, each.size, each.chunks, each.digest) for each in (left["a"], left["b"])] == 2 * [
