@@ -14,15 +14,20 @@ import typer
 
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.streams import StreamInfo
-from spark_jetstream.cli.app import Run, alone, command
+from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import stream_option
+from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
+from spark_jetstream.options import SinkOptions, SourceOptions
+from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
+from spark_jetstream.streams.pull import PullSettings, read_range
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it imports the sink, which no other command needs
     from spark_jetstream.bench import Rate
-    from spark_jetstream.protocol.columns import MessageRun
 
-group = alone()
+group = typer.Typer()
 
 _LEFT_FOR = "1h"  # messages of a run that was killed with no chance to tidy up
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -51,8 +56,6 @@ def measure(
     servers.
     """
     from spark_jetstream import bench
-    from spark_jetstream.client.pool import connect
-    from spark_jetstream.options import SinkOptions
 
     admin = run.admin
     latencies: list[float] = []
@@ -83,29 +86,29 @@ def measure(
 def _stream_of_its_own(run: Run, admin: JetStreamAdmin, storage: str, replicas: int) -> Iterator[StreamInfo]:
     """A stream with a name that no other has; gone at the end, also when somebody ends the process with SIGTERM."""
     name = f"SPARK_JETSTREAM_BENCH_{uuid.uuid4().hex[:12]}"
-    with _ending_in_order():
-        never_made = False
+
+    def delete() -> None:
         try:
-            try:
-                info = admin.streams.create(
-                    name=name,
-                    subjects=[f"{name}.*"],
-                    storage=storage,
-                    num_replicas=replicas,
-                    allow_direct=True,
-                    max_age=_LEFT_FOR,
-                    description="made by spark-jetstream bench, to be deleted",
-                )
-            except (NoResponders, PermissionDenied):
-                never_made = True
-                raise
-            yield info
-        finally:
-            try:
-                if not never_made:
-                    admin.streams.delete(name, missing_ok=True)
-            except JetStreamError as error:
-                run.out.note(f"stream {name} is still there, delete it: {error}")
+            admin.streams.delete(name, missing_ok=True)
+        except JetStreamError as error:
+            run.out.note(f"stream {name} is still there, delete it: {error}")
+
+    with _ending_in_order(), contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(delete)
+        try:
+            info = admin.streams.create(
+                name=name,
+                subjects=[f"{name}.*"],
+                storage=storage,
+                num_replicas=replicas,
+                allow_direct=True,
+                max_age=_LEFT_FOR,
+                description="made by spark-jetstream bench, to be deleted",
+            )
+        except (NoResponders, PermissionDenied):  # it was never made
+            at_the_end.pop_all()
+            raise
+        yield info
 
 
 @contextlib.contextmanager
@@ -125,11 +128,6 @@ def _read(
     run: Run, admin: JetStreamAdmin, info: StreamInfo, messages: int, batch: int | None, direct: bool
 ) -> list[Rate]:
     from spark_jetstream.bench import read
-    from spark_jetstream.client.pool import connect
-    from spark_jetstream.options import SourceOptions
-    from spark_jetstream.protocol.stream import SequenceRange
-    from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
-    from spark_jetstream.streams.pull import PullSettings, read_range
 
     name, state = info.config.name, info.state
     given = {"stream": name} | ({"fetchBatch": str(batch)} if batch is not None else {})
