@@ -95,7 +95,9 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
         parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
 
         def call(**given: Any) -> None:
-            run = make_run(given.pop("ctx"), given)
+            outer = given["ctx"].obj  # what `_root` made of the options before the command
+            options = {**outer["options"], **connection_options(given)}
+            run = Run(options, as_json=given["as_json"] or outer["as_json"])
             function(run, **{parameter.name: given[parameter.name] for parameter in parameters})
 
         call.__doc__ = unwrapped(inspect.getdoc(function) or "")
@@ -120,19 +122,7 @@ def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
 
 def group(name: str, help: str) -> typer.Typer:
     """Return a group of commands."""
-    return typer.Typer(name=name, help=help, no_args_is_help=True, pretty_exceptions_enable=False)
-
-
-def alone() -> typer.Typer:
-    """Return a container for commands of no group."""
-    return typer.Typer(pretty_exceptions_enable=False)
-
-
-def make_run(ctx: typer.Context, given: dict[str, Any]) -> Run:
-    """Take the shared parameters out of ``given``, and return the `Run` for them and those of ``spark-jetstream``."""
-    outer = (ctx.find_root().obj or {}) if ctx.find_root() is not ctx else {}
-    options = {**outer.get("options", {}), **connection_options(given)}
-    return Run(options, as_json=bool(given.get("as_json") or outer.get("as_json")))
+    return typer.Typer(name=name, help=help, no_args_is_help=True)
 
 
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, alone, command
+from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, command
 from spark_jetstream.cli.arguments import consumer_option, one_of, stream_option
 from spark_jetstream.doctor.checks import Examination, Section
 from spark_jetstream.doctor.permissions import PURPOSES, Job
 from spark_jetstream.doctor.report import Finding
 
-doctor = alone()
+doctor = typer.Typer()
 
 _STYLES = {"ok": None, "warning": "yellow", "failed": "bold red", "unknown": "cyan"}
 _MARKS = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "unknown": "?"}

@@ -12,12 +12,12 @@ from spark_jetstream.admin.event_parsing import KINDS, PREFIX
 from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models.events import Event, Gap
-from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, alone, command
+from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, command
 from spark_jetstream.cli.arguments import DURATION, consumer_option, one_of, stream_option
 from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
 
-events = alone()
+events = typer.Typer()
 
 
 @command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")

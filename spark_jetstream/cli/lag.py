@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
-from spark_jetstream.cli.app import FAILED, Run, alone, command
+from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import DURATION, complete_stream, consumer_option
 from spark_jetstream.cli.output import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds
 
-lag = alone()
+lag = typer.Typer()
 
 _SECOND = 1_000_000_000
 _EVERY = Nanoseconds(2 * _SECOND)
