@@ -10,12 +10,11 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from spark_jetstream.admin.buckets import Buckets
-from spark_jetstream.admin.models.base import Model
 from spark_jetstream.admin.models.buckets import AnyBucketInfo
 from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.cli.app import FAILED, Run
 from spark_jetstream.cli.arguments import DURATION, change, created
-from spark_jetstream.cli.output import as_data, listed, server_text
+from spark_jetstream.cli.output import listed, server_text
 from spark_jetstream.protocol.units import Bytes, Nanoseconds
 
 T = TypeVar("T")
@@ -28,17 +27,6 @@ Wait = Annotated[
     Nanoseconds | None,
     typer.Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
 ]
-
-
-def setting_data(info: AnyBucketInfo, names: Iterable[str]) -> dict[str, Any]:
-    """Return settings for JSON: durations in nanoseconds, sizes in bytes."""
-    return {name: _plain(getattr(info, name)) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return as_data(value) if isinstance(value, Model) else value
 
 
 def setting_text(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object]) -> dict[str, object]:

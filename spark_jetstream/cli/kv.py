@@ -23,11 +23,10 @@ from spark_jetstream.cli.buckets import (
     limit,
     print_changes,
     remove_bucket,
-    setting_data,
     setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
-from spark_jetstream.cli.output import as_data, content_data, content_text, to_the_second
+from spark_jetstream.cli.output import content_data, content_text, to_the_second
 from spark_jetstream.protocol.units import Nanoseconds
 
 _SETTINGS = (
@@ -37,8 +36,8 @@ _SETTINGS = (
 
 
 def _bucket_data(info: BucketInfo) -> dict[str, Any]:
-    counts = {"bucket": info.bucket, "values": info.values, "bytes": info.bytes, "created": info.created}
-    return {**counts, **setting_data(info, _SETTINGS), "sealed": info.sealed, "stream": as_data(info.stream)}
+    names = ("bucket", "values", "bytes", "created", *_SETTINGS, "sealed", "stream")
+    return {name: getattr(info, name) for name in names}
 
 
 def _print_bucket(run: Run, info: BucketInfo) -> None:

@@ -25,20 +25,18 @@ from spark_jetstream.cli.buckets import (
     edit_bucket,
     print_changes,
     remove_bucket,
-    setting_data,
     setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
-from spark_jetstream.cli.output import as_data, to_the_second
+from spark_jetstream.cli.output import to_the_second
 from spark_jetstream.errors import LAYOUT, MessageNotFound, printable
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol.units import Bytes
 
 
 def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
-    settings = setting_data(info, ObjectBucketConfig.model_fields)
-    held = {"bucket": info.bucket, "size": info.size, "created": info.created, "sealed": info.sealed}
-    return {**held, **settings, "stream": as_data(info.stream)}
+    names = ("bucket", "size", "created", "sealed", *ObjectBucketConfig.model_fields, "stream")
+    return {name: getattr(info, name) for name in names}
 
 
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:

@@ -73,12 +73,12 @@ class Output:
             if data is not None:
                 self.json(data)
             return
-        shown = {name: value for name, value in pairs.items() if value not in (None, "", (), [], {})}
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        for name, value in shown.items():
-            table.add_row(name, text(value))
+        for name, value in pairs.items():
+            if shown := text(value):
+                table.add_row(name, shown)
         if title:
             self.text(title, style="bold underline")
         self._put(table, shutil.get_terminal_size().columns)
@@ -123,9 +123,9 @@ class Output:
             self._console.print(printable(line, LAYOUT), style=style)
 
     def json(self, data: Any) -> None:
-        """Print data with JSON; else nothing."""
+        """Print data with JSON, models as `as_data` has them; else nothing."""
         if self.as_json:
-            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=as_data) + "\n")
             sys.stdout.flush()
 
     def clear(self) -> None:
