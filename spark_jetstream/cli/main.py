@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import spark_jetstream
 from spark_jetstream.errors import JetStreamError, printable
@@ -31,7 +31,7 @@ except KeyboardInterrupt:  # the imports take most of a second
     raise SystemExit(130) from None
 
 #: What typer raises for a command line that it does not understand; only this subclass has a public name.
-_WrongUsage = typer.BadParameter.__mro__[1]
+_WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(name="spark-jetstream", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -93,16 +93,12 @@ def main() -> None:
     except JetStreamError as error:
         _complain(str(error))
         raise SystemExit(exit_code(error)) from error
-    except BrokenPipeError as error:  # the reader of the pipe has ended
-        _no_more_output()
-        raise SystemExit(FAILED) from error
     except OSError as error:
         _no_more_output()
-        _complain(str(error))
+        if not isinstance(error, BrokenPipeError):  # which says that the reader of the pipe has ended
+            _complain(str(error))
         raise SystemExit(FAILED) from error
-    except Exception as error:
-        if not isinstance(error, _WrongUsage):
-            raise
+    except _WrongUsage as error:
         message = _usage_message(error)
         if message:
             _complain(message)
