@@ -207,10 +207,9 @@ def edit(
     What you do not name stays as it is. What the server can never change is refused with the reason, and then nothing
     is changed at all.
     """
-    changes = _over(file_fields(config), fields)
+    changes = _over(_over({}, file_fields(config)), fields)
     if not changes:
         raise typer.BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
-    changes = _over(dict.fromkeys(_FILTERS) if changes.keys() & {*_FILTERS} else {}, changes)
     change(
         run,
         {"stream": stream, "consumer": name},
@@ -244,9 +243,8 @@ def copy(
 
 def _over(below: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``below`` updated with ``fields``. Filters of ``fields`` replace those of ``below`` in either form."""
-    if fields.keys() & {*_FILTERS}:
-        below = {**below, **{name: None for name in _FILTERS if name in below}}
-    return {**below, **fields}
+    cleared = dict.fromkeys(_FILTERS) if fields.keys() & {*_FILTERS} else {}
+    return {**below, **cleared, **fields}
 
 
 # Using
