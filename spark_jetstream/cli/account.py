@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_jetstream.admin.models.account import AccountInfo, Tier
+from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.output import as_data
 from spark_jetstream.protocol.units import Bytes
@@ -56,10 +56,7 @@ def info(run: Run) -> None:
         "API requests": account_info.api.total,
         "of these failed": f"{account_info.api.errors:,}",
         "now in work": f"{account_info.api.inflight:,}",
-        # The limits of single streams and consumers
-        **dict(
-            rule for name, tier in (account_info.tiers or {"": account_info}).items() for rule in _rules(name, tier)
-        ),
+        **dict(_rules(account_info)),
     }
     run.out.record(pairs, data=data)
     columns = {
@@ -83,15 +80,17 @@ def _usage(info: AccountInfo) -> Iterator[_Usage]:
         yield _Usage(name, "consumers", tier.consumers, limits.max_consumers)
 
 
-def _rules(name: str, tier: Tier) -> Iterator[tuple[str, object]]:
-    limits = tier.limits
-    of = f" of {name}" if name else ""
-    for text, limit in (
-        ("one stream on disk", limits.storage_max_stream_bytes),
-        ("one stream in memory", limits.memory_max_stream_bytes),
-        ("unacknowledged of one consumer", limits.max_ack_pending),
-    ):
-        if limit > 0:
-            yield f"{text}{of}", limit
-    if limits.max_bytes_required:
-        yield f"max_bytes{of}", "required"
+def _rules(info: AccountInfo) -> Iterator[tuple[str, object]]:
+    """Yield the limits of single streams and consumers."""
+    for name, tier in (info.tiers or {"": info}).items():
+        limits = tier.limits
+        of = f" of {name}" if name else ""
+        for text, limit in (
+            ("one stream on disk", limits.storage_max_stream_bytes),
+            ("one stream in memory", limits.memory_max_stream_bytes),
+            ("unacknowledged of one consumer", limits.max_ack_pending),
+        ):
+            if limit > 0:
+                yield f"{text}{of}", limit
+        if limits.max_bytes_required:
+            yield f"max_bytes{of}", "required"
