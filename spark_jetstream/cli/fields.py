@@ -227,17 +227,16 @@ def _key(part: type[Model]) -> re.Pattern[str]:
 
 def _bare(annotation: Any) -> Any:
     """Return a type without "or None", and without its annotations."""
-    arguments = [argument for argument in get_args(annotation) if argument is not type(None)]
-    if len(arguments) == 1 and len(get_args(annotation)) == 2 and get_origin(annotation) not in (tuple, dict):
+    arguments = get_args(annotation)
+    if type(None) in arguments:
         return _bare(arguments[0])
     return arguments[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _metadata(annotation: Any) -> tuple[Any, ...]:
-    if get_origin(annotation) is Annotated:
-        return tuple(annotation.__metadata__)
-    inner = [argument for argument in get_args(annotation) if get_origin(argument) is Annotated]
-    return tuple(inner[0].__metadata__) if inner else ()
+    """Return the annotations of a type, with or without "or None"."""
+    types = (annotation, *get_args(annotation))
+    return next((type_.__metadata__ for type_ in types if get_origin(type_) is Annotated), ())
 
 
 def _part(annotation: Any) -> type[Model] | None:
