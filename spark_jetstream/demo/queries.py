@@ -59,11 +59,9 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
             # Nothing here uses Spark's pandas functions.
             warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
             spark = builder.getOrCreate()
-        try:
+        with spark:
             spark.sparkContext.setLogLevel("ERROR")
             yield spark
-        finally:
-            spark.stop()
     except Exception:
         if log.is_file():
             sys.stderr.write("The end of Spark's log:\n")
