@@ -38,7 +38,6 @@ _METAVARS: Mapping[type[Kind], str] = {
     Subject: "SUBJECT",
     Name: "NAME",
 }
-_WORDS = {"true": True, "false": False}
 
 
 def with_fields(
@@ -116,14 +115,12 @@ def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
     return keyword(_UNSET, Annotated[list[str] | None, how])
 
 
-def _unset(given: Collection[str], options: Mapping[str, FieldInfo]) -> list[str]:
+def _unset(given: Collection[str], options: Collection[str]) -> list[str]:
     """Return the fields that ``--unset`` names, written with ``_`` or ``-``."""
     unset = []
     for name in (name.strip().replace("-", "_") for names in given for name in names.split(",")):
         if name not in options:
-            raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, tuple(options))}")
-        if options[name].is_required():
-            raise OptionError(f"--unset: {name} has no default")
+            raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, options)}")
         unset.append(name)
     return unset
 
@@ -164,9 +161,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
             raise OptionError(f"{what}: a name is there twice")
         return dict(pairs)
     part = _part(annotation)
-    if part is not None:
-        return _fields(part, value, what)
-    return _WORDS.get(value, value) if type_ is bool else value
+    return value if part is None else _fields(part, value, what)
 
 
 def _items(inner: Any, text: str, what: str) -> list[Any]:
@@ -193,16 +188,15 @@ def _pairs(text: str, what: str) -> dict[str, Any]:
 
 
 def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
-    """Parse the fields of a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or the only required one."""
+    """Parse the fields of a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or its `Model.shorthand` alone."""
     if text.lstrip().startswith("{"):
         return dict(json_document(text, what))
     key = _key(part)
     if not key.match(text):
-        required = [name for name, info in part.model_fields.items() if info.is_required()]
-        if len(required) != 1 or not text or "=" in text:
+        if not part.shorthand or not text or "=" in text:
             form = f"field=value,... with the fields {', '.join(part.model_fields)}"
             raise OptionError(f"{what} must be JSON, or {form}, not {shown(text)}")
-        return {required[0]: text}
+        return {part.shorthand: text}
     fields: dict[str, Any] = {}
     matches = list(key.finditer(text))
     ends = [*(match.start() for match in matches[1:]), len(text)]
