@@ -41,7 +41,7 @@ class _Limits:
                 exceeded.append("the age of its oldest message cannot be told")
             elif lag.age > self.age:
                 exceeded.append(f"its oldest message is {rounded(lag.age)} old, more than {self.age}")
-        return _LagRow(f"consumer {lag.consumer} of stream {lag.stream}", lag, "age", exceeded)
+        return _LagRow(f"consumer {lag.consumer} of stream {lag.stream}", lag, exceeded)
 
     def origin(self, admin: JetStreamAdmin, lag: OriginLag) -> _LagRow:
         """Return the row of a mirror or a source. An error exceeds any limit."""
@@ -55,7 +55,7 @@ class _Limits:
                 exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
         if lag.error and (self.age, self.pending) != (None, None):
             exceeded.append(lag.error)
-        return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, "active", exceeded)
+        return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, exceeded)
 
 
 def _exists_longer(admin: JetStreamAdmin, stream: str, age: Nanoseconds) -> bool:
@@ -72,18 +72,16 @@ def _too_many(count: int, most: int | None, what: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _LagRow:
-    """A consumer, or a mirror or source: its lag, and the limits that it exceeds. ``span`` names its duration."""
+    """A consumer, or a mirror or source: its lag, and the limits that it exceeds."""
 
     what: str
     lag: Any
-    span: str
     exceeded: list[str]
 
     def data(self) -> dict[str, Any]:
-        """Return the lag for JSON, with its duration in seconds."""
-        span = getattr(self.lag, self.span)
-        seconds = None if span is None else int(span) / _SECOND
-        return {**asdict(self.lag), self.span: seconds, "exceeded": self.exceeded}
+        """Return the lag for JSON, with durations in seconds."""
+        fields = {**asdict(self.lag), "exceeded": self.exceeded}
+        return {name: value / _SECOND if isinstance(value, Nanoseconds) else value for name, value in fields.items()}
 
 
 @command(lag, "lag", example="lag ORDERS --max-pending 1000 --max-age 5m")
