@@ -30,8 +30,7 @@ from spark_jetstream.cli.output import ago, as_data, listed, message_data, round
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds
 
-_SECOND = 1_000_000_000
-_WAIT = Nanoseconds(5 * _SECOND)
+_WAIT = Nanoseconds.of("5s")
 
 consumers = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
 
@@ -332,7 +331,7 @@ def show_next(
     if raw and run.out.as_json:
         raise typer.BadParameter("--raw and --json contradict each other")
     how: Any = "none" if no_ack else ack  # `next` checks it
-    delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / _SECOND, ack=how, group=group)
+    delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / 1e9, ack=how, group=group)
     if run.out.as_json:
         run.out.json([_delivered(message) for message in delivered])
     for delivery in delivered:
