@@ -14,6 +14,7 @@ from tests.cli.conftest import Command
 from tests.support.command import Ran, run_command, succeed
 
 PASSWORD = "right-pass-51c0"
+LOGIN = ("--user", "ann", "--password", PASSWORD)
 ACCOUNTS = f"""
 jetstream {{ domain: hub }}
 accounts {{
@@ -41,7 +42,7 @@ def server() -> Iterator[NatsServer]:
 
 def info(server: NatsServer, *arguments: str) -> Ran:
     """``account info``."""
-    return succeed("account", "info", "--user", "ann", "--password", PASSWORD, *arguments, url=server.url)
+    return succeed("account", "info", *LOGIN, *arguments, url=server.url)
 
 
 def test_limits_and_usage(server: NatsServer) -> None:
@@ -64,7 +65,6 @@ def test_limits_and_usage(server: NatsServer) -> None:
 
 
 def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsServer) -> None:
-    login = ("--user", "ann", "--password", PASSWORD)
     with JetStreamAdmin(servers=server.url, user="ann", password=PASSWORD) as admin:
         theirs = admin.account.info()
     found = info(server, "--json").json
@@ -73,7 +73,7 @@ def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsS
     assert (found["domain"], found["api"]["level"]) == ("hub", theirs.api.level)
     assert found["server"]["max_payload"] == 2**20
     assert found["api"]["total"] > theirs.api.total
-    assert run_command("consumer", "info", "S", "gone", *login, url=server.url).code == 1
+    assert run_command("consumer", "info", "S", "gone", *LOGIN, url=server.url).code == 1
     failed = found["api"]["errors"] + 1
     assert info(server, "--json").json["api"]["errors"] == failed
     assert f"of these failed {failed}" in [" ".join(row) for row in info(server).rows]
