@@ -65,9 +65,7 @@ StreamName = Annotated[str, typer.Argument(help="Name of the stream.", autocompl
 ConsumerName = Annotated[str, typer.Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
 
 
-def _duration(text: str | Nanoseconds) -> Nanoseconds:
-    if isinstance(text, Nanoseconds):  # a default
-        return text
+def _duration(text: str | Nanoseconds) -> Nanoseconds:  # a default is one already
     try:
         return Nanoseconds.of(text)
     except ValueError:
