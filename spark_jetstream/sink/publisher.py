@@ -17,15 +17,7 @@ import pyarrow as pa
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.pub_ack import (
-    NO_STREAM,
-    AckReader,
-    Outcome,
-    Refusal,
-    StoredAcks,
-    outcome,
-    queue_is_full,
-)
+from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, StoredAcks, outcome, queue_is_full
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.kv import expected_revision
@@ -65,8 +57,6 @@ class Publisher:
         self._portions: list[InFlight] = []
         self._last_known: dict[str, int] = {}
         self._next = 1
-        self._in_flight = 0
-        self._bytes = 0
         self._answered = self._away = time.monotonic()
         self._failing = False
         self._refused: list[RefusedRow] = []
@@ -103,7 +93,6 @@ class Publisher:
             if not self._portions:
                 self._answered = portion.begun
             self._portions.append(portion)
-            self._drop_answered()
             self._send(portion, list(portion.runs()))
             self._receive(wait=False)
         self._away = time.monotonic()
@@ -166,7 +155,8 @@ class Publisher:
     # Sending
 
     def _has_room(self, portion: InFlight) -> bool:
-        rows, size = self._in_flight + portion.left, self._bytes + portion.nbytes
+        rows = portion.left + sum(sent.left for sent in self._portions)
+        size = portion.nbytes + sum(sent.nbytes for sent in self._portions)
         return rows <= self._options.max_in_flight and size <= MAX_BYTES_IN_FLIGHT
 
     def _send(self, portion: InFlight, ranges: list[tuple[int, int]]) -> None:
@@ -295,15 +285,13 @@ class Publisher:
         meaning: Outcome | None = outcome(refusal)
         if meaning is Outcome.LOOK:
             meaning = self._settle_expected(portion, index)
-        if meaning is None:
-            return
         if meaning is Outcome.RETRY:
             self._try_again(portion, index, refusal)
-        elif meaning is Outcome.FAIL:
-            self._fail(portion, index, self._reason(portion.row(index), refusal), refusal.err_code)
-        else:
-            reason = self._reason(portion.row(index), refusal)
-            self._refused.append(portion.refuse(index, reason, refusal.err_code))
+        elif meaning is not None:
+            row = portion.refuse(index, self._reason(portion.row(index), refusal), refusal.err_code)
+            if meaning is Outcome.FAIL:
+                raise self.failure(row)
+            self._refused.append(row)
 
     def _settle_expected(self, portion: InFlight, index: int) -> Outcome | None:
         """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
@@ -388,10 +376,7 @@ class Publisher:
 
     def _drop_answered(self) -> None:
         """Forget the portions whose rows all have their answers."""
-        if any(not portion.left for portion in self._portions):
-            self._portions = [portion for portion in self._portions if portion.left]
-        self._in_flight = sum(portion.left for portion in self._portions)
-        self._bytes = sum(portion.nbytes for portion in self._portions)
+        self._portions = [portion for portion in self._portions if portion.left]
 
     def _resend_due(self) -> None:
         """Send the rows again whose retry is due, and those that got no answer within `ackTimeout`."""
@@ -404,9 +389,8 @@ class Publisher:
                 for index in due:
                     del portion.due[index]
                 self._send(portion, [(index, index + 1) for index in due])
-            if now - portion.sent <= self._options.ack_timeout or not portion.left:
-                continue
-            self._on_timeout(portion)
+            if portion.left and now - portion.sent > self._options.ack_timeout:
+                self._on_timeout(portion)
 
     def _on_timeout(self, portion: InFlight) -> None:
         if portion.timeouts >= self._options.max_retries:

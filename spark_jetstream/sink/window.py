@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
 
 
+@dataclass(eq=False)
 class InFlight:
     """A portion of rows in flight.
 
@@ -26,31 +28,24 @@ class InFlight:
     of each stored row, 0 for the others, and `known` marks the rows that the stream had stored before.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        ids: pa.BinaryArray | None,
-        encoded: Encoded,
-        first: int,
-        counted: Totals,
-        after: Mapping[str, int],
-    ) -> None:
-        self.rows = rows
-        self.ids = ids
-        self.encoded = encoded
-        self.first = first
-        self.counted = counted
-        self.after = after
-        self.begun = time.monotonic()
-        self.waiting: npt.NDArray[np.bool_] = np.ones(len(rows), np.bool_)
-        self.left = len(rows)
-        self.again: npt.NDArray[np.bool_] = np.zeros(len(rows), np.bool_)
-        self.sequences: IntArray = np.zeros(len(rows), np.int64)
-        self.known: npt.NDArray[np.bool_] = np.zeros(len(rows), np.bool_)
-        self.timeouts = 0
-        self.tries: npt.NDArray[np.int32] = np.zeros(len(rows), np.int32)
-        self.due: dict[int, float] = {}
-        self.sent = 0.0
+    rows: Rows
+    ids: pa.BinaryArray | None
+    encoded: Encoded
+    first: int
+    counted: Totals
+    after: Mapping[str, int]
+    begun: float = field(default_factory=time.monotonic)
+    sent: float = 0.0
+    timeouts: int = 0
+    due: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = len(self.rows)
+        self.waiting: npt.NDArray[np.bool_] = np.ones(self.left, np.bool_)
+        self.again: npt.NDArray[np.bool_] = np.zeros(self.left, np.bool_)
+        self.known: npt.NDArray[np.bool_] = np.zeros(self.left, np.bool_)
+        self.sequences: IntArray = np.zeros(self.left, np.int64)
+        self.tries: npt.NDArray[np.int32] = np.zeros(self.left, np.int32)
 
     @property
     def nbytes(self) -> int:
