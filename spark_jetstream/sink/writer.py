@@ -119,17 +119,25 @@ class _Sink:
         task = self._task()
         return Committed(self.store(iterator, self._connect, self.options, task=task), task.write)
 
-    def _committed(self, messages: Sequence[WriterCommitMessage | None], what: str, batch: int = 0) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Log what is stored: every row was stored when its task ended. Spark gives a `batchId` for streams alone."""
         tasks = [message for message in messages if isinstance(message, Committed)]
-        report = BatchReport(message.report for message in tasks)
-        _driver_log().info("jetstream sink, %s: %s", what, report)
+        report = BatchReport(task.report for task in tasks)
+        _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
         subjects = self.options.bucket is None and self.options.object_bucket is None
         if tasks and self.streaming and subjects:
-            check_interval(self._connect, self.options, tasks[0].write, batch, report.streams)
+            check_interval(self._connect, self.options, tasks[0].write, batchId, report.streams)
 
-    def _aborted(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-        report = BatchReport(message.report for message in messages if isinstance(message, Committed))
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Log that a task failed. What the others have stored stays; Spark will write a micro-batch again."""
+        tasks = [message for message in messages if isinstance(message, Committed)]
+        what, report = self._name(tasks, batchId), BatchReport(task.report for task in tasks)
         _driver_log().warning("jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, report)
+
+    def _name(self, tasks: Sequence[Committed], batch: int) -> str:
+        if not self.streaming:
+            return f"write {self.write_name}"
+        return f"batch {batch} of query {tasks[0].write if tasks else '?'}"
 
 
 class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
@@ -137,40 +145,20 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
 
     streaming = False
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what is stored: every row was stored when its task ended."""
-        self._committed(messages, f"write {self.write_name}")
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log that a task failed. What the others have stored stays."""
-        self._aborted(messages, f"write {self.write_name}")
-
-
-class _StreamSink(_Sink):
-    streaming = True
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what is stored: every row was stored when its task ended."""
-        self._committed(messages, f"batch {batchId} of query {self._query(messages)}", batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log that a task failed. Spark will write the batch again; what the other tasks have stored stays."""
-        self._aborted(messages, f"batch {batchId} of query {self._query(messages)}")
-
-    @staticmethod
-    def _query(messages: Sequence[WriterCommitMessage | None]) -> str:
-        return next((message.write for message in messages if isinstance(message, Committed)), "?")
-
 
 if ARROW_STREAMS:
 
-    class JetStreamStreamWriter(_StreamSink, DataSourceStreamArrowWriter):
+    class JetStreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
         """`df.writeStream.format("jetstream")`, on Arrow batches (Spark 4.1 and newer)."""
+
+        streaming = True
 
 else:
 
-    class JetStreamStreamWriter(_StreamSink, DataSourceStreamWriter):  # type: ignore[no-redef]
+    class JetStreamStreamWriter(_Sink, DataSourceStreamWriter):  # type: ignore[no-redef]
         """`df.writeStream.format("jetstream")` on Spark 4.0, which hands over Python rows."""
+
+        streaming = True
 
         def write(self, iterator: Iterator[Any]) -> Committed:
             """Store the rows of one task. Runs on an executor."""
