@@ -83,12 +83,10 @@ class KeyBucket(Target):
 
     @property
     def no_stream(self) -> str:
-        """Why a row cannot be stored when no stream captures its subject."""
         return f"there is no Key-Value bucket {self.origin.bucket} any more"
 
     @property
     def no_ack(self) -> str:
-        """The likely reason why an acknowledgement never arrives."""
         return f"what is published to {self.origin.write_prefix}> may not reach the bucket"
 
     def at(self, subject: str) -> Target:
@@ -96,15 +94,12 @@ class KeyBucket(Target):
         return self if subject.startswith(self.origin.write_prefix) else Target()
 
     def stored_at(self, subject: str) -> str:
-        """Return the subject under which the stream stores what is published to `subject`."""
         return self.origin.subject(subject.removeprefix(self.origin.write_prefix))
 
     def place(self, subject: str) -> str:
-        """Return where a row cannot be stored, as the end of the sentence "row 7 cannot be stored"."""
         return f"under key {subject.removeprefix(self.origin.write_prefix)!r} of bucket {self.name}"
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:
-        """Return why the server refused a row with these header lines, and what to change."""
         if refusal.err_code == 0 and refusal.code == NO_STREAM:
             return (
                 f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no leader, or what is "
