@@ -9,35 +9,27 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import logging
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.errors import ConnectionFailed, JetStreamError
+from spark_jetstream.errors import ConnectionFailed
 from spark_jetstream.options import ConnectionOptions
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}
 _opening: dict[ConnectionOptions, Future[Connection]] = {}
 _loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
-    global _loop, _thread  # noqa: PLW0603  # the process has one; a fork resets it
-    if _loop is None or _thread is None or not _thread.is_alive():
-        _loop = asyncio.new_event_loop()
-        _thread = threading.Thread(target=_loop.run_forever, name="spark-jetstream", daemon=True)
-        _thread.start()
+    global _loop  # noqa: PLW0603  # the process has one; a fork resets it
+    if _loop is None:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="spark-jetstream", daemon=True).start()
+        _loop = loop
     return _loop
 
 
@@ -92,26 +84,12 @@ def close_all() -> None:
 
 def _forget() -> None:
     """In a forked child: the parent's sockets and thread are not ours, and are left alone."""
-    global _loop, _thread, _lock  # noqa: PLW0603
+    global _loop, _lock  # noqa: PLW0603
     _lock = threading.RLock()
     _pool.clear()
     _opening.clear()
-    _loop = _thread = None
+    _loop = None
 
 
 os.register_at_fork(after_in_child=_forget)
 atexit.register(close_all)
-
-
-def retrying(work: Callable[[], T], seconds: float) -> T:
-    """Return what `work` returns, once it succeeds; errors that may pass are raised only after so many seconds."""
-    deadline = Deadline(seconds)
-    backoff = Backoff()
-    while True:
-        try:
-            return work()
-        except JetStreamError as error:
-            if not error.retriable or deadline.expired:
-                raise
-            log.info("trying again: %s", error)
-            backoff.pause(deadline)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import retrying
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -30,7 +34,15 @@ class Requests:
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns. It is called again after an error that may pass; the last error is raised."""
-        return retrying(lambda: work(self.connect(self.retry_timeout)), self.retry_timeout)
+        deadline, backoff = Deadline(self.retry_timeout), Backoff()
+        while True:
+            try:
+                return work(self.connect(self.retry_timeout))
+            except JetStreamError as error:
+                if not error.retriable or deadline.expired:
+                    raise
+                log.info("trying again: %s", error)
+                backoff.pause(deadline)
 
     def ask(self, template: str, stream: str = "", *, context: str, prefix: str | None = None) -> dict[str, Any]:
         """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.

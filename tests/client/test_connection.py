@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from spark_jetstream.client import connection as connection_module
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import close_all, connect, retrying
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests, stream_info
 from spark_jetstream.errors import (
     ApiError,
@@ -58,7 +58,8 @@ def server() -> Iterator[NatsServer]:
 
 def account(where: ConnectionOptions | str, patience: float = 0) -> dict[str, Any]:
     given = options(where) if isinstance(where, str) else where
-    return retrying(lambda: connect(given).api(INFO, b"", context="look at the account"), patience)
+    requests = Requests(lambda _: connect(given), patience)
+    return requests.call(lambda connection: connection.api(INFO, b"", context="look at the account"))
 
 
 def clients(server: NatsServer) -> int:

@@ -22,7 +22,8 @@ import pytest
 import trustme
 
 from spark_jetstream.client import connection as connection_module
-from spark_jetstream.client.pool import close_all, connect, retrying
+from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import AuthenticationFailed
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.stream import SequenceRange
@@ -116,7 +117,8 @@ class Login:
 
 def ask(where: ConnectionOptions, path: str, **body: Any) -> dict[str, Any]:
     sent = json.dumps(body).encode() if body else b""
-    return retrying(lambda: connect(where, patience=RETRY).api(f"$JS.API.{path}", sent, context="ask"), RETRY)
+    requests = Requests(lambda patience: connect(where, patience=patience), RETRY)
+    return requests.call(lambda connection: connection.api(f"$JS.API.{path}", sent, context="ask"))
 
 
 def asking(login: Login) -> Iterator[object]:
