@@ -53,6 +53,8 @@ _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
 
+_Places = dict[bytes, tuple[str, int]]  # stream and sequence by message id
+
 
 @dataclass
 class _TaskEntry:
@@ -92,12 +94,13 @@ class Ledger:
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
-        self.stored: dict[bytes, tuple[str, int]] = {}
+        self.stored: _Places = {}
         self._patience = options.connection.retry_timeout
         self._requests = Requests(connect, self._patience)
         self._task = task
         self._prefix = f"{task.prefix}.".encode()
         self._key = f"{task.write}.{task.partition}"
+        self._subject = f"$KV.{BUCKET}.{self._key}"
         self._attempt = secrets.token_hex(8)
         self._entry = _TaskEntry(task.batch, self._attempt, _LEASE)
         self._revision = 0
@@ -175,14 +178,14 @@ class Ledger:
                 raise self._superseded()
             self._seen, self._revision = asked, revision
 
-    def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> dict[bytes, tuple[str, int]]:
+    def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> _Places:
         """Return which of these message ids are stored, and where.
 
         The result, stream and sequence by message id, is empty as long as the streams surely remember the ids: until
         `age`, the seconds since the rows were first sent, is half a window. `after` holds the last sequence of each
         stream that was known then; the rows can only be behind it.
         """
-        places: dict[bytes, tuple[str, int]] = {}
+        places: _Places = {}
         if age < self._window / 2:
             return places
         for name in self._entry.streams:
@@ -229,11 +232,7 @@ class Ledger:
         return self._own_ids or message_id.startswith(self._prefix)
 
     def _stored_since(
-        self,
-        name: str,
-        first: int,
-        wanted: Callable[[bytes], bool],
-        places: dict[bytes, tuple[str, int]],
+        self, name: str, first: int, wanted: Callable[[bytes], bool], places: _Places
     ) -> tuple[StreamSummary, int]:
         """Add what is stored from the noted sequence on, or `first`; return the state and where reading began."""
         state = self._state(name)
@@ -268,7 +267,7 @@ class Ledger:
             at = left.sequence
         return state, first
 
-    def _scan(self, part: SequenceRange, wanted: Callable[[bytes], bool], stored: dict[bytes, tuple[str, int]]) -> int:
+    def _scan(self, part: SequenceRange, wanted: Callable[[bytes], bool], stored: _Places) -> int:
         """Add the message ids of a range to `stored`. Return the last sequence that was read, or the one before it."""
         last_seen = part.first - 1
         settings = PullSettings(
@@ -315,7 +314,7 @@ class Ledger:
 
     def _read(self) -> tuple[_TaskEntry | None, int]:
         try:
-            message = self._requests.call(lambda connection: last_message(connection, STREAM, _subject(self._key)))
+            message = self._requests.call(lambda connection: last_message(connection, STREAM, self._subject))
         except StreamNotFound:
             raise DeliveryError(
                 f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a "
@@ -336,7 +335,7 @@ class Ledger:
         context = f"write ledger entry {self._key} of bucket {BUCKET}"
 
         def put(connection: Connection) -> int | None:
-            subject = _subject(self._key)
+            subject = self._subject
             if connection.prefix != jsapi.DEFAULT_PREFIX:
                 subject = f"{connection.prefix}.{subject}"
             try:
@@ -396,7 +395,3 @@ def bucket_config(replicas: int) -> Mapping[str, Any]:
         "allow_direct": True,
         "allow_msg_ttl": True,
     }
-
-
-def _subject(key: str) -> str:
-    return f"$KV.{BUCKET}.{key}"

@@ -56,9 +56,14 @@ def check_start(connect: Connect, options: SinkOptions) -> KeyBucket:
     checked, bucket = _checked.get(options, (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
-    connection = connect(patience_before_rows(options, checked))
-    patience = patience_before_rows(options, checked, needed=options.delivery == "exactly-once")
-    check = _Check(connect, options, patience)
+    # A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
+    # micro-batch builds its writer anew, often in a new process, which cannot know whether the query just begins.
+    times = options.connection
+    starts = checked is None and not options.streaming
+    connection = connect(times.connect_timeout if starts else times.retry_timeout)
+    # A micro-batch waits long for the checks only if delivery exactly-once needs them.
+    brief = starts or (checked is None and options.delivery != "exactly-once")
+    check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)
     elif options.object_bucket is not None:
@@ -67,17 +72,6 @@ def check_start(connect: Connect, options: SinkOptions) -> KeyBucket:
         _check_subjects(check)
     _checked[options] = time.monotonic(), bucket
     return bucket
-
-
-def patience_before_rows(options: SinkOptions, checked: float | None, *, needed: bool = True) -> float:
-    """Return for how many seconds the driver waits for the server before the first row of a write.
-
-    A batch write that was never checked in this process (`checked` is None) more likely names the wrong server than one
-    that restarts. A micro-batch builds its writer anew, often in a new process, which cannot know whether the query
-    just begins.
-    """
-    starts = checked is None and not (options.streaming and needed)
-    return options.connection.connect_timeout if starts else options.connection.retry_timeout
 
 
 def check_interval(
