@@ -419,12 +419,8 @@ class Connection:
         if not (self._is_up and generation == self.reconnects):
             inbox.put_cut(f"the connection to {self.options.display_servers} was cut, nothing was sent")
             return
-        try:
-            transport = nats_py.transport_of(self._client)
-            transport.write(frames)
-        except JetStreamError as error:
-            inbox.put(error)
-            return
+        transport = nats_py.transport_of(self._client)
+        transport.write(frames)
         if transport is not self._transport:
             self._spawn(nats_py.drain(transport))
 
