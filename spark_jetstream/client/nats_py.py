@@ -25,13 +25,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream.client.auth import mistrust
-from spark_jetstream.errors import (
-    AuthenticationFailed,
-    JetStreamError,
-    ProtocolError,
-    UntrustedServer,
-    printable,
-)
+from spark_jetstream.errors import AuthenticationFailed, JetStreamError, ProtocolError, UntrustedServer, printable
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, Event, Frames, Scanner, Status

@@ -98,11 +98,7 @@ def _headers(
 
 
 def write_objects(
-    batches: Iterable[pa.RecordBatch],
-    connect: Connect,
-    options: SinkOptions,
-    columns: ObjectColumns,
-    task: WriteTask,
+    batches: Iterable[pa.RecordBatch], connect: Connect, options: SinkOptions, columns: ObjectColumns, task: WriteTask
 ) -> TaskReport:
     """Store all rows of a task as objects, in their order, and return what is stored.
 
