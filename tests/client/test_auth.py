@@ -220,11 +220,7 @@ def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path, pems: dict[str
 
 @pytest.mark.parametrize("inline", [("cert", "key"), ("cert",), ("key",), ()], ids="+".join)
 def test_a_certificate_and_its_key_are_files_or_texts_written_for_this_user_alone(
-    tmp_path: Path,
-    private_files: Path,
-    pems: dict[str, str],
-    inline: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, private_files: Path, pems: dict[str, str], inline: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, object] = {}
     for item, in_file, as_text in (("cert", "tlsCertFile", "tlsCertPem"), ("key", "tlsKeyFile", "tlsKeySecret")):

@@ -21,7 +21,7 @@ from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
-from tests.support.client import stored, tls_config
+from tests.support.client import lasting, stored, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.reading import create, options, wait_until
@@ -187,10 +187,8 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
         assert "cut" in str(found)
         inbox.send(frames(inbox, 101, 102, text="down"))
         assert isinstance(error(inbox), ConnectionFailed)
-        began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.2 s"):
+        with lasting(2), pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.2 s"):
             inbox.resume(0.2)
-        assert time.monotonic() - began < 2
         proxy.accept()
         connection.wait(SECONDS)
         # It is up again, but this inbox does not know that yet.
@@ -257,9 +255,8 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
     connection = connect(options(proxy.url))
     with connection.inbox(replies=True) as inbox:
         proxy.stall()
-        began = time.monotonic()
-        inbox.send(frames(inbox, 1, 2)[0] + Message("S.a", bytes(900_000)).frame() * 30)
-        assert time.monotonic() - began < 1
+        with lasting(1):
+            inbox.send(frames(inbox, 1, 2)[0] + Message("S.a", bytes(900_000)).frame() * 30)
         with pytest.raises(ConnectionFailed, match="no sign of life"):
             connection.check(0.5)
         proxy.cut()
@@ -271,18 +268,17 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
 
 
 def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
-    async def work(port: int) -> float:
+    async def work(port: int) -> None:
         transport = nats_py.BulkTransport(requires_tls=False, check=InfoCheck())
         uri = type("Uri", (), {"hostname": LOOPBACK, "port": port})
         await transport.connect(uri, 0, 5)
         transport.write(bytes(50_000_000))
-        began = time.monotonic()
-        transport.close()  # type: ignore[no-untyped-call]
-        await transport.wait_closed()
-        return time.monotonic() - began
+        with lasting(10):
+            transport.close()  # type: ignore[no-untyped-call]
+            await transport.wait_closed()
 
     with socket.create_server((LOOPBACK, 0)) as silent:
-        assert asyncio.run(work(silent.getsockname()[1])) < 10
+        asyncio.run(work(silent.getsockname()[1]))
 
 
 def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
@@ -292,10 +288,8 @@ def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
         assert isinstance(error(inbox), ConnectionFailed)
         inbox.send(frames(inbox, 1, 2))
         assert isinstance(error(inbox), ConnectionFailed)
-        began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match="was closed"):
+        with lasting(2), pytest.raises(ConnectionFailed, match="was closed"):
             inbox.resume(SECONDS)
-        assert time.monotonic() - began < 2
         assert not connection.usable
 
 

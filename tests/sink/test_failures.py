@@ -54,13 +54,7 @@ accounts {{
 """
 
 #: Short times: what goes wrong here does so at once, or never gets better.
-QUICK = {
-    "connectTimeout": "2s",
-    "requestTimeout": "2s",
-    "retryTimeout": "2s",
-    "ackTimeout": "2s",
-    "maxRetries": "1",
-}
+QUICK = {"connectTimeout": "2s", "requestTimeout": "2s", "retryTimeout": "2s", "ackTimeout": "2s", "maxRetries": "1"}
 Refusal = tuple[str, str]
 Make = Callable[..., Stream]
 NOTHING: Mapping[str, Any] = MappingProxyType({})

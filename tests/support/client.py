@@ -7,7 +7,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,14 @@ def publish(url: str, count: int, stream: str = "S", replicas: int = 1) -> None:
                 await asyncio.sleep(0.02)
 
     ask(url, work)
+
+
+@contextmanager
+def lasting(less_than: float, at_least: float = 0.0) -> Iterator[None]:
+    """Check how many seconds the code in it takes."""
+    began = time.monotonic()
+    yield
+    assert at_least <= time.monotonic() - began < less_than
 
 
 def stored(url: str, stream: str = "S") -> int:
