@@ -175,10 +175,8 @@ class TestEntry:
         assert entry(admin)["done"] is True
 
     @pytest.mark.parametrize("lost", [1, 2, 3], ids=["taking the task", "noting the stream", "being done"])
-    def test_that_was_written_without_an_answer(
-        self, server: NatsServer, admin: Publisher, lost: int, s: Stream
-    ) -> None:
-        with WireProxy(server.url) as proxy:
+    def test_that_was_written_without_an_answer(self, admin: Publisher, lost: int, s: Stream) -> None:
+        with WireProxy(s.url) as proxy:
             sink = exactly(proxy.url, requestTimeout="300ms")
             seen = 0
 
@@ -194,7 +192,7 @@ class TestEntry:
         assert seen >= lost
         assert (report.stored, report.duplicates) == (10, 0)
         assert entry(admin)["done"] is True
-        assert numbers(server.url, "S") == list(range(10))
+        assert numbers(s.url, "S") == list(range(10))
 
 
 class TestTakingOver:
@@ -203,11 +201,9 @@ class TestTakingOver:
         [(False, False, True), (False, True, False), (True, False, False), (True, True, True)],
         ids=["computed ids", "computed, after the window", "own ids", "own, after the window"],
     )
-    def test_leaves_out_what_is_stored(
-        self, server: NatsServer, admin: Publisher, own: bool, later: bool, named: bool, s: Stream
-    ) -> None:
+    def test_leaves_out_what_is_stored(self, admin: Publisher, own: bool, later: bool, named: bool, s: Stream) -> None:
         s.fill(5)
-        sink = exactly(server.url, **({"stream": "S"} if named else {}))
+        sink = exactly(s.url, **({"stream": "S"} if named else {}))
         names = ("data", "subject", "msg_id") if own else ("data", "subject")
 
         def some(first: int, count: int) -> pa.RecordBatch:
@@ -225,10 +221,10 @@ class TestTakingOver:
         die(sink, s, some(500, 100), names=names)
         report = sink.write([some(0, 1000)], names=names)
         assert (report.rows, report.stored, report.duplicates) == (1000, 1000, 600)
-        data = [each for each in stored(server.url, "S") if each.startswith(b"row")]
+        data = [each for each in stored(s.url, "S") if each.startswith(b"row")]
         assert data == [payload(number) for number in range(1000)]
         # Deleting one is not waited for, neither here nor there.
-        wait_until(lambda: consumers(server.url, "S") == [], "no consumer is left")
+        wait_until(lambda: consumers(s.url, "S") == [], "no consumer is left")
         assert entry(admin)["streams"]["S"]["next"] == 6
 
     def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: Make) -> None:
@@ -292,9 +288,7 @@ class TestTakingOver:
 
         assert sink.write(batches()).seconds >= ledger._LEASE
 
-    def test_finds_what_the_other_had_under_way(
-        self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink
-    ) -> None:
+    def test_finds_what_the_other_had_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
         """Rows of the first attempt that are stored after the second has looked are found by looking again."""
         die(sink, s, rows("s.a", 0, 10))
         head = base64.b64decode(admin.api("STREAM.MSG.GET.S", {"seq": 10})["message"]["hdrs"]).decode()
@@ -312,7 +306,7 @@ class TestTakingOver:
 
         report = sink.write(second())
         assert (report.stored, report.duplicates) == (19, 10)
-        assert numbers(server.url, "S") == list(range(19))
+        assert numbers(s.url, "S") == list(range(19))
 
     def test_of_a_stream_that_was_made_again(self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink) -> None:
         s.fill(100)
@@ -325,12 +319,10 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (30, 20)
         assert numbers(server.url, "S") == list(range(30))
 
-    def test_of_a_stream_that_is_gone(
-        self, server: NatsServer, caplog: pytest.LogCaptureFixture, s: Stream, sink: Sink
-    ) -> None:
+    def test_of_a_stream_that_is_gone(self, caplog: pytest.LogCaptureFixture, s: Stream, sink: Sink) -> None:
         die(sink, s, rows("s.a", 0, 10))
         s.delete()
-        create(server.url, "T", subjects=["s.>"])
+        create(s.url, "T", subjects=["s.>"])
         report = sink.write([rows("s.a", 0, 30)])
         assert (report.stored, report.duplicates, report.streams) == (30, 0, {"T": (1, 30)})
         assert "stream S was deleted since" in caplog.text
@@ -558,22 +550,17 @@ class TestStart:
             look(away, SinkOptions.from_spark({**times, **given}, streaming=streaming))
         assert asked == [77.0 if streaming else 7.0]
 
-    def test_makes_no_ledger_for_a_stream_that_is_refused(
-        self, server: NatsServer, admin: Publisher, make: Make
-    ) -> None:
-        make(retention="workqueue")
+    def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: Make) -> None:
+        s = make(retention="workqueue")
         with pytest.raises(DeliveryError, match="it has workqueue retention"):
-            exactly(server.url, stream="S")
+            exactly(s.url, stream="S")
         with pytest.raises(Refused) as missing:
             entry(admin)
         assert missing.value.err_code == 10059
 
-    def test_warns_of_batches_that_are_far_apart(
-        self, server: NatsServer, make: Make, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_warns_of_batches_that_are_far_apart(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
         s = make(duplicate_window=SECOND // 10)
-        sink = Sink(server.url)
-
+        sink = Sink(s.url)
         for message_id in ("q.3.0.a", "q.4.0.b", "other.4.0.c", "q.5.0.d"):
             s.send(Message(f"{s.subject}.a", b"", [("Nats-Msg-Id", message_id)]))
             wait_until(lambda: s.last_age() > SECOND // 5, "the message is old")
