@@ -47,7 +47,6 @@ def connect(
         known = _pool.get(options)
         opening = _opening.get(options)
         if opening is None and (known is None or not known.usable):
-            known = None
             seconds = max(seconds, options.connect_timeout)
             loop = _event_loop()
 

@@ -117,14 +117,17 @@ class _Check:
         self.options = options
         self.requests = Requests(connect, patience)
 
-    def visible(self, read: Callable[[], T]) -> T | None:
+    def visible(self, read: Callable[[], T], needed: str = "") -> T | None:
         """Return what `read` returns, None if the server does not let the account see it.
 
-        Raises if acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist.
+        `needed` says what has to be seen all the same, in the `DeliveryError` that is raised then. Also raises if
+        acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist.
         """
         try:
             return read()
         except (PermissionDenied, NoResponders, RequestTimeout) as error:
+            if needed:
+                raise DeliveryError(f"{needed}: {error}") from None
             inboxes = f"{self.options.connection.inbox_prefix}."
             if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
                 raise
@@ -191,13 +194,8 @@ def _check_subjects(check: _Check) -> None:
         stream = names[0] if names and len(names) == 1 else None
     info = None
     if stream is not None:
-        read = functools.partial(check.info, stream, "stream", f"stream {stream}")
-        try:
-            info = read() if exactly_once else check.visible(read)
-        except (PermissionDenied, NoResponders, RequestTimeout) as error:
-            if not exactly_once:
-                raise
-            raise DeliveryError(f"delivery exactly-once has to see the state of stream {stream}: {error}") from None
+        needed = f"delivery exactly-once has to see the state of stream {stream}" if exactly_once else ""
+        info = check.visible(functools.partial(check.info, stream, "stream", f"stream {stream}"), needed)
     if info is not None:
         _check_stream(stream_summary(info, f"read stream {stream}"), options)
     check.dead_letters()

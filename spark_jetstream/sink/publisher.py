@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
+from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
 from spark_jetstream.options import SinkOptions
@@ -136,11 +137,10 @@ class Publisher:
 
     def _await_last_answers(self) -> None:
         self._failing = True
-        end = time.monotonic() + _LAST_ANSWERS
-        self._drop_answered()
-        while self._portions and time.monotonic() < end:
+        deadline = Deadline(_LAST_ANSWERS)
+        while any(portion.left for portion in self._portions) and not deadline.expired:
             try:
-                event = self._inbox.get(max(0.01, end - time.monotonic()))
+                event = self._inbox.get(max(0.01, deadline.left))
             except PermissionDenied:
                 continue
             except JetStreamError as error:
@@ -150,7 +150,6 @@ class Publisher:
                 return
             if isinstance(event, Frames):
                 self._take(event)
-            self._drop_answered()
 
     # Sending
 
@@ -226,7 +225,7 @@ class Publisher:
             self._on_denied(denied)
         except ConnectionFailed as error:
             self._resume(error)
-        self._drop_answered()
+        self._portions = [portion for portion in self._portions if portion.left]
         self._resend_due()
 
     def _patience(self) -> float:
@@ -373,10 +372,6 @@ class Publisher:
                 # A server that has the option's domain itself names the subject under which the stream stores it.
                 if denied.subject.lower() in (subject.lower(), self._target.at(subject).stored_at(subject).lower()):
                     self._fail(portion, index, "the account may not publish to this subject", 0)
-
-    def _drop_answered(self) -> None:
-        """Forget the portions whose rows all have their answers."""
-        self._portions = [portion for portion in self._portions if portion.left]
 
     def _resend_due(self) -> None:
         """Send the rows again whose retry is due, and those that got no answer within `ackTimeout`."""
