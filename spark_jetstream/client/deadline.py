@@ -43,16 +43,12 @@ class Backoff:
 
     def reset(self) -> None:
         """Begin again with the shortest pause."""
-        self._skip = self._at_once
-        self._next = self._first
+        self._next = 0.0 if self._at_once else self._first
 
     def seconds(self) -> float:
         """Return the length of the next pause; each call counts as one attempt."""
-        if self._skip:
-            self._skip = False
-            return 0.0
         seconds = min(self._next, self._most)
-        self._next = 2 * seconds
+        self._next = 2 * seconds or self._first
         return seconds
 
     def pause(self, deadline: Deadline | None = None) -> None:

@@ -75,9 +75,8 @@ def encode(rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox:
     if not headed.any():
         parts = [_PUB, *parts, _number(size), _LINE_END]
     elif headed.all():
-        fixed = isinstance(own, bytes)
-        front = piece(_CR_LF + _VERSION + own) if isinstance(own, bytes) else _FRONT
-        parts = [_HPUB, *parts, _number(head_size), _BLANK, _number(size), front, *([] if fixed else [own])]
+        parts = [_HPUB, *parts, _number(head_size), _BLANK, _number(size)]
+        parts += [piece(_CR_LF + _VERSION + own)] if isinstance(own, bytes) else [_FRONT, own]
         parts += [rows.lines, _LINE_END] if line_size.any() else [_LINE_END]
     else:
         has = pa.array(headed)
@@ -85,15 +84,9 @@ def encode(rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox:
         def where(part: Any) -> pa.BinaryArray:
             return pc.if_else(has, part, _NOTHING)
 
-        parts = [
-            pc.if_else(has, _HPUB, _PUB),
-            *parts,
-            where(decimal(pa.array(head_size))),
-            where(_BLANK),
-            _number(size),
-        ]
-        parts += [_LINE_END, where(piece(_VERSION)), piece(own) if isinstance(own, bytes) else own]
-        parts += [rows.lines, where(_LINE_END)]
+        parts = [pc.if_else(has, _HPUB, _PUB), *parts, where(decimal(pa.array(head_size))), where(_BLANK)]
+        parts += [_number(size), _LINE_END, where(piece(_VERSION))]
+        parts += [piece(own) if isinstance(own, bytes) else own, rows.lines, where(_LINE_END)]
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, _NOTHING)
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64)
