@@ -78,9 +78,6 @@ class Listener(Inbox):
         super().close()
         self._waiting.put(None)
 
-    def __enter__(self) -> Listener:
-        return self
-
     # Called by the connection, on its own thread
 
     def put(self, event: Frames | Status | JetStreamError) -> None:
