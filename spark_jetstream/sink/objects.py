@@ -182,7 +182,5 @@ class ObjectSink:
 
     def _text(self, row: ObjectRow, what: str) -> str:
         """Return the text of an error: which row, what is wrong with it, and how many objects are stored."""
-        count = self.totals.stored
-        so_far = f"{count} object{'s' if count != 1 else ''} of it {'are' if count != 1 else 'is'} stored already"
-        name, bucket = row.name[:200], self.bucket.bucket
-        return f"row {row.number} of {self._where}, object {name!r} of bucket {bucket}{what}; {so_far}"
+        place = f"row {row.number} of {self._where}, object {row.name[:200]!r} of bucket {self.bucket.bucket}"
+        return f"{place}{what}; {self.totals.stored_already('object')}"

@@ -124,7 +124,7 @@ class Publisher:
         self._await_last_answers()
         place = self._target.at(row.subject).place(row.subject)
         return RowRefused(
-            f"row {row.number} of {self._where} cannot be stored {place}: {row.reason}; {self._stored_so_far()}",
+            f"row {row.number} of {self._where} cannot be stored {place}: {row.reason}; {self.totals.stored_already()}",
             number=row.number,
             subject=row.subject,
             err_code=row.err_code,
@@ -176,14 +176,14 @@ class Publisher:
                 # Also when each reconnect succeeds: the server may cut the connection because of what is sent.
                 raise OutageError(
                     f"no answer for {self._retry_timeout:g} s (option retryTimeout) while writing: "
-                    f"{cut}; {self._stored_so_far()}"
+                    f"{cut}; {self.totals.stored_already()}"
                 )
             try:
                 self._inbox.resume(left)
                 break
             except ConnectionFailed as error:
                 if not error.retriable or not self._connection.usable:
-                    raise OutageError(f"cannot go on writing: {error}; {self._stored_so_far()}") from None
+                    raise OutageError(f"cannot go on writing: {error}; {self.totals.stored_already()}") from None
                 cut = error
         self._leave_out_stored(self._portions)
         for portion in self._portions:
@@ -359,7 +359,7 @@ class Publisher:
             if too_long:
                 raise OutageError(
                     f"row {row.number} of {self._where} cannot be stored: {self._reason(row, refusal)} for "
-                    f"{self._retry_timeout:g} s (option retryTimeout); {self._stored_so_far()}"
+                    f"{self._retry_timeout:g} s (option retryTimeout); {self.totals.stored_already()}"
                 )
         portion.postpone(index)
 
@@ -409,10 +409,6 @@ class Publisher:
 
     def _fail(self, portion: InFlight, index: int, why: str, err_code: int) -> None:
         raise self.failure(portion.refuse(index, why, err_code))
-
-    def _stored_so_far(self) -> str:
-        count = self.totals.stored
-        return f"{count} row{'s' if count != 1 else ''} of it {'are' if count != 1 else 'is'} stored already"
 
 
 def _is_row(message: RawMessage, row: RefusedRow) -> bool:

@@ -35,6 +35,11 @@ class Totals:
         self.duplicates += 1
         self.note(stream, sequence, sequence)
 
+    def stored_already(self, noun: str = "row") -> str:
+        """Return how many rows or objects of a task are stored, for the end of its error."""
+        one = self.stored == 1
+        return f"{self.stored} {noun}{'' if one else 's'} of it {'is' if one else 'are'} stored already"
+
 
 @dataclass(frozen=True)
 class TaskReport:

@@ -137,15 +137,11 @@ class Rows:
     def take(self, indices: IntArray) -> Rows:
         """Return the rows with these indices, no index twice."""
         pick = pa.array(indices)
+        subject, data, lines = (part.take(pick) for part in (self.subject, self.data, self.lines))
+        msg_id = None if self.msg_id is None else self.msg_id.take(pick)
         kept = {int(old): new for new, old in enumerate(indices)} if self.faults else {}
-        return Rows(
-            self.number[indices],
-            self.subject.take(pick),
-            self.data.take(pick),
-            self.lines.take(pick),
-            None if self.msg_id is None else self.msg_id.take(pick),
-            {kept[index]: reason for index, reason in self.faults.items() if index in kept},
-        )
+        faults = {kept[index]: reason for index, reason in self.faults.items() if index in kept}
+        return Rows(self.number[indices], subject, data, lines, msg_id, faults)
 
 
 @dataclass(frozen=True)
@@ -199,14 +195,8 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
     if "expected_last_subject_sequence" in given:
         lines = with_expected(lines, given["expected_last_subject_sequence"], "expected_last_subject_sequence", faults)
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
-    return Rows(
-        np.arange(first_number, first_number + count, dtype=np.int64),
-        pc.fill_null(subject, NO_BYTES),
-        pc.fill_null(data, NO_BYTES),
-        lines,
-        msg_id,
-        faults,
-    )
+    numbers = np.arange(first_number, first_number + count, dtype=np.int64)
+    return Rows(numbers, pc.fill_null(subject, NO_BYTES), pc.fill_null(data, NO_BYTES), lines, msg_id, faults)
 
 
 def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:

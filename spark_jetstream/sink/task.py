@@ -163,13 +163,8 @@ class TaskWriter:
         lost = ledger.begin(rows.subject, stream)
         if lost:
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])
-            reason = Target().no_stream
-            self.dispose(
-                [
-                    RefusedRow(rows, index, ids[index].as_py(), reason, NO_STREAM)
-                    for index in np.flatnonzero(~captured).tolist()
-                ]
-            )
+            refused = np.flatnonzero(~captured).tolist()
+            self.dispose([RefusedRow(rows, at, ids[at].as_py(), Target().no_stream, NO_STREAM) for at in refused])
             kept = np.flatnonzero(captured)
             rows, ids = rows.take(kept), ids.take(pa.array(kept))
         if not ledger.stored:
@@ -212,9 +207,8 @@ def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.
     data = batch.column(columns.names.index(columns.payload))
     sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes, dtype=np.int64)
-    if batch.num_rows:
-        # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
-        most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
+    most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.nbytes)))
     at = 0
     while at < batch.num_rows:
         before = int(ends[at - 1]) if at else 0
