@@ -32,7 +32,6 @@ from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOption
 from spark_jetstream.options.specs import OptionSpec
 
 MARK = "hunter2SECRET"
-SEED = f"SUA{MARK.upper()}"
 PACKAGE = str(Path(errors.__file__).parent)
 SCHEMA = StructType().add("data", BinaryType()).add("subject", StringType())
 HERE = "nats://127.0.0.1:1"  # nobody listens there
