@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import re
-import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -109,8 +108,7 @@ def event_subjects(
         raise OptionError("neither advisories nor metrics are wanted, or not those of the kinds that are")
     given = {"stream": stream, "consumer": consumer}
     for template in kept if kinds else ():
-        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
-        lacking = [name for name, value in given.items() if value is not None and name not in fields]
+        lacking = [name for name, value in given.items() if value is not None and f"{{{name}}}" not in template]
         if lacking:
             raise OptionError(
                 f"events on {prefix}.{template} cannot be chosen by {lacking[0]}: they name none, or not in their "

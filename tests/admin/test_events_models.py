@@ -330,6 +330,7 @@ def test_subjects_of_some_kinds() -> None:
     # What another one covers is not listened to twice.
     assert choose("nak", "ADVISORY.CONSUMER.>", "terminated", "nak") == ["ADVISORY.CONSUMER.>"]
     assert choose("consumer_ack", "api_audit") == ["METRIC.CONSUMER.ACK.*.*", "ADVISORY.API"]
+    assert choose("ADVISORY.{x") == ["ADVISORY.{x"]
 
 
 def test_no_two_kinds_share_a_subject() -> None:
