@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -46,14 +47,10 @@ def cloud_event(event: Event) -> dict[str, Any]:
 
 
 def _clock(time: Timestamp) -> str:
-    """Return a time, cut to milliseconds."""
+    """Return a time with three digits after the second, if it has any."""
     if time.never:
         return "-"
-    second, point, rest = time.partition(".")
-    if not point:
-        return time
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return f"{second}.{digits[:3]:0<3}{rest[len(digits) :]}"
+    return re.sub(r"\.([0-9]*)", lambda fraction: f".{fraction[1][:3]:0<3}", time)
 
 
 def _plain(event: Event) -> str:

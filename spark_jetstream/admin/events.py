@@ -11,7 +11,6 @@ import os
 import time
 import uuid
 import weakref
-from typing import Any
 
 from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
 from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, parse_event
@@ -118,8 +117,8 @@ class Watch:
         self._closed = False
         self._ending = False
         self._lost: tuple[ConnectionFailed, Deadline] | None = None
-        self._since = _now()
         self._connect(api.connection)
+        self._since = _now()
         self._deadline = None if timeout is None else Deadline(timeout)
 
     def close(self) -> None:
@@ -161,7 +160,6 @@ class Watch:
         # For callers that leave the loop without `close`.
         self._forget = weakref.finalize(self, _close, listener, self._pid)
         self._forget.atexit = False
-        self._since = _now()
 
     def _next(self) -> Event | None:
         if self._lost is not None:
@@ -223,9 +221,7 @@ class Watch:
         """Subscribe again. Raises `ConnectionFailed` when that is not possible yet."""
         if not self._connection.usable:
             self._forget()
-            since = self._since
             self._connect(self._api.connection)
-            self._since = since
             return
         self._connection.wait(patience)
         generation = self._connection.reconnects
@@ -244,13 +240,12 @@ def _now() -> Timestamp:
 
 
 def _gap(since: Timestamp, until: Timestamp | None, reason: str, lost: int = 0) -> Gap:
-    body: dict[str, Any] = {
-        "type": Gap.TYPE,
-        "id": uuid.uuid4().hex,
-        "timestamp": until or _now(),
-        "since": since,
-        "until": until,
-        "reason": reason,
-        "lost": lost,
-    }
-    return Gap.from_server(body)
+    return Gap(
+        type=Gap.TYPE,
+        id=uuid.uuid4().hex,
+        timestamp=until or _now(),
+        since=since,
+        until=until,
+        reason=reason,
+        lost=lost,
+    )
