@@ -63,7 +63,6 @@ _MESSAGES = {  # by pydantic's type of error
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping of names to values",
     "model_type": "must be a mapping of names to values",
-    "model_attributes_type": "must be a mapping of names to values",
 }
 
 
@@ -91,8 +90,7 @@ class Model(BaseModel):
         try:
             return cls.model_validate(given, context={_NEWER: newer})
         except ValidationError as error:
-            problems = complaint(error)
-        raise OptionError(f"{what}: {problems}")
+            raise OptionError(f"{what}: {complaint(error)}") from None
 
     @classmethod
     def from_server(cls: type[M], body: Mapping[str, Any], context: str = "read the server's reply") -> M:
@@ -103,8 +101,7 @@ class Model(BaseModel):
         try:
             return cls.model_validate(body, context=TRUST)
         except ValidationError as error:
-            problems = complaint(error)
-        raise ProtocolError(f"cannot {context}: {problems}")
+            raise ProtocolError(f"cannot {context}: {complaint(error)}") from None
 
     def body(self) -> dict[str, Any]:
         """Return what is sent to a server: the fields that are set, unknown ones included, without its metadata."""

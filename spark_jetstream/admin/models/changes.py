@@ -378,8 +378,7 @@ def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
     try:
         return config.changed(**fields)
     except ValidationError as error:
-        problems = complaint(error)
-    raise OptionError(f"{what}: {problems}")
+        raise OptionError(f"{what}: {complaint(error)}") from None
 
 
 def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> tuple[M, list[Difference]]:
