@@ -3,9 +3,6 @@
 The server sends chunks to an inbox. A full chunk has a reply subject, at which the client acknowledges it; the server
 sends no more than a window of bytes without acknowledgements. The end is an empty message with status 204, or without a
 status when all data fitted into one chunk. Another status says what went wrong.
-
-Needed permissions, besides the inbox: publish to ``$JS.API.STREAM.SNAPSHOT.<stream>`` and
-``$JS.SNAPSHOT.ACK.<stream>.>``.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 The data goes to a subject that the server names, in chunks that are requests; an empty reply asks for the next one. An
 empty request ends the data; its reply is that of a request that creates a stream. The server creates the stream when it
 has read the first chunks, and keeps it when the restore fails: so the stream is removed here.
-
-Needed permissions, besides the inbox: publish to ``$JS.API.STREAM.RESTORE.<stream>``,
-``$JS.SNAPSHOT.RESTORE.<stream>.*`` and ``$JS.API.STREAM.NAMES``, and for the removal
-``$JS.API.STREAM.INFO.<stream>`` and ``$JS.API.STREAM.DELETE.<stream>``.
 """
 
 from __future__ import annotations

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from spark_jetstream.admin.models.base import Check
-from spark_jetstream.admin.models.buckets import (
-    AnyBucketConfig,
-    AnyBucketInfo,
-    BucketLayout,
-    fields_of,
-)
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import (
