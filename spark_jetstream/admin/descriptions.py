@@ -13,6 +13,7 @@ A template is a mapping of fields; fields beside it replace its own::
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -164,11 +165,9 @@ def yaml_text(value: Any) -> str:
 
 def _yaml(what: str) -> ModuleType:
     try:
-        import yaml  # noqa: PLC0415  # only there with the extra
+        return importlib.import_module("yaml")  # only there with the extra
     except ImportError:
         raise OptionError(f"{what} YAML needs PyYAML: pip install 'spark-jetstream[yaml]'") from None
-    module: ModuleType = yaml
-    return module
 
 
 def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:

@@ -117,10 +117,9 @@ class Model(BaseModel):
                 before does not count.
         """
         required = {name: getattr(self, name) for name, field in type(self).model_fields.items() if field.is_required()}
-        given = {name: value for name, value in changes.items() if value is not None}
         checked = type(self).model_validate({**required, **changes}, context={_PART: True})
         kept = {name: getattr(self, name) for name in self.model_fields_set if name not in changes}
-        taken = {name: getattr(checked, name) for name in given}
+        taken = {name: getattr(checked, name) for name, value in changes.items() if value is not None}
         return type(self).model_validate({**kept, **taken}, context={**TRUST, _KNOWN_FAULTS: self.faults()})
 
     @property
@@ -146,8 +145,7 @@ class Model(BaseModel):
         given = {name: value for name, value in data.items() if value is not None}
         if trusted(info):
             return given
-        names = tuple(cls.model_fields)
-        unknown = [f"{shown(name)}{hint(str(name), names)}" for name in data if name not in cls.model_fields]
+        unknown = [f"{shown(name)}{hint(str(name), cls.model_fields)}" for name in data if name not in cls.model_fields]
         newer = (info.context or {}).get(_NEWER)
         if unknown and not (newer is not None and newer()):
             raise field_error("unknown_field", f"there is no field {', '.join(unknown)}")
