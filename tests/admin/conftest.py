@@ -94,6 +94,12 @@ def consumer_config(api: Api, consumer: str) -> ConsumerConfig:
     return ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).config
 
 
+def update_consumer(api: Api, consumer: str, config: dict[str, Any]) -> None:
+    """Update a consumer, ``STREAM.NAME``, to a configuration."""
+    stream = consumer.partition(".")[0]
+    api(f"CONSUMER.CREATE.{consumer}", {"stream_name": stream, "config": config, "action": "update"})
+
+
 @pytest.fixture
 def make_stream(api: Api) -> Iterator[Make]:
     """A function that creates a stream by its configuration; its name."""
@@ -130,17 +136,6 @@ def make_consumer(api: Api, make_stream: Make) -> Make:
         return f"{stream}.{name}"
 
     return make
-
-
-@pytest.fixture
-def update_consumer(api: Api) -> Api:
-    """A function that updates a consumer, ``STREAM.NAME``, to a configuration."""
-
-    def update(consumer: str, config: dict[str, Any]) -> dict[str, Any]:
-        stream = consumer.partition(".")[0]
-        return api(f"CONSUMER.CREATE.{consumer}", {"stream_name": stream, "config": config, "action": "update"})
-
-    return update
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from spark_jetstream.admin import (
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import CONSUMERS, ORIGIN, STREAMS
-from tests.admin.conftest import Api, Make, consumer_config, stream_config
+from tests.admin.conftest import Api, Make, consumer_config, stream_config, update_consumer
 from tests.support.publish import Message, Publisher, Refused
 
 Row = tuple[dict[str, Any], dict[str, Any], str, bool]
@@ -161,7 +161,6 @@ def test_what_an_update_can_do(
     api: Api,
     make_stream: Make,
     make_consumer: Make,
-    update_consumer: Api,
 ) -> None:
     look: Callable[[Api, str], Any] = stream_config if kind == "stream" else consumer_config
     name = make_stream(base) if kind == "stream" else make_consumer({"ack_policy": "explicit", **base})
@@ -175,7 +174,7 @@ def test_what_an_update_can_do(
     if kind == "stream":
         assert done(lambda: api(f"STREAM.UPDATE.{name}", body)) == possible
     elif field != "name":  # the subject of the request names the consumer, and wins
-        assert done(lambda: update_consumer(name, body)) == possible
+        assert done(lambda: update_consumer(api, name, body)) == possible
     assert differences(wanted if possible else actual, look(api, name)) == []
 
 
@@ -204,9 +203,7 @@ def named(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("asked", CONSUMERS)
-def test_every_kind_of_consumer_updated_to_every_other(
-    asked: str, api: Api, make_consumer: Make, update_consumer: Api
-) -> None:
+def test_every_kind_of_consumer_updated_to_every_other(asked: str, api: Api, make_consumer: Make) -> None:
     for there in CONSUMERS.values():
         consumer = make_consumer(there)
         name = consumer.partition(".")[2]
@@ -215,7 +212,7 @@ def test_every_kind_of_consumer_updated_to_every_other(
         planned = [each for each in differences(wanted, actual) if each.refused]
         if {each.field for each in planned} == {"pause_until"}:
             continue  # the server takes the update, and leaves that out
-        accepted = done(partial(update_consumer, consumer, update_body(wanted, actual)))
+        accepted = done(partial(update_consumer, api, consumer, update_body(wanted, actual)))
         after = consumer_config(api, consumer)
         assert accepted == (not planned), (actual, planned)
         assert differences(wanted if accepted else actual, after) == []
@@ -264,24 +261,24 @@ def test_every_field_was_changed() -> None:
         assert (set(RISKS[model]) | set(LEFT_TO_SERVER[model])) <= set(model.model_fields)
 
 
-def test_an_update_never_pauses_or_resumes(api: Api, make_consumer: Make, update_consumer: Api) -> None:
+def test_an_update_never_pauses_or_resumes(api: Api, make_consumer: Make) -> None:
     until = "2036-03-01T12:00:00Z"
     consumer = make_consumer({})
     actual = consumer_config(api, consumer)
     paused = actual.changed(pause_until=until)
     [difference] = differences(paused, actual)
     assert difference.refused == "an update leaves it as it is; pause or resume the consumer"
-    update_consumer(consumer, paused.body())
+    update_consumer(api, consumer, paused.body())
     assert not ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
     api(f"CONSUMER.PAUSE.{consumer}", {"pause_until": until})
     there = consumer_config(api, consumer)
     assert differences(actual, there) == []
-    update_consumer(consumer, update_body(actual, there))
+    update_consumer(api, consumer, update_body(actual, there))
     assert ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
 
 
 def test_what_is_left_to_the_server_stays_when_something_else_changes(
-    api: Api, make_stream: Make, make_consumer: Make, update_consumer: Api
+    api: Api, make_stream: Make, make_consumer: Make
 ) -> None:
     name = make_stream({"duplicate_window": 5 * 10**9})
     actual = stream_config(api, name)
@@ -298,17 +295,15 @@ def test_what_is_left_to_the_server_stays_when_something_else_changes(
     consumer = make_consumer({"ack_policy": "explicit", **settings})
     there = consumer_config(api, consumer)
     plain = ConsumerConfig(durable_name=there.name, ack_policy="explicit", description="new")
-    update_consumer(consumer, update_body(plain, there))
+    update_consumer(api, consumer, update_body(plain, there))
     assert consumer_config(api, consumer) == there.changed(description="new")
 
 
-def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(
-    api: Api, make_consumer: Make, update_consumer: Api
-) -> None:
+def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(api: Api, make_consumer: Make) -> None:
     consumer = make_consumer({"ack_policy": "explicit", "backoff": [10**9]})
     actual = consumer_config(api, consumer)
     assert (str(actual.ack_wait), [str(each) for each in actual.backoff]) == ("1s", ["1s"])
-    update_consumer(consumer, update_body(actual.changed(backoff=None), actual))
+    update_consumer(api, consumer, update_body(actual.changed(backoff=None), actual))
     after = consumer_config(api, consumer)
     assert (str(after.ack_wait), after.backoff) == ("30s", ())
 

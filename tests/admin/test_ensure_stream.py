@@ -28,8 +28,6 @@ from spark_jetstream.errors import (
     SchemaError,
 )
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import Meddler
@@ -249,17 +247,14 @@ def test_a_stream_that_was_made_again_is_noticed(source: Source, new_stream: New
     assert isinstance(first, JetStreamStreamReader)
     first.initialOffset()
     publisher.publish([Message(f"{name}.a"), Message(f"{name}.a")])
-    reached = latest(first.open_planner())
+    planner = first.open_planner()
+    reached = planner.latest(planner.initial(), limited=False)
     publisher.api(f"STREAM.DELETE.{name}")
     second = found.streamReader(COLUMNS)
     assert isinstance(second, JetStreamStreamReader)
     with pytest.raises(DataLossError, match="created"):
         second.open_planner().latest(reached, limited=False)
     assert name in names(publisher)
-
-
-def latest(driver: Planner) -> Offset:
-    return driver.latest(driver.initial(), limited=False)
 
 
 # -- trouble --

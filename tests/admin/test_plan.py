@@ -24,15 +24,9 @@ New = Callable[[], str]
 
 
 @pytest.fixture(scope="module")
-def options(nats_server: NatsServer) -> ConnectionOptions:
-    """The options for the shared server."""
-    return ConnectionOptions.from_spark({"servers": nats_server.url})
-
-
-@pytest.fixture(scope="module")
-def client(options: ConnectionOptions) -> Requester:
+def client(nats_server: NatsServer) -> Requester:
     """Requests to the shared server."""
-    return Requester(options)
+    return Requester(ConnectionOptions.from_spark({"servers": nats_server.url}))
 
 
 def wanted(*described: dict[str, Any]) -> tuple[Wanted, ...]:
@@ -138,7 +132,7 @@ def test_another_client_updates_it(client: Requester, api: Api, make_stream: Mak
     assert stream_config(api, name).max_msgs == 5
 
 
-def test_another_client_deletes_it(client: Requester, options: ConnectionOptions, api: Api, new_stream: New) -> None:
+def test_another_client_deletes_it(client: Requester, api: Api, new_stream: New) -> None:
     name = new_stream()
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
     plan = make_plan(client, wanted({"name": name, "subjects": ["plan.*"]}))
@@ -148,14 +142,12 @@ def test_another_client_deletes_it(client: Requester, options: ConnectionOptions
             api(f"STREAM.DELETE.{name}")
 
     with pytest.raises(PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"):
-        carry_out(meddled(options, delete), plan)
+        carry_out(meddled(client.options, delete), plan)
     with pytest.raises(PlanOutdated, match="it was deleted"):
         carry_out(client, plan)
 
 
-def test_what_the_server_does_not_do_is_an_error(
-    client: Requester, options: ConnectionOptions, new_stream: New
-) -> None:
+def test_what_the_server_does_not_do_is_an_error(client: Requester, new_stream: New) -> None:
     """A server that knows no limits, as an old one knows no new fields."""
     name = new_stream()
     plan = make_plan(client, wanted({"name": name, "subjects": ["plan.>"], "max_msgs": 5}))
@@ -164,7 +156,7 @@ def test_what_the_server_does_not_do_is_an_error(
         return json.dumps({key: value for key, value in json.loads(body).items() if key != "max_msgs"}).encode()
 
     with pytest.raises(JetStreamError, match=f"did create stream {name}, but not as .*: max_msgs is -1, not 5"):
-        carry_out(meddled(options, forget), plan)
+        carry_out(meddled(client.options, forget), plan)
 
 
 # -- descriptions --
