@@ -251,35 +251,21 @@ def stream(admin: JetStreamAdmin, name: str) -> str:
     return admin.streams.create(name, subjects="c.>").config.name
 
 
-@pytest.mark.parametrize("kind", STREAMS)
-def test_every_kind_of_stream_is_accepted_back(kind: str, admin: JetStreamAdmin, api: Api) -> None:
-    assert accepted_streams(admin, api, STREAMS[kind])
+def each_of(kinds: Mapping[str, dict[str, Any]], values: Mapping[str, list[Any]]) -> pytest.MarkDecorator:
+    """Every kind, and, in the full run, every value of a field by itself."""
+    alone = {f"{name}-{json.dumps(value)}": {name: value} for name, each in values.items() for value in each}
+    by_itself = [pytest.param(sent, id=name, marks=pytest.mark.full) for name, sent in alone.items()]
+    return pytest.mark.parametrize("sent", [*(pytest.param(kinds[kind], id=kind) for kind in kinds), *by_itself])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CONSUMERS if kind != "ephemeral"])
-def test_every_kind_of_consumer_is_accepted_back(kind: str, admin: JetStreamAdmin, api: Api, stream: str) -> None:
-    assert accepted_consumers(admin, api, stream, CONSUMERS[kind])
+@each_of(STREAMS, STREAM_VALUES)
+def test_a_stream_is_accepted_back(sent: dict[str, Any], admin: JetStreamAdmin, api: Api) -> None:
+    assert accepted_streams(admin, api, sent)
 
 
-def one_by_one(values: Mapping[str, list[Any]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        ("field", "value"),
-        [pytest.param(name, one, id=f"{name}-{json.dumps(one)}") for name, all_ in values.items() for one in all_],
-    )
-
-
-@pytest.mark.full
-@one_by_one(STREAM_VALUES)
-def test_each_value_of_a_stream_is_accepted_back(field: str, value: Any, admin: JetStreamAdmin, api: Api) -> None:
-    assert accepted_streams(admin, api, {field: value})
-
-
-@pytest.mark.full
-@one_by_one(CONSUMER_VALUES)
-def test_each_value_of_a_consumer_is_accepted_back(
-    field: str, value: Any, admin: JetStreamAdmin, api: Api, stream: str
-) -> None:
-    assert accepted_consumers(admin, api, stream, {field: value})
+@each_of({**CONSUMERS, **TOGETHER}, CONSUMER_VALUES)
+def test_a_consumer_is_accepted_back(sent: dict[str, Any], admin: JetStreamAdmin, api: Api, stream: str) -> None:
+    assert accepted_consumers(admin, api, stream, sent)
 
 
 def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
@@ -293,15 +279,6 @@ def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
 def test_fields_that_were_not_set_are_accepted_back(null: bool, admin: JetStreamAdmin, api: Api, stream: str) -> None:
     assert accepted_streams(admin, api, {**nothing_of(STREAM_VALUES, null), "subjects": [f"nothing.{null}"]})
     assert accepted_consumers(admin, api, stream, nothing_of(CONSUMER_VALUES, null))
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.full if kind.startswith("from 1") else ()) for kind in TOGETHER]
-)
-def test_values_of_a_consumer_that_belong_together_are_accepted_back(
-    kind: str, admin: JetStreamAdmin, api: Api, stream: str
-) -> None:
-    assert accepted_consumers(admin, api, stream, TOGETHER[kind])
 
 
 @pytest.mark.full
