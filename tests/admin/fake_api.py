@@ -52,10 +52,7 @@ class FakeApi(Raw):
         super().__init__(url)
         self.answers = answers
         self.asked: list[str] = []
-        self.file.readline()
-        self.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n')
-        self.send(b"SUB %s.> 1\r\n" % self.prefix.encode())
-        self.ping()
+        self.hello(f"{self.prefix}.>")
         self.sock.settimeout(None)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()

@@ -96,10 +96,10 @@ class Raw:
         self.sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10)
         self.file = self.sock.makefile("rb")
 
-    def hello(self) -> bytes:
-        """Read INFO, connect, subscribe to everything; returns INFO."""
+    def hello(self, subjects: str = ">") -> bytes:
+        """Read INFO, connect, subscribe, by default to everything; returns INFO."""
         info = self.file.readline()
-        self.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB > 1\r\n')
+        self.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB %s 1\r\n' % subjects.encode())
         self.ping()
         return info
 
