@@ -275,7 +275,7 @@ def _compare(field: str, wanted: Any, actual: Any, given_only: bool) -> Iterator
     elif isinstance(wanted, dict) and isinstance(actual, dict):
         for name in {**wanted, **({} if given_only else actual)}:
             yield from _compare(f"{field}.{name}", wanted.get(name), actual.get(name), given_only)
-    elif _alike(wanted, actual):
+    elif field == "sources" and [source.name for source in wanted] == [source.name for source in actual]:
         for at, (one, other) in enumerate(zip(wanted, actual, strict=True)):
             yield from _compare(f"{field}.{at}", one, other, given_only)
     else:
@@ -285,14 +285,6 @@ def _compare(field: str, wanted: Any, actual: Any, given_only: bool) -> Iterator
 def _values(model: Model) -> dict[str, Any]:
     values = {name: getattr(model, name) for name in model.field_names}
     return values | {"src": model.src or ">"} if isinstance(model, RePublish) else values
-
-
-def _alike(wanted: Any, actual: Any) -> bool:
-    """Whether these are lists of the same streams in the same order, so that one can be compared with the other."""
-    if not (isinstance(wanted, tuple) and isinstance(actual, tuple) and len(wanted) == len(actual)):
-        return False
-    pairs = zip(wanted, actual, strict=True)
-    return all(isinstance(one, Model) and getattr(one, "name", one) == getattr(two, "name", two) for one, two in pairs)
 
 
 def _plain(field: str, value: Any) -> Any:
