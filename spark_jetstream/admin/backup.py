@@ -85,12 +85,12 @@ def backup(
     with connection.inbox(replies=True, paced=False, token=_TOKEN) as inbox:
         draft = Draft(Path(file_path("target", target)))
         try:
-            sizes = {"chunk_size": min(chunk_size, connection.max_payload), "window_size": window_size}
             asked = {
                 "deliver_subject": f"{inbox.subject}.{_TOKEN}",
                 "no_consumers": not consumers,
                 "jsck": check,
-                **{name: size for name, size in sizes.items() if size},
+                "chunk_size": min(chunk_size, connection.max_payload),
+                "window_size": window_size or None,
             }
             request = SnapshotConfig.parse(asked, context).body()
             reply = api.reply(SnapshotReply, jsapi.STREAM_SNAPSHOT, request, context=context, stream=stream)

@@ -76,18 +76,12 @@ def description(
 
 
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
-    fields = type(config).model_fields
-    values = {name: getattr(config, name) for name in config.field_names} | {"metadata": config.own_metadata}
+    own = config.model_copy(update={"metadata": config.own_metadata})
+    fields = type(config).model_fields.items()
+    left = {name for name, field in fields if getattr(own, name) == field.get_default(call_default_factory=True)}
     if isinstance(config, ConsumerConfig) and config.name == config.durable_name:
-        del values["name"]
-    given = type(config).from_server(
-        {
-            name: value
-            for name, value in values.items()
-            if name not in fields or value != fields[name].get_default(call_default_factory=True)
-        }
-    )
-    return rendered(given)
+        left.add("name")
+    return {name: value for name, value in rendered(own).items() if name not in left}
 
 
 def file_content(path: str, what: str) -> list[Any]:

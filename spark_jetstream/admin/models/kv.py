@@ -63,9 +63,8 @@ def stream_fields(
     ``given`` is single fields, which win over ``config``. Of a mirror it says nothing about ``mirror_direct``.
     """
     wanted = asked_for(BucketConfig, config, given, f"bucket {bucket}")
-    fields = fields_of(_named(bucket, wanted), BucketConfig.model_fields)
     return {
-        **{name: value for name, value in fields.items() if value is not None},
+        **fields_of(_named(bucket, wanted), BucketConfig.model_fields),
         "name": stream_name(bucket),
         **({} if wanted.mirror else {"subjects": (f"$KV.{bucket}.>",)}),
         "discard": "new",
