@@ -1,7 +1,4 @@
-"""Consumers: their configuration and what the server says of them, all fields of server 2.15. Pure.
-
-Defaults are those of the server, for a field that is not sent. Durations are nanoseconds and may be given as text.
-"""
+"""Consumers: their configuration and what the server says of them. Fields, defaults and units as in `streams`. Pure."""
 
 from __future__ import annotations
 

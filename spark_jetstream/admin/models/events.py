@@ -2,7 +2,7 @@
 
 Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, behind the
 prefix ``$JS.EVENT``. A field that a server always sends is required, the others have a default. `parse_event` reads an
-event. Servers publish events by core NATS, so an event is lost unless a stream captures ``$JS.EVENT.>``.
+event.
 """
 
 from __future__ import annotations

@@ -267,11 +267,9 @@ class StreamConfig(Model):
             denied = self.deny_purge and not self.sealed
             yield denied and getattr(self, name), f"{name} needs rollups, which deny_purge forbids: remove one of them"
         if self.allow_msg_counter:
-            yield self.allow_msg_ttl, "allow_msg_counter and allow_msg_ttl cannot be set together"
-            # The server takes this one, and then refuses every update of the stream.
-            marked = self.subject_delete_marker_ttl
-            yield marked, "allow_msg_counter and subject_delete_marker_ttl cannot be set together"
-            yield self.allow_msg_schedules, "allow_msg_counter and allow_msg_schedules cannot be set together"
+            # The server takes subject_delete_marker_ttl, and then refuses every update of the stream.
+            for name in ("allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_schedules"):
+                yield getattr(self, name), f"allow_msg_counter and {name} cannot be set together"
             yield self.discard == "new", "allow_msg_counter needs discard: old"
             yield self.retention != "limits", "allow_msg_counter needs retention: limits"
         if self.allow_msg_schedules:
