@@ -1,8 +1,7 @@
 """Events of JetStream: advisories, which say what happened, and metrics, which say how long it took. Pure.
 
 Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, behind the
-prefix ``$JS.EVENT``. A field that a server always sends is required, the others have a default. `parse_event` reads an
-event.
+prefix ``$JS.EVENT``. A field that a server always sends is required; others have a default. `parse_event` reads them.
 """
 
 from __future__ import annotations
