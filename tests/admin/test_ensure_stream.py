@@ -66,34 +66,27 @@ def names(publisher: Publisher) -> Any:
     return publisher.api("STREAM.NAMES")["streams"]
 
 
-def use(side: str, found: JetStreamDataSource) -> None:
-    """What Spark does first on the driver."""
-    if side == "batch":
-        found.reader(COLUMNS).partitions()
-    elif side == "stream":
-        found.streamReader(COLUMNS).initialOffset()
-    elif side == "write":
-        found.writer(COLUMNS, False)
-    else:
-        found.streamWriter(COLUMNS, False)
-
-
-SIDES = ["batch", "stream", "write", "writeStream"]
-
+#: What Spark does first on the driver.
+USES: dict[str, Callable[[JetStreamDataSource, StructType], object]] = {
+    "batch": lambda found, columns: found.reader(columns).partitions(),
+    "stream": lambda found, columns: found.streamReader(columns).initialOffset(),
+    "write": lambda found, columns: found.writer(columns, False),
+    "writeStream": lambda found, columns: found.streamWriter(columns, False),
+}
 
 # -- what is done --
 
 
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", USES)
 def test_a_missing_stream_is_made_and_stays(side: str, source: Source, new_stream: New, publisher: Publisher) -> None:
     name = new_stream()
     described = {"subjects": [f"{name}.>"], "max_age": "1h", "storage": "memory"}
     found = source(described, stream=name)
-    use(side, found)
+    USES[side](found, COLUMNS)
     made = config(publisher, name)
     assert (made["subjects"], made["max_age"], made["storage"]) == ([f"{name}.>"], 3600 * 10**9, "memory")
     created = publisher.api(f"STREAM.INFO.{name}")["created"]
-    use(side, found)
+    USES[side](found, COLUMNS)
     assert publisher.api(f"STREAM.INFO.{name}")["created"] == created
     assert config(publisher, name) == made
 
@@ -106,7 +99,7 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
     before = config(publisher, s.name)
     described = {"max_age": "1h", "metadata": {"team": "us"}, "no_ack": False}
     with pytest.raises(OptionError) as caught:
-        use("writeStream", source(described, stream=s.name))
+        source(described, stream=s.name).streamWriter(COLUMNS, False)
     assert caught.value.option == "ensureStream"
     assert str(caught.value) == (
         f"stream {s.name} is not as option ensureStream describes it: max_age is 2h, not 1h, metadata.team is nothing, "
@@ -114,7 +107,7 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
         "messages beyond it are deleted at once)"
     )
     assert config(publisher, s.name) == before
-    use("writeStream", source(described, stream=s.name, **UPDATE))
+    source(described, stream=s.name, **UPDATE).streamWriter(COLUMNS, False)
     after = config(publisher, s.name)
     assert after.pop("metadata") == {**before.pop("metadata"), "team": "us"}
     assert after == {**before, "max_age": 3600 * 10**9}
@@ -137,7 +130,7 @@ def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
         with pytest.raises(OptionError, match=rf"stream {s.name} .*{words}.* set ensureStreamOnConflict to ignore$"):
             source(described, stream=f"{s.name},{name}", **conflict).reader(COLUMNS)
     assert name not in names(publisher)
-    use("writeStream", source({s.name: described[s.name]}, stream=s.name, **IGNORE))
+    source({s.name: described[s.name]}, stream=s.name, **IGNORE).streamWriter(COLUMNS, False)
     assert (
         f"stream {s.name} is not as option ensureStream describes it, and is left so: max_age is 0s, not 1h, "
         "storage is file, not memory" in caplog.text
@@ -218,14 +211,9 @@ def test_wrong_columns_make_no_stream(source: Source, new_stream: New, publisher
     name = new_stream()
     wrong = StructType([StructField("datum", StringType())])
     found = source({"subjects": [f"{name}.>"]}, stream=name)
-    for make in (
-        lambda: found.reader(wrong),
-        lambda: found.streamReader(wrong).initialOffset(),
-        lambda: found.writer(wrong, False),
-        lambda: found.streamWriter(wrong, False),
-    ):
+    for use in USES.values():
         with pytest.raises(SchemaError):
-            make()
+            use(found, wrong)
     assert name not in names(publisher)
 
 
