@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from spark_jetstream.admin.models.base import Model, complaint, readable
 from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig, ConsumerInfo
-from spark_jetstream.admin.models.streams import RePublish, StreamConfig, StreamInfo
+from spark_jetstream.admin.models.streams import ZERO, RePublish, StreamConfig, StreamInfo
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
@@ -124,11 +124,8 @@ LEFT_TO_SERVER: Mapping[type[Model], frozenset[str]] = {
 
 M = TypeVar("M", bound=Model)
 
-#: Limits for which 0 and -1 mean the same.
-_LIMITS: Mapping[type[Model], tuple[str, ...]] = {
-    StreamConfig: ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"),
-    ConsumerConfig: ("max_deliver",),
-}
+#: Limits for which 0 and -1 mean the same. A server stores -1 for those of a stream, 0 for those of a pull.
+_STREAM_LIMITS = ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
 _PULL_LIMITS = ("max_waiting", "max_batch", "max_bytes")
 _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
 
@@ -235,11 +232,11 @@ def _implied_by_stream(config: StreamConfig) -> dict[str, Any]:
         "allow_msg_ttl": config.allow_msg_ttl or marked,
         "allow_rollup_hdrs": not sealed and (config.allow_rollup_hdrs or marked or config.allow_msg_schedules),
         "discard": "new" if sealed else config.discard,
-        "max_age": type(config.max_age)(0) if sealed else config.max_age,
+        "max_age": ZERO if sealed else config.max_age,
         "deny_delete": config.deny_delete or sealed,
         "deny_purge": config.deny_purge or sealed,
         "metadata": config.own_metadata,
-        **_limits(config),
+        **{name: getattr(config, name) or -1 for name in _STREAM_LIMITS},
     }
 
 
@@ -253,15 +250,9 @@ def _implied_by_consumer(config: ConsumerConfig) -> dict[str, Any]:
         "idle_heartbeat": ONE_SECOND if copying else config.idle_heartbeat,
         "metadata": config.own_metadata,
         "pause_until": None if config.pause_until is None or config.pause_until.never else config.pause_until,
-        **_limits(config),
-        **{name: type(value)(max(0, value)) for name in _PULL_LIMITS for value in (getattr(config, name),)},
+        "max_deliver": config.max_deliver or -1,
+        **{name: max(0, getattr(config, name)) for name in _PULL_LIMITS},
     }
-
-
-def _limits(config: Model) -> dict[str, Any]:
-    """The limits that a server stores: it writes -1 where 0 was asked for."""
-    limits = {name: getattr(config, name) for name in _LIMITS[type(config)]}
-    return {name: value or type(value)(-1) for name, value in limits.items()}
 
 
 def _compare(field: str, wanted: Any, actual: Any, given_only: bool) -> Iterator[tuple[str, Any, Any]]:
