@@ -7,6 +7,7 @@ Events are core NATS messages, which no server keeps. Events that are published 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import uuid
@@ -112,14 +113,14 @@ class Watch:
         self.subjects = subjects
         self.gaps = 0
         self._api = api
-        self._left = count
+        self._left = math.inf if count is None else count
         self._pid = os.getpid()
         self._closed = False
         self._ending = False
         self._lost: tuple[ConnectionFailed, Deadline] | None = None
         self._connect(api.connection)
         self._since = _now()
-        self._deadline = None if timeout is None else Deadline(timeout)
+        self._deadline = Deadline(math.inf if timeout is None else timeout)
 
     def close(self) -> None:
         """End the iteration. May be called again."""
@@ -147,7 +148,7 @@ class Watch:
             self.close()
             raise StopIteration
         if not isinstance(event, Gap):
-            self._left = None if self._left is None else self._left - 1
+            self._left -= 1
         elif event.until is None or event.lost:
             self.gaps += 1
         return event
@@ -178,13 +179,11 @@ class Watch:
 
     def _hear(self) -> Event | None:
         """Return the next event of some seconds, or None; then the server has answered that there was none."""
-        over = self._deadline is not None and self._deadline.expired
-        if over and not self._ending:
+        if self._deadline.expired and not self._ending:
             self._connection.check(_SIGN_OF_LIFE)
             self._ending = True
             self._forget()  # events that were received are still returned
-        patience = _QUIET if self._deadline is None else self._deadline.within(_QUIET)
-        heard = self._listener.hear(patience)
+        heard = self._listener.hear(self._deadline.within(_QUIET))
         if heard is None:
             if not (self._ending or self._closed):
                 # Events before the reply were received.
@@ -201,10 +200,9 @@ class Watch:
     def _back(self, error: ConnectionFailed, outage: Deadline) -> Event | None:
         """Wait until events are received again; return the gap, None when the watch ends before."""
         backoff = Backoff()
-        while not self._closed and not (self._deadline is not None and self._deadline.expired):
-            patience = (self._deadline or outage).within(min(_LOOK_AGAIN, outage.left))
+        while not self._closed and not self._deadline.expired:
             try:
-                self._rejoin(patience)
+                self._rejoin(self._deadline.within(outage.within(_LOOK_AGAIN)))
             except ConnectionFailed as failure:
                 if outage.expired:
                     raise OutageError(
