@@ -81,7 +81,8 @@ def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
         elif name == "compression":
             fields["compression"] = "s2" if value else "none"
         elif name == "limit_marker_ttl":
-            fields |= {"subject_delete_marker_ttl": value, "allow_msg_ttl": value > 0}
+            # What markers need cannot be taken back.
+            fields |= {"subject_delete_marker_ttl": value, **({"allow_msg_ttl": True} if value else {})}
         else:
             fields[_OTHER_NAMES.get(name, name)] = value
     return fields

@@ -85,10 +85,7 @@ def stream_changes(bucket: str, actual: StreamConfig, given: Mapping[str, Any]) 
         raise OptionError(
             f"{what}: mirror cannot change: the keys of a mirror have the subjects that they have in its origin"
         )
-    changes = fields_of(_named(bucket, wanted), given)
-    if changes.get("subject_delete_marker_ttl", 1) == 0:
-        del changes["allow_msg_ttl"]  # which cannot be taken back
-    return changes
+    return fields_of(_named(bucket, wanted), given)
 
 
 def _named(bucket: str, config: BucketConfig) -> BucketConfig:
