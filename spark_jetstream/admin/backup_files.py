@@ -31,7 +31,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models.base import Boolean, Count, Model, String, Time, Volume, complaint
+from spark_jetstream.admin.models.base import Boolean, Check, Count, Model, String, Time, Volume, complaint
 from spark_jetstream.admin.models.streams import StreamConfig, StreamState
 from spark_jetstream.errors import BackupError, OptionError, ProtocolError
 
@@ -87,14 +87,12 @@ class Manifest(Model):
                 f"{where} has version {version}, and this spark-jetstream knows {VERSION}: a newer one is needed"
             )
         try:
-            manifest = cls.model_validate(given)
+            return cls.model_validate(given)
         except ValidationError as error:
-            problem = complaint(error)
-        else:
-            if manifest.version == VERSION:
-                return manifest
-            problem = f"there is no version {manifest.version}"
-        raise BackupError(f"damaged backup: {where}: {problem}")
+            raise BackupError(f"damaged backup: {where}: {complaint(error)}") from None
+
+    def _checks(self) -> Iterator[Check]:
+        yield self.version < VERSION, f"there is no version {self.version}"
 
 
 class Framing:

@@ -66,7 +66,7 @@ def stream_fields(
     return {
         **fields_of(_named(bucket, wanted), BucketConfig.model_fields),
         "name": stream_name(bucket),
-        **({} if wanted.mirror else {"subjects": (f"$KV.{bucket}.>",)}),
+        "subjects": None if wanted.mirror else (f"$KV.{bucket}.>",),
         "discard": "new",
         "allow_rollup_hdrs": True,
         "deny_delete": True,
