@@ -89,19 +89,15 @@ def there(admin: JetStreamAdmin, nats_server: NatsServer, api: Api, tmp_path: Pa
         api(f"STREAM.DELETE.{name}")
 
 
-@pytest.fixture(scope="module")
-def whole(nats_server: NatsServer, api: Api, publisher: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup of the stream ``FILLED``, which takes several chunks of 64 KiB, in a directory."""
+@pytest.fixture(scope="module", autouse=True)
+def whole(
+    nats_server: NatsServer, api: Api, publisher: Publisher, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A backup, in a directory, of several chunks of 64 KiB. Its stream ``FILLED`` is there for the whole module."""
     api("STREAM.CREATE.FILLED", {"name": "FILLED", "subjects": ["filled.>"]})
     publisher.publish(Message(f"filled.{n % 3}", b"%d" % n * 40, [("N", str(n)), ("N", "x")]) for n in range(MESSAGES))
     publisher.pour(incompressible("filled"), 1, Message("filled.end", b"end"))
-    return backup(Requester(options(nats_server.url)), "FILLED", tmp_path_factory.mktemp("whole") / "saved").path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def filled(whole: Path, api: Api) -> Iterator[None]:
-    """The stream stays for the whole module."""
-    yield
+    yield backup(Requester(options(nats_server.url)), "FILLED", tmp_path_factory.mktemp("whole") / "saved").path
     api("STREAM.DELETE.FILLED")
 
 
