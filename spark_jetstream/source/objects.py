@@ -7,20 +7,16 @@ has the layout of a bucket). `object_reader` reads the objects of a task.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappush, heapreplace
 
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, stored_objects
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import JetStreamError, OutageError
+from spark_jetstream.client.requests import Connect
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.direct import check_server, read_direct, refuse_indirect
 from spark_jetstream.streams.latest import TablePart, read_table
-from spark_jetstream.streams.pull import PullSettings, look
+from spark_jetstream.streams.pull import PullSettings
 
 #: Bytes of content that a task has at most, unless a single object has more: `spark.sql.files.maxPartitionBytes`.
 TASK_BYTES = 128 * 1024 * 1024
@@ -123,35 +119,10 @@ def plan_objects(
     during the call. The other arguments are those of `pack`. Raises what `read_table` raises, and `JetStreamError` for
     an object too large for a binary column if `with_content` is set.
     """
-    read = _metas_by_direct_get if part.direct else read_table
-    listed = live_objects(read(connect, part, replace(settings, headers_only=False), label), bucket, pattern)
+    # An object's meta message replaces the one before (`Nats-Rollup`).
+    metas = read_table(connect, part, replace(settings, headers_only=False), label, rolled_up=True)
+    listed = live_objects(metas, bucket, pattern)
     for stored in listed if with_content else ():
         refuse_large(stored.meta, bucket)
     packed = pack(listed, max_objects=max_objects, min_groups=min_groups, with_content=with_content)
     return [ObjectGroup(part.stream, part.created, objects) for objects in packed]
-
-
-def _metas_by_direct_get(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[MessageRun]:
-    """Read meta messages as `read_table` does; each subject has one, whatever the stream's limit says.
-
-    The newer version of an object that is replaced before it is read comes with what was stored since: the list is
-    complete when nothing more was stored.
-    """
-    deadline = Deadline(settings.retry_timeout)
-    whole = SequenceRange(part.stream, 1, 1, None, part.created, part.subjects, part.direct)
-
-    def end_now(connection: Connection) -> int:
-        check_server(connection)
-        state = look(connection, whole, whole.first)
-        refuse_indirect(state)
-        return state.last_seq + 1
-
-    requests = Requests(lambda _: connect(deadline.left), settings.retry_timeout)
-    while (end := requests.call(end_now)) > whole.end:
-        if deadline.expired:
-            raise OutageError(
-                f"stream {part.stream} was written to without a pause, and no end of its list of objects was found by "
-                f"direct gets within {deadline.seconds:g} s (option retryTimeout); set readWith to consumer"
-            )
-        whole = replace(whole, first=whole.end, end=end)
-        yield from read_direct(connect, whole, settings, label)

@@ -35,7 +35,7 @@ import numpy as np
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError, StreamNotFound
+from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, OutageError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
@@ -44,7 +44,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader
+from spark_jetstream.streams.pull import PullSession, PullSettings, RangeReader, look
 
 _END = 2**63 - 1  # behind every sequence
 _HEARTBEAT = 0.5
@@ -162,14 +162,17 @@ class TablePart:
     direct: bool = False
 
 
-def read_table(connect: Connect, part: TablePart, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+def read_table(
+    connect: Connect, part: TablePart, settings: PullSettings, label: str, *, rolled_up: bool = False
+) -> Iterator[MessageRun]:
     """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
 
-    The names of the consumers begin with `label`. Raises `DataLossError` if the stream was deleted, `OptionError`
-    (readWith), `OutageError` if others wrote faster than this reader, and what `read_range` raises.
+    The names of the consumers begin with `label`. `rolled_up`: each subject has one message, whatever the stream's
+    limit is, because its writers replace the message before. Raises `DataLossError` if the stream was deleted,
+    `OptionError` (readWith), `OutageError` if others wrote faster than this reader, and what `read_range` raises.
     """
     try:
-        yield from _TableReader(connect, part, replace(settings, fail_on_data_loss=True), label).read()
+        yield from _TableReader(connect, part, replace(settings, fail_on_data_loss=True), label, rolled_up).read()
     except DataLossError:
         raise DataLossError(
             f"stream {part.stream}, created at {part.created}, was deleted or created again while the latest messages "
@@ -188,12 +191,13 @@ def check_direct(state: StreamSummary) -> None:
 
 
 class _TableReader:
-    def __init__(self, connect: Connect, part: TablePart, settings: PullSettings, label: str) -> None:
+    def __init__(self, connect: Connect, part: TablePart, settings: PullSettings, label: str, rolled_up: bool) -> None:
         self.connect = connect
         self.requests = Requests(connect, settings.retry_timeout)
         self.part = part
         self.settings = settings
         self.label = label
+        self.rolled_up = rolled_up
 
     def read(self) -> Iterator[MessageRun]:
         begun = time.monotonic()
@@ -226,7 +230,8 @@ class _TableReader:
     def _present(self, whole: SequenceRange, state: StreamSummary) -> Iterator[MessageRun]:
         """Return the messages that the stream held at the beginning, in stream order, each subject once at most."""
         if self.part.direct:
-            check_direct(state)
+            if not self.rolled_up:
+                check_direct(state)
             return read_direct(self.connect, whole, self.settings, self.label)
         if state.max_msgs_per_subject == 1:
             return BoundedReader(self.connect, whole, self.settings, self.label, state).read()
@@ -261,14 +266,7 @@ class _TableReader:
 
     def _look(self) -> StreamSummary:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
-        name = self.part.stream
-        try:
-            state = self.requests.stream(name, f"look at stream {name}")
-        except StreamNotFound:
-            raise DataLossError(f"stream {name} was deleted") from None
-        if state.created != self.part.created:
-            raise DataLossError(f"stream {name} was deleted and created again at {state.created}")
-        return state
+        return self.requests.call(partial(look, part=self._range(1, _END), first=1))
 
     def _range(self, first: int, end: int) -> SequenceRange:
         part = self.part
