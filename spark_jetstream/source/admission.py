@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.source.search import Bracket, CachedProbe, Point, Probe, find_cut
+from spark_jetstream.source.search import Bracket, Point, Probe, find_cut
 
 #: The most questions that `limit_end` asks.
 LIMIT_PROBES = 32
@@ -81,22 +81,21 @@ def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> Cut
     The cut is never beyond ``end``, and beyond ``start`` if ``start < end``. If the messages are all within the limit,
     or all removed (0 messages), the end stays. The timestamp is 0 when the last message is gone.
     """
-    cached = CachedProbe(probe)
-    first = cached.peek(start)
+    first = probe.peek(start)
     if first is None or first[0] >= end:
         return Cut(end, 0, 0)
     total = min(max(total, 1), end - first[0])
     if total <= limit:
-        return Cut(end, total, _timestamp(cached, end - 1))
+        return Cut(end, total, _timestamp(probe, end - 1))
     if limit == 1:
         return Cut(first[0] + 1, 1, first[1])
     if total == end - first[0]:
         cut = first[0] + limit
-        return Cut(cut, limit, _timestamp(cached, cut - 1))
-    return _search_end(Point(first[0], 0), Point(end, total), limit, cached)
+        return Cut(cut, limit, _timestamp(probe, cut - 1))
+    return _search_end(Point(first[0], 0), Point(end, total), limit, probe)
 
 
-def _search_end(low: Point, high: Point, limit: int, probe: CachedProbe) -> Cut:
+def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> Cut:
     # The cut has one message less than the limit below it: a peek from there finds the last one.
     wanted = limit - 1
     pending = probe.pending(low.sequence)
@@ -109,8 +108,8 @@ def _search_end(low: Point, high: Point, limit: int, probe: CachedProbe) -> Cut:
     if bracket.low.below < wanted:
         left = _SEARCH_PROBES - bracket.used
         bracket = find_cut(below, probe, bracket.low, bracket.high, window=enough, probes=left)
-    if probe.uncached.pending(high.sequence) != pending - high.below:
-        bracket = _search_again(low, Point(bracket.low.sequence, high.below), high, enough, probe.uncached)
+    if probe.pending(high.sequence) != pending - high.below:
+        bracket = _search_again(low, Point(bracket.low.sequence, high.below), high, enough, probe)
     last = probe.peek(bracket.low.sequence)
     if last is None or last[0] >= high.sequence:
         # What was counted there has been removed: nothing is left before the end.

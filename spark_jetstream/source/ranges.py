@@ -69,7 +69,7 @@ def split(
     with a count of 0 is not cut, and still read: counts may be wrong.
 
     A task that finds less than ``count`` reports a loss. So counts by probes are never too high: they are lowered by
-    the number of messages published during the survey, and None if nothing is left. So ``probe`` may not have a cache.
+    the number of messages published during the survey, and None if nothing is left.
     """
     if whole.width == 0:
         return []

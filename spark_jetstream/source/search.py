@@ -6,7 +6,6 @@ on. `find_cut` finds the first by a few of the second.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple, Protocol
@@ -24,15 +23,6 @@ class Probe(Protocol):
 
     def peek(self, first: int) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the first message with a sequence >= ``first``, or None."""
-
-
-class CachedProbe:
-    """Asks the probe ``uncached`` each question once. For one plan: answers grow old."""
-
-    def __init__(self, probe: Probe) -> None:
-        self.uncached = probe
-        self.pending = functools.cache(probe.pending)
-        self.peek = functools.cache(probe.peek)
 
 
 class Point(NamedTuple):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import LIMIT_PROBES, bytes_to_messages, limit_end, share
-from spark_jetstream.source.search import CachedProbe
 from tests.support.planning import (
     STATE,
     FakeStream,
@@ -195,13 +194,3 @@ def test_messages_that_go_during_the_search_do_not_move_the_cut_beyond_the_end(a
     cut = limit_end(1, 300, 10, stream, 35)
     assert 1 < cut.end <= 300
     assert 0 < cut.messages <= 10
-
-
-def test_questions_are_asked_once() -> None:
-    stream = FakeStream([3, 5, 9])
-    probe = CachedProbe(stream)
-    for _ in range(3):
-        assert [probe.pending(4), probe.pending(6), probe.pending(10)] == [2, 1, 0]
-        assert [probe.peek(4), probe.peek(10)] == [(5, timestamp(5)), None]
-    assert stream.calls == 5
-    assert probe.uncached is stream
