@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
@@ -39,8 +40,6 @@ from spark_jetstream.streams.lookup import RawMessage, first_message, last_messa
 from spark_jetstream.streams.pull import create_reader, delete_reader
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PEEK_SECONDS = 2.0
 _MIRROR_ANSWERS = 20  # one after the other, before the first pause
@@ -160,39 +159,36 @@ class DirectProbe:
 
         The replica that answers may lack the latest messages, and still have removed ones: two answers may disagree.
         """
-        return sum(self._for_each(lambda connection, subject: self._pending(connection, subject, first)))
+        return sum(
+            self._requests.call(partial(self._pending, subject=subject, first=first))
+            for subject in self._filters or (">",)
+        )
 
     def peek(self, first: int) -> tuple[int, int] | None:
         """See `Probe.peek`."""
-        messages = self._for_each(lambda connection, subject: next_message(connection, self._stream, subject, first))
-        return min(_positions(messages), default=None)
+        return min(self._find(next_message, sequence=first), default=None)
 
     def last(self) -> tuple[int, int] | None:
         """See `StreamProbe.last`."""
-        messages = self._for_each(lambda connection, subject: last_message(connection, self._stream, subject))
-        return max(_positions(messages), default=None)
+        return max(self._find(last_message), default=None)
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """See `StreamProbe.first_after`."""
-        return self._first_after(nanoseconds, self._filters)
+        return min(self._find(first_message, nanoseconds=nanoseconds), default=None)
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """See `StreamProbe.first_of_all_after`."""
-        return self._first_after(nanoseconds, ())
+        return min(self._find(first_message, (">",), nanoseconds=nanoseconds), default=None)
 
-    def _first_after(self, nanoseconds: int, filters: tuple[str, ...]) -> tuple[int, int] | None:
-        messages = self._for_each(
-            lambda connection, subject: first_message(connection, self._stream, subject, nanoseconds), filters
-        )
-        return min(_positions(messages), default=None)
-
-    def _for_each(self, ask: Callable[[Connection, str], T], filters: tuple[str, ...] | None = None) -> list[T]:
-        """Return what `ask` returns for each filter."""
-
-        def one(subject: str) -> T:
-            return self._requests.call(lambda connection: ask(connection, subject))
-
-        return [one(subject) for subject in (self._filters if filters is None else filters) or (">",)]
+    def _find(
+        self, lookup: Callable[..., RawMessage | None], filters: tuple[str, ...] = (), **where: int
+    ) -> list[tuple[int, int]]:
+        """Return sequence and timestamp (ns) of what a function of `lookup` finds for each filter."""
+        subjects = filters or self._filters or (">",)
+        messages = [
+            self._requests.call(partial(lookup, stream=self._stream, subject=subject, **where)) for subject in subjects
+        ]
+        return [(message.sequence, message.time) for message in messages if message is not None]
 
     def _pending(self, connection: Connection, subject: str, first: int) -> int:
         check_server(connection)
@@ -227,7 +223,3 @@ class DirectProbe:
 
 StreamQuestions = StreamProbe | DirectProbe
 """Either of them: whatever planning asks about a stream."""
-
-
-def _positions(messages: list[RawMessage | None]) -> Iterator[tuple[int, int]]:
-    return ((message.sequence, message.time) for message in messages if message is not None)
