@@ -64,11 +64,14 @@ class _Source:
     pushdown: Pushdown | None = None
     """What predicates leave of a batch."""
 
-    def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
+    ) -> None:
+        """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
         self._raw = hidden(options)
         self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         self._planner: Planner | None = None
-        self._prepare: Callable[[SourceOptions], None] | None = None
+        self._prepare = prepare
 
     def __getstate__(self) -> dict[str, Any]:
         # The options are read on the driver, where the context file is. Executors get no connection.
@@ -212,14 +215,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
 class _StreamReader(_Source, DataSourceStreamReader):
     streaming = True
-
-    def __init__(
-        self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
-    ) -> None:
-        """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
-        super().__init__(options, schema)
-        self._prepare = prepare
-        self._cursor: Offset | None = None
+    _cursor: Offset | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts."""
