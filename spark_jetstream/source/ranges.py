@@ -121,15 +121,11 @@ class _Survey:
 
 
 class _Part(NamedTuple):
-    """The messages between two points, which become ``-missing`` pieces. The part with most pieces sorts first."""
+    """The messages between two points, which become so many pieces."""
 
-    missing: int
+    pieces: int
     low: Point
     high: Point
-
-    @property
-    def pieces(self) -> int:
-        return -self.missing
 
     @property
     def size(self) -> int:
@@ -138,16 +134,16 @@ class _Part(NamedTuple):
 
 def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int) -> list[SequenceRange]:
     head = survey.probe.peek(whole.first)
-    pieces = max(_pieces(survey.count, most), min(least, survey.count))
-    if head is None or head[0] >= whole.end or pieces <= 1:
+    if head is None or head[0] >= whole.end:
         return [replace(whole, count=survey.count)]
     left = SPLIT_PROBES - 4  # the peek, and three of the survey
 
+    pieces = max(_pieces(survey.count, most), min(least, survey.count))
     # The largest part first: what is still uncounted when the probes are used up is then as small as can be.
-    todo = [_Part(-pieces, Point(head[0], 0), Point(whole.end, survey.count))]
+    todo = [(-pieces, _Part(pieces, Point(head[0], 0), Point(whole.end, survey.count)))]
     done: list[_Part] = []
     while todo:
-        part = heappop(todo)
+        _, part = heappop(todo)
         cut, used = _cut(part, survey, min(left, _CUT_STEPS))
         left -= used
         if cut is None:
@@ -155,7 +151,7 @@ def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int) -> 
             continue
         for side in _sides(part, cut, most):
             if side.pieces > 1:
-                heappush(todo, side)
+                heappush(todo, (-side.pieces, side))
             else:
                 done.append(side)
     done.sort(key=lambda part: part.low)
@@ -192,8 +188,8 @@ def _sides(part: _Part, cut: Point, most: int) -> tuple[_Part, _Part]:
     after = part.size - ahead
     share_ahead = min(max(1, _ceil(2 * part.pieces * ahead - part.size, 2 * part.size)), part.pieces - 1)
     return (
-        _Part(-max(share_ahead, _pieces(ahead, most)), part.low, cut),
-        _Part(-max(part.pieces - share_ahead, _pieces(after, most)), cut, part.high),
+        _Part(max(share_ahead, _pieces(ahead, most)), part.low, cut),
+        _Part(max(part.pieces - share_ahead, _pieces(after, most)), cut, part.high),
     )
 
 
