@@ -156,8 +156,7 @@ class _Request:
     position: int
     """The next sequence not yet seen, or the end of the range."""
     last: int = 0
-    """The sequence of the last message that came."""
-    got: int = 0
+    """The sequence of the last message that came, 0 before the first one."""
 
 
 class _FilterReader:
@@ -223,7 +222,7 @@ class _FilterReader:
                     return
                 if ending is None:
                     continue
-                full = ending.code == jsapi.END_OF_BATCH and request.got > 0 and bool(ending.pending)
+                full = ending.code == jsapi.END_OF_BATCH and request.last > 0 and bool(ending.pending)
                 if not full:
                     self._nothing_more(connection, request, ending)
                     return
@@ -263,7 +262,6 @@ class _FilterReader:
             raise AnswerRejected("a direct get was answered with messages out of order")
         end = self.part.end
         request.last = int(sequences[-1])
-        request.got += len(answer)
         request.position = min(request.last + 1, end)
         inside = int(sequences.searchsorted(end))
         return [answer[:inside]] if inside else []
