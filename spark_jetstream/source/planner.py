@@ -151,7 +151,7 @@ class Planner:
         known = {name: self._continued(name, start, states[name]) for name in self._probes}
         ends = {name: self._end(name, known[name], states[name]) for name in self._probes}
         backlogs = {name: self._backlog(name, known[name], ends[name], states[name]) for name in self._probes}
-        moved = {name: position for name, position in known.items() if position != start.streams.get(name)}
+        moved = any(position != start.streams.get(name) for name, position in known.items())
         if start == self._unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
@@ -310,11 +310,13 @@ class Planner:
                 shares[name] = min(shares[name], bytes_to_messages(limit, states[name]) if limit else 0)
         limited: dict[str, StreamPosition] = {}
         for name, end in ends.items():
-            if shares[name] == 0 or backlogs[name] <= shares[name]:
-                limited[name] = end if backlogs[name] <= shares[name] else known[name]
-                continue
-            cut = limit_end(known[name].next, end.next, shares[name], self._probes[name], backlogs[name])
-            limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
+            if backlogs[name] <= shares[name]:
+                limited[name] = end
+            elif shares[name] == 0:
+                limited[name] = known[name]
+            else:
+                cut = limit_end(known[name].next, end.next, shares[name], self._probes[name], backlogs[name])
+                limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
         return limited
 
     # Ranges
@@ -380,8 +382,7 @@ class Planner:
             start = starting_position(self.options, probe, state)
             end = ending_position(self.options, probe, state, start)
             first, last = self._limited(kept, probe, start.next, end.next)
-            starts[name] = start if first == start.next else StreamPosition(first, state.created)
-            ends[name] = end if last == end.next else StreamPosition(last, state.created)
+            starts[name], ends[name] = StreamPosition(first, state.created), StreamPosition(last, state.created)
         return self.ranges(Offset(starts), Offset(ends), states)
 
     @staticmethod

@@ -124,10 +124,8 @@ def check_retention(state: StreamSummary, options: SourceOptions, *, endangered:
 
 def check_start(state: StreamSummary, options: SourceOptions) -> None:
     """Raise `OptionError` when a new query would skip messages of a work queue: its first commit would remove them."""
-    if state.retention != "workqueue":
-        return
-    if options.starting_timestamp is not None or options.starting_offsets != "earliest":
-        name = "startingTimestamp" if options.starting_timestamp is not None else "startingOffsets"
+    name = "startingOffsets" if options.starting_timestamp is None else "startingTimestamp"
+    if state.retention == "workqueue" and (name == "startingTimestamp" or options.starting_offsets != "earliest"):
         raise OptionError(
             f"option {name} has no meaning for stream {state.name}, a work queue: what a query passes over would be "
             "removed from it unread; leave the option out, and purge the stream yourself if its messages shall go",
