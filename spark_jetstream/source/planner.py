@@ -98,7 +98,7 @@ class Planner:
             self._probes[name] = self._probe(name, direct=True)
         if state.retention == "interest" and name not in self._warned:
             self._warned.add(name)
-            warn_of_interest(state, held=self.progress.wanted)
+            warn_of_interest(state, held=self.options.durable is not None)
         return state
 
     # Positions
@@ -112,7 +112,7 @@ class Planner:
 
     def _begin(self, name: str, state: StreamSummary) -> StreamPosition:
         """Return where a stream without a position begins. The durable consumer must exist before that is decided."""
-        if self.progress.wanted:
+        if self.options.durable is not None:
             check_start(state, self.options)
             if self.progress.open(state, fresh=True):
                 state = self._state(name)

@@ -390,11 +390,6 @@ class LazyCommit:
         self._opened: set[str] = set()
         self._committing: Future[None] | None = None
 
-    @property
-    def wanted(self) -> bool:
-        """Whether there is a position on the server."""
-        return self._progress is not None
-
     def open(self, state: StreamSummary, *, fresh: bool) -> bool:
         """Call `Progress.open`, the first time for each stream; return whether this was the first time."""
         if self._progress is None or state.name in self._opened:

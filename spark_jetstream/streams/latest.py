@@ -194,7 +194,7 @@ class _TableReader:
     def __init__(self, connect: Connect, part: TablePart, settings: PullSettings, label: str, rolled_up: bool) -> None:
         self.connect = connect
         self.requests = Requests(connect, settings.retry_timeout)
-        self.part = part
+        self.part = SequenceRange(part.stream, 1, _END, None, part.created, part.subjects, part.direct)
         self.settings = settings
         self.label = label
         self.rolled_up = rolled_up
@@ -203,7 +203,7 @@ class _TableReader:
         begun = time.monotonic()
         present = bytearray()  # hashes of 8 bytes
         state = self._look()
-        whole = self._range(state.first_kept, max(state.last_seq + 1, state.first_kept))
+        whole = replace(self.part, first=state.first_kept, end=max(state.last_seq + 1, state.first_kept))
         last = whole.first - 1
         for messages in self._present(whole, state):
             present += subject_hashes(messages.subjects()).tobytes()
@@ -242,7 +242,8 @@ class _TableReader:
         """Yield all messages from a sequence on, until there are no more."""
         if not self.part.direct:
             state = self._look()
-            yield from CatchUpReader(self.connect, self._range(first, _END), self.settings, self.label, state).read()
+            part = replace(self.part, first=first)
+            yield from CatchUpReader(self.connect, part, self.settings, self.label, state).read()
             return
         # Range by range, until a range lacks no message, or the leader knows of none behind it.
         stream, filters = self.part.stream, self.part.subjects or (">",)
@@ -252,7 +253,7 @@ class _TableReader:
             if end <= first:
                 return
             count = 0
-            for messages in read_direct(self.connect, self._range(first, end), settings, self.label):
+            for messages in read_direct(self.connect, replace(self.part, first=first, end=end), settings, self.label):
                 count += len(messages)
                 yield messages
             if count == end - first:
@@ -266,8 +267,4 @@ class _TableReader:
 
     def _look(self) -> StreamSummary:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
-        return self.requests.call(partial(look, part=self._range(1, _END), first=1))
-
-    def _range(self, first: int, end: int) -> SequenceRange:
-        part = self.part
-        return SequenceRange(part.stream, first, end, None, part.created, part.subjects, part.direct)
+        return self.requests.call(partial(look, part=self.part, first=1))

@@ -498,7 +498,6 @@ def test_a_stream_is_opened_once_and_checked_after_that(slow: Slow, lazy: LazyCo
 
 def test_without_a_durable_nothing_happens() -> None:
     without = LazyCommit(None)
-    assert not without.wanted
     assert not without.open(S, fresh=True)
     without.hold(S)
     without.commit(S, 5)
