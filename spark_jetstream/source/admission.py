@@ -44,16 +44,15 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     waiting = sorted((name for name in shares if backlogs[name] > 0), key=lambda name: (-backlogs[name], name))
     for name in waiting[: max(0, limit)]:
         shares[name] = 1
-    rest = limit - len(waiting)
     more = {name: backlogs[name] - 1 for name in waiting}
     total = sum(more.values())
-    if rest <= 0 or total == 0:
+    rest = min(limit - len(waiting), total)
+    if rest <= 0:
         return shares
-    rest = min(rest, total)
     for name in waiting:
         shares[name] += rest * more[name] // total
     # Rounding down left less than one for each stream with a fraction: the largest fractions get it.
-    left = rest - sum(rest * size // total for size in more.values())
+    left = len(waiting) + rest - sum(shares.values())
     for name in sorted(waiting, key=lambda name: (-(rest * more[name] % total), name))[:left]:
         shares[name] += 1
     return shares

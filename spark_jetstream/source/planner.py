@@ -159,8 +159,8 @@ class Planner:
             return start
         available = sum(backlogs.values())
         if moved or not self._admitted(available, limited):
-            idle = {name: ends[name] for name in self._probes if not backlogs[name] and ends[name] != known[name]}
-            end = Offset({**known, **({} if moved else idle)})
+            idle = {} if moved else {name: end for name, end in ends.items() if not backlogs[name]}
+            end = Offset({**known, **idle})
             if end == start:
                 # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
                 self.progress.settle()
