@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import LIMIT_PROBES, bytes_to_messages, limit_end, share
-from tests.support.planning import (
-    STATE,
-    FakeStream,
-    MovingStream,
-    matches,
-    runs,
-    scattered,
-    timestamp,
-)
+from tests.support.planning import STATE, FakeStream, MovingStream, matches, runs, scattered, timestamp
 
 
 def batches(stream: FakeStream, limit: int) -> list[tuple[int, int]]:

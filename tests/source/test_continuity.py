@@ -211,38 +211,29 @@ def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest:
 
 
 @pytest.mark.parametrize(
-    ("position", "state", "moves"),
+    ("position", "state", "held", "moves"),
     [
-        (at(12), STREAM, True),
-        (at(55), STREAM, True),
-        (at(56), STREAM, False),
-        (at(12), replace(STREAM, max_bytes=-1), False),
-        (at(12), replace(STREAM, max_bytes=-1, retention="interest"), True),
-        (at(1), NEVER_WRITTEN, False),
-        (at(101), PURGED, False),
+        (at(12), STREAM, False, True),
+        (at(55), STREAM, False, True),
+        (at(56), STREAM, False, False),
+        (at(12), replace(STREAM, max_bytes=-1), False, False),
+        (at(12), replace(STREAM, max_bytes=-1, retention="interest"), False, True),
+        (at(1), NEVER_WRITTEN, False, False),
+        (at(101), PURGED, False, False),
+        # A consumer holds what matches.
+        (at(5, 90 * MINUTE), HELD, True, False),
+        (at(5, 90 * MINUTE), replace(HELD, max_age=21 * MINUTE), True, False),
+        (at(5, 90 * MINUTE), replace(HELD, max_age=20 * MINUTE), True, True),
+        (at(5, 90 * MINUTE), replace(HELD, max_msgs=181), True, False),
+        (at(5, 90 * MINUTE), replace(HELD, max_msgs=180), True, True),
+        (at(5, 90 * MINUTE), replace(HELD, max_bytes=20_001), True, False),
+        (at(5, 90 * MINUTE), replace(HELD, max_bytes=20_000), True, True),
     ],
 )
-def test_idle_position(position: StreamPosition, state: StreamSummary, moves: bool) -> None:
-    assert idle_position(position, state, held=False) == (latest_position(state) if moves else None)
-
-
-@pytest.mark.parametrize(
-    ("limits", "moves"),
-    [
-        ({}, False),
-        ({"max_age": 21 * MINUTE}, False),
-        ({"max_age": 20 * MINUTE}, True),
-        ({"max_msgs": 181}, False),
-        ({"max_msgs": 180}, True),
-        ({"max_bytes": 20_001}, False),
-        ({"max_bytes": 20_000}, True),
-    ],
-)
-def test_idle_position_where_a_consumer_holds_what_matches(limits: dict[str, Any], moves: bool) -> None:
-    state = replace(HELD, **limits)
+def test_idle_position(position: StreamPosition, state: StreamSummary, held: bool, moves: bool) -> None:
     end = latest_position(state)
-    assert idle_position(at(5, 90 * MINUTE), state, held=True) == (end if moves else None)
-    assert idle_position(end, state, held=True) is None
+    assert idle_position(position, state, held=held) == (end if moves else None)
+    assert idle_position(end, state, held=held) is None
 
 
 @settings(deadline=None)

@@ -13,13 +13,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.ranges import MAX_PIECES, SPLIT_PROBES, ranges_between, split
-from tests.support.planning import (
-    FakeStream,
-    MovingStream,
-    matches,
-    runs,
-    scattered,
-)
+from tests.support.planning import FakeStream, MovingStream, matches, runs, scattered
 
 CREATED = "2026-02-03T04:05:06.1Z"
 LATER = "2026-02-04T00:00:00Z"
