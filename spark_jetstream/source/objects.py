@@ -119,7 +119,7 @@ def plan_objects(
     during the call. The other arguments are those of `pack`. Raises what `read_table` raises, and `JetStreamError` for
     an object too large for a binary column if `with_content` is set.
     """
-    # An object's meta message replaces the one before (`Nats-Rollup`).
+    # A new version of an object replaces its meta message; of several in a copy `live_objects` takes the last one.
     metas = read_table(connect, part, replace(settings, headers_only=False), label, rolled_up=True)
     listed = live_objects(metas, bucket, pattern)
     for stored in listed if with_content else ():

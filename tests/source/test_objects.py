@@ -536,7 +536,7 @@ def test_a_version_that_was_replaced_comes_later(bucket: Bucket, caplog: pytest.
 
 
 def test_only_the_last_version_of_a_range_has_a_row(bucket: Bucket) -> None:
-    """A range is read to its end before its first row: a copy of a bucket may keep meta messages that were replaced."""
+    """Everything is read before the first row: a copy of a bucket may keep meta messages that were replaced."""
     versions: list[tuple[str, bytes, bool]] = [("a", b"1", False), ("gone", b"2", False), ("a", b"3", False)]
     for name, data, deleted in (*versions, ("gone", b"", True)):
         frames = bucket.frames(name, data, deleted=deleted)
@@ -544,6 +544,8 @@ def test_only_the_last_version_of_a_range_has_a_row(bucket: Bucket) -> None:
     assert bucket.info()["state"]["messages"] == 7
     feed = Feed(bucket)
     assert feed.read(feed.cut()) == {"a": b"3"}
+    for direct in (False, True):
+        assert bucket.contents(*bucket.plan(direct=direct)) == {"a": b"3"}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 4))])
