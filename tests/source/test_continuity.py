@@ -61,6 +61,7 @@ COMPLETE: dict[str, tuple[StreamPosition, StreamSummary, dict[str, Any]]] = {
     "bucket, expired": (at(5, 7), EXPIRING, {}),
     "bucket, superseded, with a limit in bytes": (at(5, 7), BOUNDED, {}),
     "bucket, all expired": (at(5, 7), replace(EXPIRING, first_seq=101, messages=0, bytes=0), {}),
+    "bucket, all read": (at(101, 100_000), replace(BUCKET, first_seq=101, messages=0, bytes=0), {}),
     # Times that say nothing of a lost tail.
     "the same message": (at(60, 590), STREAM, {"reread": 590}),
     "the message is gone": (at(60, 590), STREAM, {}),
@@ -214,8 +215,10 @@ def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest:
     ("position", "state", "held", "moves"),
     [
         (at(12), STREAM, False, True),
+        (at(5), STREAM, False, True),
         (at(55), STREAM, False, True),
         (at(56), STREAM, False, False),
+        (at(101), STREAM, False, False),
         (at(12), replace(STREAM, max_bytes=-1), False, False),
         (at(12), replace(STREAM, max_bytes=-1, retention="interest"), False, True),
         (at(1), NEVER_WRITTEN, False, False),
