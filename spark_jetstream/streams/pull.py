@@ -98,19 +98,15 @@ def look(connection: Connection, part: SequenceRange, first: int) -> StreamSumma
     try:
         state = stream_info(connection, part.stream, f"look at stream {part.stream}")
     except StreamNotFound as error:
-        raise _deleted(part, first) from error
+        raise DataLossError(
+            f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
+        ) from error
     if state.created != part.created:
         raise DataLossError(
             f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {first} to "
             f"{part.end - 1} of the one created at {part.created} were to be read; {_ADVICE}"
         )
     return state
-
-
-def _deleted(part: SequenceRange, first: int) -> DataLossError:
-    return DataLossError(
-        f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
-    )
 
 
 class PullSession:
@@ -304,8 +300,9 @@ class RangeReader:
             )
             # Only now: what the consumer reads must be the stream that was planned.
             self._check_stream(connection)
-        except StreamNotFound as error:
-            raise _deleted(part, self.next) from error
+        except StreamNotFound:
+            look(connection, part, self.next)
+            raise
         return pending
 
     def _check_stream(self, connection: Connection) -> None:
