@@ -39,9 +39,8 @@ from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.units import parse_time
 
 _BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
-_VARIABLES = {option: variable for variable, option in PLAIN.items()}
 _LOGIN = frozenset({"user", "password", "token"})
-_MORE_VARIABLES = {
+_VARIABLES = {option: variable for variable, option in PLAIN.items()} | {
     "user": "NATS_USER",
     "password": "NATS_PASSWORD",
     "token": "NATS_TOKEN or NATS_USER",
@@ -132,11 +131,11 @@ class Examination:
         if not self._any_server:
             yield unknown("login", "there is no server to log in to")
             return
-        try:
-            yield from check_login(admin.options)
-        except JetStreamError:
-            return  # the finding has the error
-        self.reached = True
+        login = check_login(admin.options)
+        yield login
+        self.reached = login.status == "ok"
+        if not self.reached:
+            return
         for finding in [*check_connection(connect(admin.options))]:
             self._clock_known |= finding.check == "clock"
             yield finding
@@ -215,15 +214,12 @@ def check_origins(
     layers: list[tuple[Mapping[str, object], str]] = [(variables, ""), (described, f"context {context}")]
     layers = [(given, "command line"), *(reversed(layers) if named else layers)]
     for name in sorted(options.given() | {"servers"}, key=list(_BY_NAME).index):
-        where = next((origin or _variable(name) for options_, origin in layers if name in options_), "")
+        variable = f"variable {_VARIABLES.get(name, 'NATS_*')}"
+        where = next((origin or variable for options_, origin in layers if name in options_), "")
         if not where and name in _LOGIN:
             where = next((origin or "NATS_URL" for options_, origin in layers if "servers" in options_), "")
             where += ", in the URL"
         yield ok(name, f"{_shown(name, options)} ({where or 'default'})")
-
-
-def _variable(name: str) -> str:
-    return f"variable {_VARIABLES.get(name) or _MORE_VARIABLES.get(name, 'NATS_*')}"
 
 
 def _shown(name: str, options: ConnectionOptions) -> str:

@@ -248,8 +248,8 @@ def compare_servers(probes: Sequence[ServerProbe]) -> Iterator[Finding]:
             yield warning(name, said, "name servers of one cluster in option servers, configured alike")
 
 
-def check_login(options: ConnectionOptions) -> Iterator[Finding]:
-    """Check that the server accepts the credentials. Raises `JetStreamError` after the finding."""
+def check_login(options: ConnectionOptions) -> Finding:
+    """Check that the server accepts the credentials."""
     who = options.authentication_options
     try:
         connection = connect(options)
@@ -257,10 +257,9 @@ def check_login(options: ConnectionOptions) -> Iterator[Finding]:
         advice = "see above; the server's log knows more"
         if isinstance(error, AuthenticationFailed):
             advice = f"correct {who}, or the users in the server's configuration"
-        yield failed("login", str(error), advice)
-        raise
+        return failed("login", str(error), advice)
     version = ".".join(map(str, connection.server_version))
-    yield ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")
+    return ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")
 
 
 def check_connection(connection: Connection) -> Iterator[Finding]:

@@ -37,25 +37,20 @@ def find_server_binary() -> Path:
 
     Raises `ServerStartError`, which says what to install.
     """
-    candidates: list[Path] = []
-    if sys.executable:
-        candidates.append(Path(sys.executable).parent / "nats-server")
+    candidates = [Path(sys.executable).with_name("nats-server")] if sys.executable else []
     # `pip install --user` and `--target` put it elsewhere, and the distribution lists its files.
     with contextlib.suppress(metadata.PackageNotFoundError):
-        distribution = metadata.distribution(DISTRIBUTION)
-        candidates += [
-            Path(str(distribution.locate_file(file))) for file in distribution.files or () if file.name == "nats-server"
-        ]
+        files = metadata.files(DISTRIBUTION) or ()
+        candidates += [Path(str(file.locate())) for file in files if file.name == "nats-server"]
+    if (on_path := shutil.which("nats-server")) is not None:
+        candidates.append(Path(on_path))
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    on_path = shutil.which("nats-server")
-    if on_path is None:
-        raise ServerStartError(
-            f"there is no nats-server beside {sys.executable or 'Python'}, in the package {DISTRIBUTION} "
-            f"or on the PATH: run `pip install {DISTRIBUTION}`"
-        )
-    return Path(on_path)
+    raise ServerStartError(
+        f"there is no nats-server beside {sys.executable or 'Python'}, in the package {DISTRIBUTION} "
+        f"or on the PATH: run `pip install {DISTRIBUTION}`"
+    )
 
 
 class PortLease:
@@ -118,27 +113,27 @@ class DeathGuard:
             bufsize=0,
             start_new_session=True,  # or Ctrl-C in the terminal would end the guard first
         )
+        assert self._shell.stdin is not None
+        self._pipe = self._shell.stdin
 
     def watch(self, pid: int) -> None:
         """Kill `pid` when this process dies."""
         self._tell(f"{pid}\n".encode())
 
     def release(self) -> None:
-        """End the guard without a kill. May be called again."""
+        """End the guard without a kill."""
         self._tell(b"\n")
         self.abandon()
         self._shell.wait()
 
     def abandon(self) -> None:
         """Close this process's end of the pipe only: a forked child does so with its copy."""
-        if self._shell.stdin is not None:
-            self._shell.stdin.close()
+        self._pipe.close()
 
     def _tell(self, line: bytes) -> None:
         # Someone may have killed the guard, which must not fail a test.
         with contextlib.suppress(BrokenPipeError):
-            if self._shell.stdin is not None and not self._shell.stdin.closed:
-                self._shell.stdin.write(line)
+            self._pipe.write(line)
 
 
 def poll(check: Callable[[], _T | None], timeout: float, give_up: Callable[[], Exception]) -> _T:

@@ -17,13 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from spark_jetstream.errors import ServerStartError
-from spark_jetstream.testing.process import (
-    LOOPBACK,
-    DeathGuard,
-    PortLease,
-    find_server_binary,
-    poll,
-)
+from spark_jetstream.testing.process import LOOPBACK, DeathGuard, PortLease, find_server_binary, poll
 
 _LOG_FILE: Final = "server.log"
 _READY_LINE: Final = "Server is ready"
@@ -181,17 +175,15 @@ class NatsServer:
             raise ServerStartError("NatsServer runs on Linux and macOS only")
         self._reap()
         first = self._home is None
-        attempts_left = _PORT_ATTEMPTS if first else 1
         try:
             if self._home is None:
                 self._home = Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
                 _open_servers.add(self)
-            while True:
-                attempts_left -= 1
+            for attempts_left in reversed(range(_PORT_ATTEMPTS if first else 1)):
                 self._lease_ports()
                 try:
                     self._launch()
-                    return self
+                    break
                 except ServerStartError as error:
                     if not attempts_left or _PORT_TAKEN not in str(error) or self._port_wanted is not None:
                         raise
@@ -200,6 +192,7 @@ class NatsServer:
             if first:
                 self.close()
             raise
+        return self
 
     def stop(self) -> None:
         """End the server (SIGTERM; SIGKILL after 10 seconds). It keeps its ports and store for `start`."""
@@ -338,9 +331,9 @@ class NatsServer:
         if self._process is not None:
             self._process.wait()
             self._process, self._paused = None, False
-        if self._guard is not None:
-            self._guard.release()
-            self._guard = None
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.release()
 
     def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
