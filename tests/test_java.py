@@ -149,11 +149,7 @@ def test_making_a_shim_again_leaves_it_alone(tmp_path: Path) -> None:
     first = make_shim(Path("/java/17/bin/java"), tmp_path) / "bin" / "java"
     written = first.stat()
     again = make_shim(Path("/java/17/bin/java"), tmp_path) / "bin" / "java"
-    assert (again, again.stat().st_ino, again.stat().st_mtime_ns) == (
-        first,
-        written.st_ino,
-        written.st_mtime_ns,
-    )
+    assert (again, again.stat().st_ino, again.stat().st_mtime_ns) == (first, written.st_ino, written.st_mtime_ns)
     assert make_shim(Path("/java/21/bin/java"), tmp_path) / "bin" / "java" != first
     assert [path.name for path in first.parent.iterdir()] == ["java"]
 

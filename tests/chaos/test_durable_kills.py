@@ -11,11 +11,11 @@ The variable SPARK_JETSTREAM_KILLS asks for more kills than the suite has time f
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -115,10 +115,8 @@ class Strikes:
 
     def any_time(self, _: str) -> Reached:
         """Chance says when."""
-        passed = threading.Event()
-        timer = threading.Timer(self.chance.random() * 2, passed.set)
-        timer.start()
-        return passed.is_set
+        at = time.monotonic() + self.chance.random() * 2
+        return lambda: time.monotonic() >= at
 
     def batch_is_planned(self, name: str) -> Reached:
         """The first request of a plan, or of a new run, is on its way."""
@@ -236,11 +234,6 @@ class Strikes:
             proxy.close()
 
 
-def empty(url: str, stream: str) -> bool:
-    """Whether a stream has no messages."""
-    return bool(api(url, f"STREAM.INFO.{stream}")["state"]["messages"] == 0)
-
-
 def removed(url: str, stream: str) -> set[int]:
     """The sequences that were in a stream, and are not any more."""
     state = api(url, f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
@@ -310,5 +303,8 @@ def test_kills_at_any_moment(server: NatsServer, tmp_path: Path) -> None:
             api(server.url, f"CONSUMER.DELETE.{name}.{left}")
         position = api(server.url, f"CONSUMER.INFO.{name}.spark")["ack_floor"]["stream_seq"]
         assert position == state["last_seq"] or name == "QUEUE", "the last batch was not committed"
-        wait_until(functools.partial(empty, server.url, name), f"the end of stream {name}")
+    wait_until(
+        lambda: not any(api(server.url, f"STREAM.INFO.{name}")["state"]["messages"] for name in STREAMS),
+        "the end of both streams",
+    )
     assert strikes.job.errors() == [], "queries failed by themselves"

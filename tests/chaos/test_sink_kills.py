@@ -177,13 +177,7 @@ def start(folder: Path, url: str, master: str) -> Job:
         delivery: {**common, "delivery": delivery, "stream": stream, "subject": f"{stream}.row"}
         for delivery, stream in STREAMS.items()
     }
-    return Job(
-        folder,
-        options,
-        rows=BATCH,
-        trigger={"processingTime": "0 seconds"},
-        conf={"spark.master": master},
-    )
+    return Job(folder, options, rows=BATCH, trigger={"processingTime": "0 seconds"}, conf={"spark.master": master})
 
 
 def latest(job: Job, log: str) -> dict[str, int]:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from nats.js.client import JetStreamContext
 from pyspark.sql import SparkSession
 
 from spark_jetstream.errors import DeliveryError, NoResponders, OptionError, OutageError, RowRefused
@@ -24,7 +24,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease, poll
 from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support import calls
-from tests.support.client import Raw
+from tests.support.client import ask
 from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, wait_until
@@ -320,13 +320,12 @@ def test_direct_gets_of_a_stream_with_the_name_of_another_ones_origin(linked: Li
 
 def answering(url: str, stream: str) -> str:
     """Return which stream answers a Direct Get of message 60 of a stream."""
-    body = b'{"seq": 60}'
-    with contextlib.closing(Raw(url)) as raw:
-        raw.file.readline()
-        raw.send(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB reply 1\r\n')
-        raw.send(b"PUB $JS.API.DIRECT.GET.%s reply %d\r\n%s\r\n" % (stream.encode(), len(body), body))
-        name = re.search(rb"\r\nNats-Stream: ([^\r]*)\r\n", raw.message())
-        return "" if name is None else name[1].decode()
+
+    async def work(js: JetStreamContext) -> str:
+        reply = await js._nc.request(f"$JS.API.DIRECT.GET.{stream}", b'{"seq": 60}')
+        return (reply.headers or {}).get("Nats-Stream", "")
+
+    return ask(url, work)
 
 
 # Sources
@@ -480,9 +479,6 @@ def test_the_page_on_topologies(spark: SparkSession, tmp_path: Path) -> None:
         assert api(leaf.url, "STREAM.INFO.TOTALS")["state"]["messages"] == 150
         assert sum(progress["numInputRows"] for progress in names["query"].recentProgress) == 50
         assert {row["stream"] for row in names["by_origin"].collect()} == {"ORDERS", "ORDERS_OF_THE_HUB"}
-    with (
-        NatsServer(config=of_accounts) as server,
-        Publisher(server.url, **OWNER) as owner,
-    ):
+    with NatsServer(config=of_accounts) as server, Publisher(server.url, **OWNER) as owner:
         Stream(server.url, "TOTALS", owner)
         examples[-1].run({DEFAULT_URL: server.url}, names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from spark_jetstream.doctor.report import within
 from spark_jetstream.doctor.servers import check_clock
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
+from tests.support.client import tls_config
 from tests.support.command import Ran, run_command, run_process, succeed
 from tests.support.publish import Publisher
 from tests.support.streams import Stream
@@ -152,37 +152,28 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def secure(tmp_path: Path, authority: trustme.CA, nats_server_factory: Callable[..., NatsServer]) -> Iterator[Tls]:
-    """A function that starts a server with a certificate for some names, until some time."""
-
-    def make(*names: str, days: float = 400, more: str = "") -> NatsServer:
-        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
-        cert = authority.issue_cert(*names, not_after=end)
-        cert.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
-        files = f'cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.pem", ca_file: "{tmp_path}/ca.pem"'
-        return nats_server_factory(config=f"tls {{ {files}, timeout: 5, {more} }}")
-
-    yield make
+    """A function that starts a server with a certificate; its arguments are those of `tls_config`."""
+    yield lambda **how: nats_server_factory(config=tls_config(tmp_path, authority=authority, **how))
     close_all()
 
 
 def test_certificates(secure: Tls, tmp_path: Path) -> None:
     """One that expires soon, one of an unknown authority, one without the name, one that has expired."""
-    server = secure(LOOPBACK, days=20)
+    server = secure(days=20)
     ca = ("--tlsca", tmp_path / "ca.pem")
     wrong("tls", 0, server.url, *ca, status="warning", said="19 days", advice="renew")
     wrong("tls", 3, server.url, *QUICK, said="not trusted", advice="tlsCaFile")
     other = (*QUICK, *ca, "-o", "tlsHostname=nats.example.org")
     findings = wrong("tls", 3, server.url, *other, said="Hostname mismatch", advice="tlsHostname")
     assert "nats.example.org" not in str(findings)
-    findings = wrong("tls", 3, secure(LOOPBACK, days=-1).url, *QUICK, *ca, said="expired")
+    findings = wrong("tls", 3, secure(days=-1).url, *QUICK, *ca, said="expired")
     assert findings["tls"]["what_to_do"] == "renew the certificate of the server"
 
 
 @pytest.mark.full
 def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Path) -> None:
     """One line when the certificate is not trusted, none when it is; also when the process ends."""
-    server = secure(LOOPBACK)
+    server = secure()
     refused = run_process("stream", "names", "-s", server.url)
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
     assert "is not trusted (options tlsCaFile, tlsHostname)" in refused.stderr
@@ -191,10 +182,10 @@ def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Pat
 
 
 def test_tls_first_and_certificates_of_clients(secure: Tls, tmp_path: Path) -> None:
-    server = secure(LOOPBACK, more="handshake_first: true, verify: true")
+    server = secure(more="handshake_first: true, verify: true")
     ca = ("--tlsca", tmp_path / "ca.pem")
     wrong("server", 3, server.url, *QUICK, *ca, advice="tlsHandshakeFirst")
-    pem = tmp_path / "server.pem"
+    pem = tmp_path / "client.pem"
     code, findings = look(server.url, *QUICK, *ca, "--tlsfirst", "--tlscert", pem, "--tlskey", pem)
     assert (code, trouble(findings)) == (0, {})
     assert "the certificate is trusted" in findings["tls"]["said"]

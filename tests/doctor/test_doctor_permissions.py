@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,16 +18,15 @@ from spark_jetstream.testing import NatsServer
 from tests.support.command import Ran, run_command, succeed
 from tests.support.publish import Publisher
 
-_NO_PURPOSE: tuple[str, ...] = ()
 CHOICES = {
-    "read": Job.parse("S", None, None, ("read", "direct"), None, (), None),
-    "filtered": Job.parse("S", None, None, ("read",), None, ("s.a",), None),
-    "durable": Job.parse("S", None, None, _NO_PURPOSE, None, (), "spark"),
-    "queue": Job.parse("Q", None, None, _NO_PURPOSE, None, (), "spark"),
-    "write": Job.parse("S", None, None, ("exactly-once",), "s.a", (), None),
-    "table": Job.parse(None, "b", None, ("read", "write"), None, (), None),
-    "objects": Job.parse(None, None, "o", ("read", "write"), None, (), None),
-    "admin": Job.parse("S", None, None, ("administer", "backup", "restore", "ensure"), None, (), None),
+    "read": "--stream S --for read --for direct",
+    "filtered": "--stream S --for read --filter s.a",
+    "durable": "--stream S --durable spark",
+    "queue": "--stream Q --durable spark",
+    "write": "--stream S --for exactly-once --subject s.a",
+    "table": "--bucket b --for read --for write",
+    "objects": "--object-bucket o --for read --for write",
+    "admin": "--stream S --for administer --for backup --for restore --for ensure",
 }
 STREAMS: dict[str, dict[str, Any]] = {
     "S": {"subjects": ["s.>"], "allow_direct": True},
@@ -39,17 +39,13 @@ ROWS = ("s.a", "s.b", "q.a", "$KV.b.k", "$O.o.M.n", "$O.o.C.n")
 
 
 def lines_of(name: str) -> tuple[Permission, ...]:
-    return CHOICES[name].permissions(ConnectionOptions(), queue=name == "queue", old=False)
+    def given(option: str) -> list[str]:
+        return re.findall(rf"--{option} (\S+)", CHOICES[name])
 
-
-def arguments(name: str) -> list[str]:
-    """The command line of a choice."""
-    chosen = CHOICES[name]
-    given = {"--stream": chosen.stream, "--bucket": chosen.bucket, "--object-bucket": chosen.object_bucket}
-    given |= {"--subject": chosen.subject, "--durable": chosen.durable}
-    found = [part for option, value in given.items() if value is not None for part in (option, value)]
-    found += [part for each in chosen.filters for part in ("--filter", each)]
-    return found + [part for each in chosen.purposes for part in ("--for", each)]
+    once = ("stream", "bucket", "object-bucket", "subject", "durable")
+    stream, bucket, objects, subject, durable = (next(iter(given(option)), None) for option in once)
+    job = Job.parse(stream, bucket, objects, given("for"), subject, given("filter"), durable)
+    return job.permissions(ConnectionOptions(), queue=name == "queue", old=False)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +136,7 @@ def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
 
     def run(user: str) -> Ran:
         login = ("--user", user, "--password", "pw")
-        return run_command("doctor", "--no-spark", *arguments("filtered"), *login, url=server.url)
+        return run_command("doctor", "--no-spark", *CHOICES["filtered"].split(), *login, url=server.url)
 
     assert run("filtered").code == 0
     ran = run(f"filtered-{subjects.index('$JS.API.CONSUMER.CREATE.S.*.s.a')}")
@@ -157,7 +153,7 @@ def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
 
 def test_who_may_do_all_changes_nothing_by_looking(server: NatsServer) -> None:
     before = everything(server)
-    for name in CHOICES:
-        succeed("doctor", "--no-spark", *arguments(name), "--user", "root", "--password", "pw", url=server.url)
+    for line in CHOICES.values():
+        succeed("doctor", "--no-spark", *line.split(), "--user", "root", "--password", "pw", url=server.url)
     assert everything(server) == before
     assert '"paused": true' in before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import os
 import socket
@@ -79,12 +80,19 @@ def server_info(url: str, **options: Any) -> dict[str, Any]:
     return ask(url, work, **options)
 
 
-def tls_config(folder: Path, more: str = "", name: str = LOOPBACK, authority: trustme.CA | None = None) -> str:
-    """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in `client.pem`."""
+def tls_config(
+    folder: Path, more: str = "", name: str = LOOPBACK, authority: trustme.CA | None = None, days: float = 400
+) -> str:
+    """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in `client.pem`.
+
+    The certificates expire in so many days.
+    """
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
     authority = authority or trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     for file, host in (("server", name), ("client", "client@example.org")):
-        authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(str(folder / f"{file}.pem"))
+        cert = authority.issue_cert(host, not_after=end)
+        cert.private_key_and_cert_chain_pem.write_to_path(str(folder / f"{file}.pem"))
     files = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem", ca_file: "{folder}/ca.pem"'
     return f"tls {{ {files}, timeout: 5, {more} }}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -53,7 +54,6 @@ class Job:
         self.checkpoint = folder / "checkpoint"
         folder.mkdir(exist_ok=True)
         self._log = folder / "log"
-        self._read: dict[Path, set[int]] = {}
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         work = {
             "folder": str(folder),
@@ -148,13 +148,8 @@ class Job:
         for path in (folder / "_spark_metadata").glob("[0-9]*"):
             if int(path.name.partition(".")[0]) <= last:
                 for line in path.read_text().splitlines()[1:]:
-                    sequences |= self._sequences(folder / json.loads(line)["path"].rpartition("/")[2])
+                    sequences |= _sequences(folder / json.loads(line)["path"].rpartition("/")[2])
         return sequences
-
-    def _sequences(self, file: Path) -> set[int]:
-        if file not in self._read:
-            self._read[file] = {json.loads(line)["sequence"] for line in file.read_text().splitlines()}
-        return self._read[file]
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
@@ -218,6 +213,11 @@ def run_script(*arguments: object, folder: Path, **environment: str) -> dict[str
     assert len(lines) == 1, printed
     result: dict[str, Any] = json.loads(lines[0])
     return result
+
+
+@functools.cache
+def _sequences(file: Path) -> frozenset[int]:
+    return frozenset(json.loads(line)["sequence"] for line in file.read_text().splitlines())
 
 
 def _parent(pid: int) -> int:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -25,6 +23,7 @@ from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
+from tests.support.client import Raw
 from tests.support.publish import Message, Publisher
 from tests.support.reading import api, create
 
@@ -202,15 +201,13 @@ def refused_elsewhere(case: Case, account: Account) -> None:
 
 def violations(account: Account, publish: Sequence[str], subscribe: Sequence[str]) -> set[tuple[str, str]]:
     """What the server says to somebody who does all of this in the user's name, each as (what, subject)."""
-    where = urlsplit(account.login["servers"])
     hello = {"user": account.login["user"], "pass": account.login["password"]}
     frames = [f"CONNECT {json.dumps(hello)}", *(f"PUB {subject} 0\r\n" for subject in publish)]
     frames += [*(f"SUB {subject} {number}" for number, subject in enumerate(subscribe)), "PING", ""]
-    address = where.hostname or "", where.port or 0
     found = set()
-    with socket.create_connection(address, timeout=5) as wire, wire.makefile("rb") as answers:
-        wire.sendall("\r\n".join(frames).encode())
-        for line in iter(answers.readline, b"PONG\r\n"):
+    with closing(Raw(account.login["servers"])) as raw:
+        raw.send("\r\n".join(frames).encode())
+        for line in iter(raw.file.readline, b"PONG\r\n"):
             said = re.fullmatch(r"""-ERR 'Permissions Violation for (\w+) to "(.*)"'\r\n""", line.decode())
             if said:
                 found.add((said[1], said[2]))

@@ -101,20 +101,14 @@ def read_one_filter(account: Account) -> None:
 
 
 CREATE = "CONSUMER.CREATE.S.other"
-CONSUMING = (
-    CREATE,
-    "CONSUMER.CREATE.S.other.a",
-    "CONSUMER.DELETE.S.other",
-    "CONSUMER.MSG.NEXT.S.other",
-)
+CONSUMING = (CREATE, "CONSUMER.CREATE.S.other.a", "CONSUMER.DELETE.S.other", "CONSUMER.MSG.NEXT.S.other")
 
 
 # -- keeping the position --
 
 
 def state(account: Account, stream: str = "S") -> Any:
-    found: Any = account.ask(f"STREAM.INFO.{stream}")
-    return found["state"]
+    return account.ask(f"STREAM.INFO.{stream}")["state"]
 
 
 def fill(account: Account) -> None:
@@ -125,8 +119,7 @@ def durable(account: Account, **given: Any) -> None:
     """Two runs: the position is made, moved, taken over, and moved again."""
     count = follow(account, "data", 2, fill, stream="S", durable="query", **given)
     assert count == 2 * MESSAGES // (3 if given.get("subjects") else 1)
-    found: Any = account.ask("CONSUMER.INFO.S.query")
-    assert found["num_pending"] == 0
+    assert account.ask("CONSUMER.INFO.S.query")["num_pending"] == 0
 
 
 def fill_all_but_one(account: Account) -> None:
@@ -256,8 +249,8 @@ def broken() -> Iterator[Any]:
 
 def seal(account: Account, stream: str) -> None:
     """Something that a look at the stream shows."""
-    found: Any = account.ask(f"STREAM.INFO.{stream}")
-    account.ask(f"STREAM.UPDATE.{stream}", {**found["config"], "sealed": True, "deny_delete": True})
+    config = account.ask(f"STREAM.INFO.{stream}")["config"]
+    account.ask(f"STREAM.UPDATE.{stream}", {**config, "sealed": True, "deny_delete": True})
 
 
 def kv_sink(account: Account, **given: Any) -> Sink:
@@ -348,8 +341,7 @@ def ensure(account: Account) -> None:
 def ensure_update(account: Account) -> None:
     ensure(account)
     ensured(account, "update", max_msgs=5)
-    found: Any = account.ask("STREAM.INFO.S")
-    assert found["config"]["max_msgs"] == 5
+    assert account.ask("STREAM.INFO.S")["config"]["max_msgs"] == 5
 
 
 def bucket_kv_beside_a_stream(account: Account) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 
 
 class Stored(NamedTuple):
@@ -100,9 +101,7 @@ class Stream:
 
     def wait_for(self, messages: int, timeout: float = 10.0) -> None:
         """Wait until the stream holds exactly so many messages."""
-        deadline = time.monotonic() + timeout
-        while (held := self.state()["messages"]) != messages:
-            assert time.monotonic() < deadline, f"{self.name} holds {held} messages, not {messages}"
+        wait_until(lambda: bool(self.state()["messages"] == messages), f"{messages} messages in {self.name}", timeout)
 
 
 def iso(nanoseconds: int) -> str:

@@ -93,34 +93,21 @@ def arm(death: Death) -> None:
     setattr(Inbox, "send", death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True))  # noqa: B010
 
 
-def child(work: Callable[[], object]) -> int:
-    process = os.fork()
-    if not process:
-        work()
-        os._exit(0)
-    return process
-
-
-def ended(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
 def die_everywhere(work: Callable[[int], object]) -> list[str]:
     """Kill one task after the other, `work` of 1, 2, ..., each a moment later; the names of the moments."""
     moments: list[str] = []
     while True:
         number = len(moments) + 1
         told, tell = os.pipe()
-
-        def mortal(number: int = number, tell: int = tell) -> None:
+        process = os.fork()
+        if not process:
             arm(Death(number, tell))
             work(number)
-
-        process = child(mortal)
+            os._exit(0)
         os.close(tell)
         with os.fdopen(told) as pipe:
             moment = pipe.read()
-        status = ended(process)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if status == 0:
             return moments
         assert (status, bool(moment)) == (-signal.SIGKILL, True)

@@ -20,9 +20,8 @@ from spark_jetstream.testing import NatsServer, process
 from spark_jetstream.testing import server as server_module
 from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
 from tests.support.client import Raw, ask, publish, server_info, stored, tls_config
+from tests.support.jobs import ROOT, run_python
 from tests.support.reading import wait_until
-
-ROOT = Path(__file__).parents[2]
 
 
 def ended(pid: int) -> bool:
@@ -313,17 +312,8 @@ import os, signal, sys
 from spark_jetstream.testing import NatsServer
 server = NatsServer(name="orphan").start()
 print(server.pid, server.store_dir.parent, flush=True)
+sys.stdin.readline()
 """
-
-
-def run_python(code: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 def kill_after_a_line(child: subprocess.Popen[str]) -> None:
@@ -360,12 +350,15 @@ class TestForgotten:
     def test_a_server_ends_with_its_parent(
         self, more: str, act: Callable[[subprocess.Popen[str]], object], code: int | None
     ) -> None:
-        with run_python(START + more) as child:
+        line = [sys.executable, "-W", "error", "-c", START + more]
+        with subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
+            assert child.stdin is not None
             words = child.stdout.readline().split()
             assert len(words) == 2
             pid, home = int(words[0]), Path(words[1])
             assert home.is_dir()
+            print(file=child.stdin, flush=True)
             act(child)
             wait_until(lambda: ended(pid), "the end of the server")
             wait_until(lambda: not home.exists(), "the end of the temporary directory")
@@ -384,8 +377,7 @@ def test_importing_needs_neither_pytest_nor_spark() -> None:
         "import sys; sys.modules['pytest'] = None; import spark_jetstream.testing as t; "
         "assert t.NatsServer and t.NatsCluster; assert 'pyspark' not in sys.modules"
     )
-    with run_python(code) as child:
-        assert child.wait() == 0
+    run_python("-W", "error", "-c", code)
 
 
 CONFTEST = """
@@ -420,15 +412,8 @@ def test_cluster(nats_cluster):
 def test_plugin(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "5 passed" in run.stdout, run.stdout + run.stderr
+    pytest_here = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", tmp_path)
+    assert "5 passed" in run_python(*pytest_here, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 6
     assert all(ended(pid) for pid in pids)
