@@ -186,9 +186,10 @@ def _try_inbox(connection: Connection, line: Permission) -> Finding:
 
 def _try_publish(connection: Connection, line: Permission) -> Finding:
     subject = _literal(line.subject)
-    api = subject.removeprefix(f"{connection.prefix}.") if subject.startswith(f"{connection.prefix}.") else ""
-    is_api = bool(api) and not api.startswith(_DATA)
-    is_data = not is_api and not subject.startswith("$JS.")
+    inner = subject.removeprefix(f"{connection.prefix}.")
+    is_api = inner != subject and not inner.startswith(_DATA)
+    is_data = not is_api and not inner.startswith("$JS.")
+    api = inner if is_api else ""
     if api.startswith(_FINAL) and subject == line.subject:
         return unknown(line.subject, f"not tried, since it deletes what it names ({line.why})")
     half = _HALF_PURGE if api.startswith(_PURGE) else _HALF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -149,6 +149,18 @@ def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
     ran = run(f"filtered-{subjects.index('$JS.API.STREAM.INFO.S')}")
     assert ran.code == 1
     assert "see the permissions below" in ran.out
+
+
+def test_looking_behind_a_domain_stores_nothing(nats_server_factory: Callable[..., NatsServer]) -> None:
+    """Keys of buckets stand behind the prefix of the API there, as requests do."""
+    server = nats_server_factory(config="jetstream { domain: hub }")
+    names = ("S", "KV_b", "KV_spark_jetstream_ledger")
+    with Publisher(server.url) as publisher:
+        for name in names:
+            publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **STREAMS[name]})
+        for name in ("table", "write"):
+            succeed("doctor", "--no-spark", *CHOICES[name].split(), "--js-domain", "hub", url=server.url)
+        assert [publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in names] == [0, 0, 0]
 
 
 def test_who_may_do_all_changes_nothing_by_looking(server: NatsServer) -> None:
