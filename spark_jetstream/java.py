@@ -90,10 +90,9 @@ def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path]
             return usable_home(home, environ)
         else:
             newer.append(home)
-    bundled = bundled_java()
-    last = [*([bundled] if bundled is not None else []), *newer]
-    if last:
-        return usable_home(last[0], environ)
+    last = bundled_java() or next(iter(newer), None)
+    if last is not None:
+        return usable_home(last, environ)
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise JavaNotFound(
         f"Spark needs Java {MINIMUM_VERSION} or newer and none was found{seen}: "

@@ -45,7 +45,7 @@ class Names:
 
     stream: str
     bucket: str
-    subjects: tuple[str, ...] | None
+    subjects: Sequence[str] | None
     durable: str
     dead_letter: str
     prefix: str
@@ -65,7 +65,7 @@ class Names:
 
     def of(self, stream: str, subjects: Sequence[str] | None) -> Names:
         """Return the names for another stream."""
-        return replace(self, stream=stream, subjects=None if subjects is None else tuple(subjects))
+        return replace(self, stream=stream, subjects=subjects)
 
 
 Lines = Iterator[Permission]
@@ -424,7 +424,7 @@ def needed(
         raise ValueError(f"purpose {purpose} needs a bucket")
     if purpose.startswith("write") and not subjects:
         raise ValueError(f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well")
-    names = Names(stream, bucket, None if subjects is None else tuple(subjects), durable, dead_letter, prefix)
+    names = Names(stream, bucket, subjects, durable, dead_letter, prefix)
     inbox = Permission(f"{inbox_prefix}.>", "answers", kind="subscribe")
     return merged([inbox] if purpose != "admin-events" else [], _PURPOSES[purpose][1](names))
 

@@ -92,6 +92,7 @@ class NatsServer:
         self._home: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: DeathGuard | None = None
+        self._log_start = 0
         self._scheme = "nats"
         self._paused = False
 
@@ -288,7 +289,7 @@ class NatsServer:
     def _launch(self) -> None:
         command, log = self._command(), self._directory() / _LOG_FILE
         log.touch()
-        log_start = log.stat().st_size
+        self._log_start = log.stat().st_size
         self._guard = DeathGuard(self._directory())
         try:
             # Errors in the configuration go to stderr, before the server opens its log.
@@ -298,9 +299,7 @@ class NatsServer:
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             self._guard.watch(self._process.pid)
-            self._scheme = poll(
-                lambda: self._ready(log_start), self._start_timeout, lambda: self._failure(None, log_start)
-            )
+            self._scheme = poll(self._ready, self._start_timeout, self._failure)
         except OSError as error:
             self.kill()
             raise ServerStartError(f"nats-server did not start: {error}") from error
@@ -308,22 +307,21 @@ class NatsServer:
             self.kill()
             raise
 
-    def _ready(self, log_start: int) -> str | None:
+    def _ready(self) -> str | None:
         """The scheme of the client port once the server is ready, None until then."""
-        code = None if self._process is None else self._process.poll()
-        if code is not None:
-            raise self._failure(code, log_start)
-        if _READY_LINE not in self._log_text(log_start):
+        if not self.running:
+            raise self._failure()
+        if _READY_LINE not in self._log_text(self._log_start):
             return None
         for file in self._directory().glob(f"*_{self.pid}.ports"):
             with contextlib.suppress(ValueError):  # half written
                 return str(urlsplit(json.loads(file.read_bytes())["nats"][0]).scheme)
         return None
 
-    def _failure(self, code: int | None, log_start: int) -> ServerStartError:
-        late = f"not ready after {self._start_timeout:g} s"
-        reason = late if code is None else f"it ended with exit code {code}"
-        tail = [line for line in self._log_text(log_start).splitlines() if line.strip()][-_TAIL_LINES:]
+    def _failure(self) -> ServerStartError:
+        code = None if self._process is None else self._process.poll()
+        reason = f"not ready after {self._start_timeout:g} s" if code is None else f"it ended with exit code {code}"
+        tail = [line for line in self._log_text(self._log_start).splitlines() if line.strip()][-_TAIL_LINES:]
         return ServerStartError("\n  ".join([f"nats-server did not start: {reason}", *tail]))
 
     def _reap(self) -> None:
