@@ -12,7 +12,7 @@ import pytest
 
 from spark_jetstream import java
 from spark_jetstream.java import JavaNotFound, bundled_java, ensure_java, make_shim, parse_version, probe
-from tests.support.jobs import run_python
+from tests.support.jobs import run_python, write_program
 
 VERSIONS = [
     ('java version "1.8.0_402"\nJava(TM) SE Runtime Environment (build 1.8.0_402-b08)', 8),
@@ -34,10 +34,7 @@ def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
     """A `bin/java` that says what a Java of this version says; returns its home."""
     refusal = "" if vector else 'case "$*" in *jdk.incubator.vector*) exit 1 ;; esac'
     script = f"#!/bin/sh\n{refusal}\necho '    java.home = {home}' >&2\necho 'openjdk version \"{version}\"' >&2\n"
-    target = home / "bin" / "java"
-    target.parent.mkdir(parents=True)
-    target.write_text(script)
-    target.chmod(0o755)
+    write_program(home / "bin" / "java", script)
     return home
 
 
@@ -136,10 +133,8 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(("given", "passed_on"), ARGUMENTS)
 def test_shim_drops_the_vector_module_and_nothing_else(tmp_path: Path, given: list[str], passed_on: list[str]) -> None:
-    real = tmp_path / "it's a folder" / "bin" / "java"
-    real.parent.mkdir(parents=True)
-    real.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
-    real.chmod(0o755)
+    script = f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n"
+    real = write_program(tmp_path / "it's a folder" / "bin" / "java", script)
     shim = make_shim(real, tmp_path / "cache") / "bin" / "java"
     ran = subprocess.run([shim, *given], capture_output=True, text=True, check=True)
     assert ran.stdout == f"{passed_on}\n"

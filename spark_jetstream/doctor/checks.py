@@ -366,10 +366,8 @@ def _check_duplicates(info: StreamInfo, purposes: frozenset[str], options: Conne
     window = info.config.duplicate_window / 1e9
     said = f"message ids are remembered for {window:g} s (duplicate_window)"
     if window < options.retry_timeout:
-        why = (
-            f"{said}, a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
-        )
+        said += f", a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
         advice = "raise the stream's duplicate_window, lower retryTimeout, or set delivery to exactly-once"
-        yield warning("delivery", why, advice)
+        yield warning("delivery", said, advice)
     else:
         yield ok("delivery", said)

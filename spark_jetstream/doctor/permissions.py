@@ -173,10 +173,8 @@ def _try_inbox(connection: Connection, line: Permission) -> Finding:
         )
     except PermissionDenied as error:
         if error.subject == line.subject:
-            said = "may not be subscribed to: no replies come"
-            return failed(
-                line.subject, said, f'allow it: subscribe {{ allow: ["{line.subject}"] }}, or set inboxPrefix'
-            )
+            advice = f'allow it: subscribe {{ allow: ["{line.subject}"] }}, or set inboxPrefix'
+            return failed(line.subject, "may not be subscribed to: no replies come", advice)
     except (NoResponders, RequestTimeout):
         return ok(line.subject, line.why)
     except JetStreamError as error:

@@ -268,9 +268,8 @@ def check_spark(
     seconds = time.monotonic() - began
     rows = ran.stdout.strip().rpartition("\n")[2]
     if ran.returncode or not rows.isdigit():
-        yield failed(
-            "local Spark", _spark_error(ran.stderr), "see what is wrong above; start spark-shell to see all of it"
-        )
+        advice = "see what is wrong above; start spark-shell to see all of it"
+        yield failed("local Spark", _spark_error(ran.stderr), advice)
         return
     yield ok("local Spark", f"started, and read {rows} row(s) of the stream's end, in {seconds:.0f} s")
 

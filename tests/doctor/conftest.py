@@ -1,5 +1,5 @@
-"""The fixtures of the commands: the doctor is called as a command."""
+"""The doctor runs as a command, without the settings of whoever runs the tests."""
 
-from tests.cli.conftest import do, name, run, without_settings
+from tests.cli.conftest import without_settings
 
-__all__ = ["do", "name", "run", "without_settings"]
+__all__ = ["without_settings"]

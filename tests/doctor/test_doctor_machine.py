@@ -24,6 +24,7 @@ from spark_jetstream.doctor.spark import (
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
+from tests.support.jobs import write_program
 from tests.support.streams import Stream
 from tests.test_java import fake_java
 
@@ -62,9 +63,8 @@ MINE = Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.
 
 def script(path: Path, does: object) -> str:
     """A program that answers as a Python would, or does what a text says."""
-    path.write_text(f"#!/bin/sh\n{does if isinstance(does, str) else f'echo {json.dumps(json.dumps(does))}'}\n")
-    path.chmod(0o755)
-    return str(path)
+    text = does if isinstance(does, str) else f"echo {json.dumps(json.dumps(does))}"
+    return str(write_program(path, f"#!/bin/sh\n{text}\n"))
 
 
 def workers(python: str, **more: str) -> list[Finding]:

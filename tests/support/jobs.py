@@ -215,6 +215,14 @@ def run_script(*arguments: object, folder: Path, **environment: str) -> dict[str
     return result
 
 
+def write_program(path: Path, script: str) -> Path:
+    """Write an executable script, with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script)
+    path.chmod(0o755)
+    return path
+
+
 @functools.cache
 def _sequences(file: Path) -> frozenset[int]:
     return frozenset(json.loads(line)["sequence"] for line in file.read_text().splitlines())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.support.reading import wait_until
 from tests.support.streams import Stored
 
 _SECONDS = 60.0
@@ -56,7 +55,6 @@ class Run:
 
     batches: dict[int, list[Row]] = field(default_factory=dict)
     progress: list[dict[str, Any]] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def counts(self) -> list[int]:
@@ -78,21 +76,20 @@ class Run:
         return [as_stored(row) for row in self.rows]
 
     def take(self, frame: DataFrame, number: int) -> None:
-        rows = frame.collect()
-        with self.changed:
-            self.batches[number] = rows
-            self.changed.notify_all()
+        self.batches[number] = frame.collect()
 
     def wait_for(self, rows: int, query: StreamingQuery) -> None:
         """Wait until so many rows have come in all; a query that fails instead raises."""
-        deadline = time.monotonic() + _SECONDS
-        with self.changed:
-            while len(self.rows) < rows:
-                assert time.monotonic() < deadline, f"{len(self.rows)} of {rows} rows came"
-                if not self.changed.wait(0.2):
-                    failure = query.exception()
-                    if failure is not None:
-                        raise failure
+
+        def came() -> bool:
+            if len(self.rows) >= rows:
+                return True
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+            return False
+
+        wait_until(came, f"{rows} rows", _SECONDS)
 
 
 def start(frame: DataFrame, checkpoint: Path, run: Run, **trigger: Any) -> StreamingQuery:

@@ -20,7 +20,7 @@ from spark_jetstream.testing import NatsServer, process
 from spark_jetstream.testing import server as server_module
 from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
 from tests.support.client import Raw, ask, publish, server_info, stored, tls_config
-from tests.support.jobs import ROOT, run_python
+from tests.support.jobs import ROOT, run_python, write_program
 from tests.support.reading import wait_until
 
 
@@ -35,10 +35,7 @@ def ended(pid: int) -> bool:
 
 
 def script(directory: Path, *lines: str) -> Path:
-    path = directory / "fake-server"
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-    return path
+    return write_program(directory / "fake-server", "\n".join(["#!/bin/sh", *lines, ""]))
 
 
 class TestLife:
