@@ -16,14 +16,10 @@ _UNLIMITED = dict.fromkeys(
 
 
 class Identity(NamedTuple):
-    """An NKey: the public part as text, the secret seed as text, and what signs."""
+    """An NKey: the public part and the secret seed, as text."""
 
     public: str
     seed: str
-
-    def sign(self, data: bytes) -> bytes:
-        signature: bytes = nkeys.from_seed(bytearray(self.seed.encode())).sign(data)
-        return signature
 
 
 def identity(prefix: int) -> Identity:
@@ -48,7 +44,7 @@ def token(issuer: Identity, subject: Identity, name: str, *, lifetime: float | N
         "nats": {"version": 2, **claims},
     }
     parts = [_encoded({"typ": "JWT", "alg": "ed25519-nkey"}), _encoded(content)]
-    signature = issuer.sign(".".join(parts).encode())
+    signature: bytes = nkeys.from_seed(bytearray(issuer.seed.encode())).sign(".".join(parts).encode())
     return ".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=").decode()])
 
 
