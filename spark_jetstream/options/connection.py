@@ -115,9 +115,8 @@ class ConnectionOptions(Options):
         except OptionError as error:
             if error.option not in inherited:
                 raise
-            with_origin = f"{error} (it comes from option context, {revealed(context)})"
-            option_name = error.option
-        raise OptionError(with_origin, option=option_name)
+            message = f"{error} (it comes from option context, {revealed(context)})"
+            raise OptionError(message, option=error.option) from None
 
     @model_validator(mode="before")
     @classmethod

@@ -65,24 +65,22 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
     return options | _authentication(name, fields, login)
 
 
+@unseen
 def selected_context() -> str | None:
     """Return the name of the context that ``nats context select`` chose, None without one. Raises `OptionError`."""
     chosen = _root() / "context.txt"
     if not os.path.isfile(chosen):
         return None
-    text, problem = _read_text(chosen)
-    if problem:
-        raise _error(f"the file {chosen}, which names the selected one, {problem}")
-    return text.strip() or None
+    return _read_text(chosen, f"the file {chosen}, which names the selected one,").strip() or None
 
 
-def _read_text(path: Path) -> tuple[str, str]:
+def _read_text(path: Path, what: str) -> str:
     try:
-        return path.read_text("utf-8"), ""
+        return path.read_text("utf-8")
     except OSError as error:
-        return "", f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
+        raise _error(f"{what} cannot be read: {(error.strerror or 'unknown reason').lower()}") from None
     except UnicodeDecodeError:
-        return "", "is not UTF-8 text"
+        raise _error(f"{what} is not UTF-8 text") from None
 
 
 def _root() -> Path:
@@ -107,15 +105,13 @@ def _path(name: str) -> Path:
 
 
 def _fields(name: str, path: Path) -> dict[str, Any]:
-    text, problem = _read_text(path)
-    fields: object = None
+    text = _read_text(path, f'"{name}"')
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
-        problem = problem or "is not valid JSON"
+        raise _error(f'"{name}" is not valid JSON') from None
     if not isinstance(fields, dict):
-        # Outside of the except block: the error of json holds the whole file, secrets included.
-        raise _error(f'"{name}" {problem or "is not a JSON object"}')
+        raise _error(f'"{name}" is not a JSON object')
     for field in _UNSUPPORTED:
         if fields.get(field):
             raise _error(f'"{name}" sets {field}, which is not supported')
@@ -133,8 +129,7 @@ def _servers(name: str, urls: str) -> tuple[tuple[str, ...], Login | None]:
     try:
         return Servers().parse("url", urls), Servers().login("url", urls)
     except OptionError as error:
-        problem = str(error).removeprefix("option ")
-    raise _error(f'in "{name}", {problem}')
+        raise _error(f'in "{name}", {str(error).removeprefix("option ")}') from None
 
 
 def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -> dict[str, str]:
@@ -186,7 +181,6 @@ def credentials_text(jwt: str, seed: str) -> str:
 
 def _resolved(name: str, field: str, text: str) -> str:
     """Return a secret field's text, or what its URI points to."""
-    problem = ""
     if text.startswith("env://"):
         variable = text.removeprefix("env://")
         if not os.environ.get(variable):
@@ -196,18 +190,16 @@ def _resolved(name: str, field: str, text: str) -> str:
         try:
             return Path(_expand(text.removeprefix("file://"))).read_text("utf-8").strip()
         except (OSError, ValueError):
-            problem = f"takes {field} from a file that cannot be read"
-    elif match := _DATA.fullmatch(text):
+            raise _error(f'"{name}" takes {field} from a file that cannot be read') from None
+    if match := _DATA.fullmatch(text):
         try:
             return base64.b64decode(match[1], validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            problem = f"has base64 in {field} that cannot be decoded"
-    elif text.startswith("data:"):
-        problem = f"has a data: URI in {field} that is not base64"
-    elif text.startswith(("op://", "nsc://")):
-        problem = f"takes {field} from {text.partition(':')[0]}://, which is not supported"
-    if problem:
-        raise _error(f'"{name}" {problem}')
+            raise _error(f'"{name}" has base64 in {field} that cannot be decoded') from None
+    if text.startswith("data:"):
+        raise _error(f'"{name}" has a data: URI in {field} that is not base64')
+    if text.startswith(("op://", "nsc://")):
+        raise _error(f'"{name}" takes {field} from {text.partition(":")[0]}://, which is not supported')
     return text
 
 

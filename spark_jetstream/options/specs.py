@@ -139,6 +139,7 @@ class Options(BaseModel):
         return {spec.field_name: given[spec.name] for spec in cls.specs if spec.name in given}
 
     @classmethod
+    @unseen
     def _build(cls: type[Model], fields: Mapping[str, object]) -> Model:
         try:
             return cls.model_validate(fields)
@@ -146,14 +147,10 @@ class Options(BaseModel):
             first = failure.errors(include_url=False, include_input=False)[0]
             cause = first.get("ctx", {}).get("error")
             if isinstance(cause, OptionError):
-                message, option = str(cause), cause.option
-            else:
-                spec = cls._spec_of(str(first["loc"][0])) if first["loc"] else None
-                option = spec.name if spec is not None else None
-                message = f"option {option} is not valid: {first['msg'].lower()}"
-        # Raised outside of the except block: pydantic's error holds all of the input, secrets included, and would be
-        # reachable as `__context__`.
-        raise OptionError(message, option=option)
+                raise cause from None
+            spec = cls._spec_of(str(first["loc"][0])) if first["loc"] else None
+            option = spec.name if spec is not None else None
+            raise OptionError(f"option {option} is not valid: {first['msg'].lower()}", option=option) from None
 
     @field_validator("*", mode="before")
     @classmethod

@@ -84,8 +84,8 @@ def revealed(value: object) -> object:
 def unseen(work: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that handles revealed values.
 
-    The `OptionError` that it raises loses the frames it came from, whose local variables hold these values. The
-    function's own arguments stay visible and must be hidden values.
+    The `OptionError` that it raises loses the frames it came from and the error that it was raised for, which hold
+    these values. The function's own arguments stay visible and must be hidden values.
     """
 
     @functools.wraps(work)
@@ -177,8 +177,7 @@ class Kind(ABC):
         try:
             return self._read(value)
         except ValueError as error:
-            problem = _sentence(error, self.expects, value, secret=False)
-        raise ValueError(problem.strip())
+            raise ValueError(_sentence(error, self.expects, value, secret=False).strip()) from None
 
     def parse(self, option: str, value: object) -> Any:
         """Return the value of an option. The `OptionError` repeats no text that may be a secret."""
@@ -199,8 +198,7 @@ class Kind(ABC):
         try:
             return self.read(value)
         except ValueError as error:
-            problem = str(error)
-        raise field_error("wrong_value", problem)
+            raise field_error("wrong_value", str(error)) from None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(self.check)
