@@ -1,6 +1,6 @@
 """Durations, sizes and times: how people and the server write them, as exact numbers. Pure.
 
-`duration_seconds`, `size_bytes` and `time_nanoseconds` parse text. `Nanoseconds` and `Bytes` are integers that print as
+`duration_seconds` and `time_nanoseconds` parse text. `Nanoseconds` and `Bytes` are integers that print as
 people write them; `Timestamp` is the text of a time. Nothing is rounded: the server counts nanoseconds, and `datetime`
 would lose the last three digits.
 """
@@ -19,7 +19,7 @@ MAX_SHOWN = 80
 """How many characters of a wrong value an error repeats."""
 A_TIME = "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
 _SECOND = 1_000_000_000
-_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_MICROSECOND = dt.timedelta(microseconds=1)
 
 _UNITS = (  # nanoseconds, what prints, and what is read as well
     (365 * 86_400 * _SECOND, "y", "year"),
@@ -33,17 +33,17 @@ _UNITS = (  # nanoseconds, what prints, and what is read as well
     (1, "ns", "nanosecond"),
 )
 _UNIT_NANOSECONDS = {name: size for size, *names in _UNITS for name in names}
+_UNIT_NANOSECONDS |= {f"{name}s": size for name, size in _UNIT_NANOSECONDS.items() if len(name) > 2}
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-zµ]+)\s*")
 _CAPITAL_M = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*M(?![A-Za-z])")
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgt])(?:i?b)?|b)?")
 _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?)?"
-    r"\s*([Zz]|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?"
+    r"\s*([Zz]|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_NEVER = "0001-01-01T00:00:00Z"
 
 
 def shown(value: object) -> str:
@@ -72,11 +72,8 @@ def duration_seconds(text: str) -> Fraction | None:
     text = text.strip()
     position, nanoseconds = 0, Fraction(0)
     while match := _AMOUNT.match(text, position):
-        unit = match[2].lower() if match[2] != "M" else ""
-        scale = _UNIT_NANOSECONDS.get(unit) or _UNIT_NANOSECONDS.get(
-            unit[:-1] if unit.endswith("s") and len(unit) > 3 else ""
-        )
-        if scale is None:
+        scale = _UNIT_NANOSECONDS.get(match[2].lower())
+        if scale is None or match[2] == "M":
             return None
         nanoseconds += Fraction(match[1]) * scale
         position = match.end()
@@ -94,14 +91,6 @@ def minutes_or_months(value: object) -> str:
         f": M could mean minutes, or months as in the nats command; write {match[1]}m for minutes, and days instead of "
         f"months, such as {number}d"
     )
-
-
-def size_bytes(text: str) -> int | None:
-    """The bytes that a text like ``8m`` denotes; None when it is not a size."""
-    match = _SIZE.fullmatch(text.strip().lower())
-    if match is None:
-        return None
-    return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
 
 
 def time_nanoseconds(value: object) -> int:
@@ -130,26 +119,23 @@ def _text_nanoseconds(text: str) -> int:
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     fraction, zone = match[7] or "", match[8]
     try:
-        days = dt.date(year, month, day).toordinal() - _EPOCH_DAY
+        moment = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.timezone.utc)
     except ValueError:
         raise ValueError(A_TIME) from None
-    if hour > 23 or minute > 59 or second > 59 or (zone and match[4] is None):
-        raise ValueError(A_TIME)
     if zone is None:
         raise ValueError("a time with its zone (Z or +01:00 at the end)")
     if len(fraction) > 9:
         raise ValueError("a time of at most nine digits after the second")
-    minutes = (days * 24 + hour) * 60 + minute - _zone_minutes(zone)
-    return (minutes * 60 + second) * _SECOND + int(fraction.ljust(9, "0"))
+    return Nanoseconds.of(moment - _EPOCH - _offset(zone)) + int(fraction.ljust(9, "0"))
 
 
-def _zone_minutes(zone: str) -> int:
+def _offset(zone: str) -> dt.timedelta:
     if zone[0] not in "+-":
-        return 0
+        return dt.timedelta(0)
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
     if hours > 18 or minutes > 59:
         raise ValueError(A_TIME)
-    return (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
+    return dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
 
 
 def parse_time(text: str) -> int:
@@ -178,8 +164,7 @@ class Nanoseconds(int):
         Text without a unit is refused for the same reason, except ``0``.
         """
         if isinstance(value, dt.timedelta):
-            microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
-            return cls(microseconds * 1000)
+            return cls(value // _MICROSECOND * 1000)
         if isinstance(value, int) and not isinstance(value, bool):
             return cls(value)
         seconds = duration_seconds(value) if isinstance(value, str) else None
@@ -222,10 +207,10 @@ class Bytes(int):
         """From ``65536``, ``512k``, ``8m``, ``1g``, ``8MiB`` (powers of 1,024), or an integer; else `ValueError`."""
         if isinstance(value, int) and not isinstance(value, bool):
             return cls(value)
-        size = size_bytes(value) if isinstance(value, str) else None
-        if size is None:
+        match = _SIZE.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+        if match is None:
             raise ValueError("not a size")
-        return cls(size)
+        return cls(int(match[1]) << (10 * " kmgt".index(match[2] or " ")))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
@@ -256,8 +241,7 @@ class Timestamp(str):
         if isinstance(value, dt.datetime):
             if value.utcoffset() is None:
                 raise ValueError("a time with its zone (tzinfo), or text such as 2026-03-01T12:00:00Z")
-            since = value - _EPOCH
-            value = (since.days * 86_400 + since.seconds) * _SECOND + since.microseconds * 1000
+            value = Nanoseconds.of(value - _EPOCH)
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             raise ValueError("a time such as 2026-03-01T12:00:00Z")
         # As Go prints it: no zeros at the end of the fraction, and no point when nothing follows.
@@ -285,5 +269,5 @@ class Timestamp(str):
         return _EPOCH + dt.timedelta(microseconds=self.nanoseconds // 1000)
 
 
-NEVER = Timestamp(_NEVER)
+NEVER = Timestamp("0001-01-01T00:00:00Z")
 """What the server writes for a time that never was."""

@@ -26,7 +26,7 @@ from spark_jetstream.options.names import (
 from spark_jetstream.options.servers import Login, Servers
 from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
 from spark_jetstream.protocol.subjects import subject_fault, subjects_overlap
-from spark_jetstream.protocol.units import duration_seconds, size_bytes
+from spark_jetstream.protocol.units import Bytes, duration_seconds
 
 DURATION = Seconds("0s", "3650d")
 SIZE = Size(0, 1 << 50)
@@ -212,7 +212,7 @@ def test_durations_add_up(parts: list[tuple[int, str]]) -> None:
 @given(st.integers(0, 2**30), st.sampled_from(["", "k", "m", "g"]), st.sampled_from(["", "b", "ib", "B", "iB"]))
 def test_sizes_are_powers_of_1024(number: int, unit: str, suffix: str) -> None:
     text = f"{number}{unit}{suffix if unit else ''}"
-    assert size_bytes(text) == number * 1024 ** ["", "k", "m", "g"].index(unit)
+    assert Bytes.of(text) == number * 1024 ** ["", "k", "m", "g"].index(unit)
 
 
 @given(
