@@ -228,7 +228,7 @@ def _shown(name: str, options: ConnectionOptions) -> str:
     spec = _BY_NAME[name]
     value = getattr(options, spec.field_name)
     # The path of a file that exists is no secret that was given by mistake.
-    return value if name.endswith("File") and os.path.isfile(value) else str(spec.display(value))
+    return value if name.endswith("File") and os.path.isfile(value) else str(spec.kind.display(value))
 
 
 def check_stream(

@@ -55,10 +55,6 @@ class OptionSpec:
         """Whether no error, log line or ``repr`` may show the value."""
         return isinstance(self.kind, Secret)
 
-    def display(self, value: object) -> object:
-        """Return the value of the model's field as it may be shown; text may be a secret given in the wrong place."""
-        return value if value is None else self.kind.display(value)
-
 
 _UNSET: Any = object()
 
@@ -161,7 +157,7 @@ class Options(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         for field, value in super().__repr_args__():
             spec = self._spec_of(str(field))
-            yield field, value if spec is None else spec.display(value)
+            yield field, value if spec is None else spec.kind.display(value)
 
     def given(self) -> frozenset[str]:
         """Return the names of the options that were given a value."""

@@ -166,8 +166,8 @@ class Kind(ABC):
         return {"type": "string"}
 
     def display(self, value: Any) -> Any:
-        """Return the value of an option as logs and ``repr`` may show it."""
-        return value if self.displayed else NOT_SHOWN
+        """Return the value of an option, or None, as logs and ``repr`` may show it."""
+        return value if self.displayed or value is None else NOT_SHOWN
 
     def read(self, value: object) -> Any:
         """Return the Python value.

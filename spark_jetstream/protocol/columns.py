@@ -6,7 +6,7 @@ two forms, nats-server: server/consumer.go, `replyInfo`), and header and payload
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.headers import decode_headers, to_text
+from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
 from spark_jetstream.protocol.vectors import load8, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, gather
 from spark_jetstream.schema import arrow_schema
@@ -146,18 +146,12 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Return the rows of messages, in stream order, with the named columns of `schema.COLUMNS`."""
     schema = arrow_schema(columns)
-    arrays: list[pa.Array] = []
-    for name in columns:
-        if name == "stream":
-            arrays.append(repeated(stream, len(messages)))
-        elif name == "subject":
-            arrays.append(messages.subjects())
-        elif name == "sequence":
-            arrays.append(integers(messages.sequences))
-        elif name == "timestamp":
-            arrays.append(microseconds(messages.timestamps()))
-        elif name == "headers":
-            arrays.append(messages.headers() if with_headers else pa.nulls(len(messages), schema.field(name).type))
-        else:
-            arrays.append(messages.payloads())
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    values: dict[str, Callable[[], pa.Array]] = {
+        "stream": lambda: repeated(stream, len(messages)),
+        "subject": messages.subjects,
+        "sequence": lambda: integers(messages.sequences),
+        "timestamp": lambda: microseconds(messages.timestamps()),
+        "headers": messages.headers if with_headers else lambda: pa.nulls(len(messages), HEADERS_TYPE),
+        "data": messages.payloads,
+    }
+    return pa.RecordBatch.from_arrays([values[name]() for name in columns], schema=schema)

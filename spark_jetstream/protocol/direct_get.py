@@ -32,7 +32,7 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.vectors import BoolArray, begins_with, load8, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, gather, parse_status
+from spark_jetstream.protocol.wire import Frames, IntArray, gather, joined, parse_status
 
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
 _NAMES = (
@@ -138,7 +138,7 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
     number, good = parse_unsigned(frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end)
     if not good.all():
         raise ProtocolError("an answer came on a subject that nothing was asked with")
-    heads, bounds = _heads(frames)
+    heads, bounds = joined(gather(frames.data, frames.line_end, frames.line_end + frames.head))
     line_ends, message = _find_lines(heads, bounds)
     key = number * 2 + message
     cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
@@ -148,15 +148,6 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
             yield _answered(int(number[first]), frames[some], heads, bounds[:-1][some], line_ends[:, some])
         else:
             yield from (_ending(int(number[at]), frames, at) for at in range(first, last))
-
-
-def _heads(frames: Frames) -> tuple[npt.NDArray[np.uint8], IntArray]:
-    """All header blocks, one after the other, and where each begins and ends."""
-    blocks = gather(frames.data, frames.line_end, frames.line_end + frames.head)
-    _, offsets, content = blocks.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(frames) + 1).astype(np.int64)
-    total = int(bounds[-1])
-    return np.frombuffer(content, np.uint8, total) if total else np.zeros(0, np.uint8), bounds
 
 
 def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, BoolArray]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jetstream.protocol.wire import IntArray, gather
+from spark_jetstream.protocol.wire import IntArray, gather, joined
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 
@@ -30,10 +30,7 @@ def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
     rows = np.flatnonzero(length)
     if not len(rows):
         return pa.nulls(count, HEADERS_TYPE)
-    blocks = gather(data, start[rows], start[rows] + length[rows])
-    _, offset_buffer, content = blocks.buffers()
-    bounds = np.frombuffer(offset_buffer, np.int32, len(rows) + 1).astype(np.int64)
-    octets = np.frombuffer(content, np.uint8, int(bounds[-1]))
+    octets, bounds = joined(gather(data, start[rows], start[rows] + length[rows]))
     begin, end = _lines(octets, bounds)
     block = np.searchsorted(bounds, begin, side="right") - 1
     useful = (begin != bounds[block]) & (end > begin)  # neither the version line nor the empty one

@@ -19,6 +19,7 @@ from spark_jetstream.errors import ApiError, ConsumerLost, JetStreamError, Proto
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 from spark_jetstream.protocol.wire import Status
 
+T = TypeVar("T")
 Answer = TypeVar("Answer", bound=ApiError)
 
 DEFAULT_PREFIX = "$JS.API"
@@ -235,7 +236,7 @@ def reply(payload: bytes, context: str) -> dict[str, Any]:
     return body
 
 
-def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, default: Any = None) -> Any:
+def field(body: Mapping[str, Any], path: str, kind: type[T], context: str, default: T | None = None) -> T:
     """Return the value at a dotted path of a reply, or the default where it is missing or of another type.
 
     Raises `ProtocolError` if there is no default.
@@ -252,7 +253,7 @@ def field(body: Mapping[str, Any], path: str, kind: type[Any], context: str, def
 
 def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:
     """Return the number at a dotted path of a reply. Raises `ProtocolError` unless it is from `least` to 2^63-1."""
-    number = int(field(body, path, int, context))
+    number = field(body, path, int, context)
     if not least <= number <= INT64_MAX:
         raise ProtocolError(f"cannot {context}: the server's reply has {shown(number)} for {path}")
     return number

@@ -116,6 +116,8 @@ def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
 
 
+#: Fields of `StreamSummary` that are fields of the state, and that every server sends.
+_COUNTS = ("first_seq", "last_seq", "messages", "bytes")
 #: Fields of `StreamSummary` that are fields of the configuration.
 _SETTINGS = (
     *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
@@ -130,53 +132,40 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
     infinitive without "to". Raises `ProtocolError` for a reply that is incomplete, or contradicts itself.
     """
 
-    def number(path: str, default: int | None = None) -> int:
-        return int(jsapi.field(body, path, int, context, default))
-
     def setting(name: str) -> Any:
         default = getattr(StreamSummary, name)
         return jsapi.field(body, f"config.{name}", type(default), context, default)
 
-    _check_sequences(body, context)
     created = jsapi.field(body, "created", str, context)
     if not reply_time(body, "created", context):
         raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
-    return StreamSummary(
+    counts: dict[str, Any] = {name: jsapi.whole(body, f"state.{name}", context) for name in _COUNTS}
+    summary = StreamSummary(
         name=jsapi.field(body, "config.name", str, context),
         created=created,
-        first_seq=number("state.first_seq"),
-        last_seq=number("state.last_seq"),
-        messages=number("state.messages"),
-        bytes=number("state.bytes"),
-        num_deleted=number("state.num_deleted", 0),
+        **counts,
+        num_deleted=jsapi.field(body, "state.num_deleted", int, context, 0),
         last_timestamp=reply_time(body, "state.last_ts", context),
         retention=jsapi.field(body, "config.retention", str, context),
         server_time=reply_time(body, "ts", context),
-        duplicate_window=number("config.duplicate_window", 0) / _SECOND,
+        duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / _SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         **{name: setting(name) for name in _SETTINGS},
     )
-
-
-def _check_sequences(body: Mapping[str, Any], context: str) -> None:
-    """Refuse a state that no stream can have: planning makes tasks of these numbers."""
-    first, last, messages = (
-        jsapi.whole(body, f"state.{name}", context) for name in ("first_seq", "last_seq", "messages")
-    )
-    jsapi.whole(body, "state.bytes", context)
-    deleted = jsapi.field(body, "state.num_deleted", int, context, 0)
-    width = last + 1 - max(1, first)
-    if width < 0 or messages > width or not 0 <= deleted <= width or last == INT64_MAX:
+    # Planning makes tasks of these numbers.
+    width, deleted, last = summary.last_seq + 1 - summary.first_kept, summary.num_deleted, summary.last_seq
+    if width < 0 or summary.messages > width or not 0 <= deleted <= width or last == INT64_MAX:
         raise ProtocolError(
-            f"cannot {context}: the server's reply makes no sense: {messages} messages and {shown(deleted)} deleted "
-            f"ones in the sequences {first} to {last}"
+            f"cannot {context}: the server's reply makes no sense: {summary.messages} messages and {shown(deleted)} "
+            f"deleted ones in the sequences {summary.first_seq} to {last}"
         )
+    return summary
 
 
 def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
     """The time at a path of a reply, in ns; 0 for the year 1 and for none. `ProtocolError` outside of 1970 to 2262."""
-    text = str(jsapi.field(body, path, str, context, ""))
+    text = jsapi.field(body, path, str, context, "")
     if not text or text.startswith("0001-01-01T"):
         return 0
     try:

@@ -317,10 +317,8 @@ def _tokenize(data: bytes, run: _FrameRun) -> tuple[IntArray, Frames]:
     around[-1] = len(data)
     pick = np.arange(-2, 2 * count, 2)
     pick[0] = 0
-    gathered = binary(2 * count, around, data).take(pa.array(pick))
-    _, offsets, content = gathered.buffers()
-    bounds = np.frombuffer(offsets, np.int32, count + 2)[1:].astype(np.int64)
-    lines = np.frombuffer(content, np.uint8, int(bounds[-1]))
+    lines, bounds = joined(binary(2 * count, around, data).take(pa.array(pick)))
+    bounds = bounds[1:]
     separators = np.flatnonzero((lines == _SPACE) | (lines == _DOT))
     spaces = np.flatnonzero(lines[separators] == _SPACE)
     space_at = separators[spaces]
@@ -407,3 +405,11 @@ def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
     around[1::2] = end
     around[-1] = end[-1] if count else 0
     return binary(2 * count, around, data).take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def joined(pieces: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    """The pieces of `gather` as they follow each other, and where each begins and the next one does (n + 1 places)."""
+    _, offsets, content = pieces.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(pieces) + 1).astype(np.int64)
+    total = int(bounds[-1])
+    return np.frombuffer(content, np.uint8, total) if total else np.zeros(0, np.uint8), bounds

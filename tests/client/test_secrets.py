@@ -112,7 +112,7 @@ def is_shown(spec: OptionSpec, value: str) -> bool:
     if spec.name == "ensureStream" and f'{MARK}!":' in value:
         return True
     try:
-        return MARK in str(spec.display(spec.kind.parse(spec.name, value)))
+        return MARK in str(spec.kind.display(spec.kind.parse(spec.name, value)))
     except errors.OptionError:
         return False
 
