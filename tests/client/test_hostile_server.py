@@ -49,7 +49,7 @@ from tests.support.fake_jetstream import CREATED, FakeJetStream, HangUp, Honest,
 from tests.support.reading import SETTINGS, connecting
 from tests.support.sinking import Sink
 from tests.support.sinking import rows as sink_rows
-from tests.support.wire import frame, scanned
+from tests.support.wire import frame, frames_in
 
 HASTE = {"connectTimeout": "1s", "requestTimeout": "1s", "retryTimeout": "300ms"}
 COUNT = 100
@@ -418,8 +418,7 @@ NO_CONNECTION = cast(Link, SimpleNamespace(reconnects=0))
 
 
 def messages_for(inbox: Inbox, count: int, size: int) -> Frames:
-    [frames] = scanned([frame(f"{inbox.subject}.1", 1, b"x" * size, reply=b"r") * count], {1})
-    assert isinstance(frames, Frames)
+    [frames] = frames_in([frame(f"{inbox.subject}.1", 1, b"x" * size, reply=b"r") * count], {1})
     return frames
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
-from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.schema import COLUMNS
 from tests.support import wire
 
@@ -69,8 +68,7 @@ def frame(head: bytes, payload: bytes = b"", number: object = 1) -> bytes:
 
 
 def answers(chunks: Iterable[bytes]) -> list[DirectBatch | EndOfBatch]:
-    runs = [event for event in wire.scanned(chunks, {SID}, {SID}) if isinstance(event, Frames)]
-    return [answer for frames in runs for answer in read_answers(frames, INBOX)]
+    return [answer for frames in wire.frames_in(chunks, {SID}, {SID}) for answer in read_answers(frames, INBOX)]
 
 
 def columns(run: MessageRun) -> list[list[object]]:

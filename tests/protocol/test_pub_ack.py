@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.pub_ack import AckReader, Refusal
-from spark_jetstream.protocol.wire import Frames
 from tests.support import wire
 
 INBOX = "_INBOX.abcdef.7"
@@ -26,16 +25,11 @@ def frame(number: int, payload: bytes, block: bytes = b"", inbox: str = INBOX) -
     return wire.frame(f"{inbox}.{number}", SID, payload, block)
 
 
-def frames_of(chunks: Iterable[bytes]) -> list[Frames]:
-    events = wire.scanned(chunks, {SID}, {SID})
-    return [event for event in events if isinstance(event, Frames)]
-
-
 def read_answers(chunks: Iterable[bytes], reader: AckReader | None = None) -> tuple[list[Stored], list[Refusal]]:
     reader = reader or AckReader(INBOX)
     stored: list[Stored] = []
     refused: list[Refusal] = []
-    for answers in map(reader.read, frames_of(chunks)):
+    for answers in map(reader.read, wire.frames_in(chunks, {SID}, {SID})):
         refused += answers.refused
         for some in answers.stored:
             assert some.numbers.dtype == some.sequences.dtype == np.int64
@@ -216,7 +210,8 @@ def test_inboxes_of_any_length_will_do(inbox: str) -> None:
 
 def test_what_looks_plain_is_read_as_vectors() -> None:
     reader = AckReader(INBOX)
-    [frames] = frames_of([b"".join(frame(n, b'{"stream":"S","seq":%d}' % n) for n in range(1, 1_001))])
+    data = b"".join(frame(n, b'{"stream":"S","seq":%d}' % n) for n in range(1, 1_001))
+    [frames] = wire.frames_in([data], {SID}, {SID})
     answers = reader.read(frames)
     assert [len(some.numbers) for some in answers.stored] == [1_000]
     assert [len(some.numbers) for some in reader.read(frames[10:20]).stored] == [10]

@@ -15,7 +15,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import wire
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
-from tests.support.wire import Answer, answers, by_byte, cut, frame, scanned
+from tests.support.wire import Answer, answers, by_byte, cut, frame, frames_in, scanned
 
 DATA, OTHER, ACKS = 7, 3, 5
 
@@ -106,6 +106,7 @@ CASES = {
     "payload is an ack subject": [Message(b"a", b"$JS.ACK.ORDERS.c-1.1.2.3.4.5"), PLAIN],
     "lone CR and LF": [*(Message(b"a", payload) for payload in (b"\r", b"\n", b"\r\n", b"\n\r")), PLAIN],
     "control words in the payload": [Message(b"a", b"PING\r\n-ERR 'x'\r\n+OK\r\nINFO {}\r\n"), PLAIN],
+    "header like a status": [Message(b"a", b"", b"NATS/1.0 404 No Messages\r\nStatus: 404\r\n\r\n")],
     "subject outside ASCII": [Message("größe.日本.🙂".encode(), b"x"), PLAIN],
     "subject with odd characters": [Message(b"$KV.b.k-_/=.$x.!#%&'", b"x")],
     "subject that is not UTF-8": [Message(b"a.\xff\xfe", b"x"), PLAIN],
@@ -124,15 +125,18 @@ TRAILING = {
 }
 
 
+def passing(trailing: bytes) -> bytes:
+    """What of `TRAILING` comes out: only the ping is complete."""
+    return trailing if trailing == TRAILING["a ping"] else b""
+
+
 @pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
 @pytest.mark.parametrize("messages", CASES.values(), ids=CASES.keys())
 def test_messages_come_out_as_they_went_in(messages: list[Message], trailing: bytes) -> None:
     data = b"".join(message.wire for message in messages)
-    expected = [message.row for message in messages]
+    expected = Seen([message.row for message in messages], other=passing(trailing))
     for chunks in ([data + trailing], [data, trailing], by_byte(data + trailing)):
-        seen = scan(chunks)
-        assert seen.rows == expected
-        assert seen.other == (trailing if trailing == b"PING\r\n" else b"")
+        assert scan(chunks) == expected
 
 
 STATUSES = {
@@ -148,19 +152,7 @@ def test_a_status_is_told_by_its_line_and_missing_reply(
 ) -> None:
     data = PLAIN.wire + frame(b"_INBOX.abc.4", DATA, b"", block) + PLAIN.wire
     for chunks in ([data], by_byte(data)):
-        seen = scan(chunks)
-        assert seen.rows == [PLAIN.row, PLAIN.row]
-        [status] = seen.statuses
-        assert (status.code, status.description, status.headers) == expected
-        assert (status.sid, status.subject) == (DATA, b"_INBOX.abc.4")
-
-
-def test_a_stored_message_whose_header_imitates_a_status_is_a_message() -> None:
-    block = b"NATS/1.0 404 No Messages\r\nStatus: 404\r\n\r\n"
-    message = Message(b"a", b"", block)
-    seen = scan([message.wire])
-    assert seen.rows == [message.row]
-    assert not seen.statuses
+        assert scan(chunks) == Seen([PLAIN.row, PLAIN.row], [Status(DATA, b"_INBOX.abc.4", *expected)])
 
 
 OTHERS = [
@@ -180,16 +172,13 @@ OTHERS = [
 def test_what_is_not_collected_passes_byte_for_byte_in_its_place(other: bytes) -> None:
     data = PLAIN.wire * 3 + other + PLAIN.wire * 2 + other + other
     for chunks in ([data], by_byte(data), [data[:100], data[100:]]):
-        seen = scan(chunks)
-        assert seen.rows == [PLAIN.row] * 5
-        assert seen.other == other * 3
+        assert scan(chunks) == Seen([PLAIN.row] * 5, other=other * 3)
 
 
 def test_two_collected_subscriptions_keep_their_order() -> None:
     one, two = Message(b"a", b"1"), Message(b"b", b"2", sid=OTHER)
-    events = scanned([one.wire + two.wire + two.wire + one.wire], {DATA, OTHER})
-    runs = [(event.sid, len(event)) for event in events if isinstance(event, Frames)]
-    assert runs == [(DATA, 1), (OTHER, 2), (DATA, 1)]
+    runs = frames_in([one.wire + two.wire + two.wire + one.wire], {DATA, OTHER})
+    assert [(run.sid, len(run)) for run in runs] == [(DATA, 1), (OTHER, 2), (DATA, 1)]
 
 
 def test_reset_forgets_a_half_received_message() -> None:
@@ -381,19 +370,14 @@ ANSWERS = {
 @pytest.mark.parametrize("sent", ANSWERS.values(), ids=ANSWERS.keys())
 def test_without_statuses_everything_is_a_message(sent: list[tuple[int, bytes, bytes, bytes]], trailing: bytes) -> None:
     data = b"".join(ack(*answer) for answer in sent)
+    expected = [(b"_INBOX.a.b.%d" % number, header, payload, bool(reply)) for number, payload, header, reply in sent]
     for chunks in ([data + trailing], [data, trailing], by_byte(data + trailing)):
-        seen = scan_whole(chunks)
-        assert seen.answers == [
-            (b"_INBOX.a.b.%d" % number, header, payload, bool(reply)) for number, payload, header, reply in sent
-        ]
-        assert not seen.statuses
-        assert seen.other == (trailing if trailing == b"PING\r\n" else b"")
+        assert scan_whole(chunks) == Seen(answers=expected, other=passing(trailing))
 
 
 def test_acknowledgements_come_as_one_run_that_can_be_cut() -> None:
     wires = [ack(number, *((b"", NOBODY) if number % 50 == 0 else (STORED,))) for number in range(1, 500)]
-    [frames] = scanned([b"".join(wires)], {ACKS}, {ACKS})
-    assert isinstance(frames, Frames)
+    [frames] = frames_in([b"".join(wires)], {ACKS}, {ACKS})
     assert len(frames) == len(wires)
     assert (frames.reply_dots == -1).all()
     some = frames[100:103]
@@ -439,8 +423,7 @@ def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, l
     around = Message(b"a", b"x", b"NATS/1.0\r\nOuter: 1\r\n\r\n")
     message = Message(b"a", b"payload: 1\r\n", block)
     for messages in ([message], [around, message, PLAIN, around], [PLAIN, message, message]):
-        [frames] = scanned([b"".join(each.wire for each in messages)], {DATA})
-        assert isinstance(frames, Frames)
+        [frames] = frames_in([b"".join(each.wire for each in messages)], {DATA})
         found = [None if row is None else dict(row) for row in delivered(frames).headers().to_pylist()]
         assert found == [
             expected if each is message else {"Outer": ["1"]} if each is around else None for each in messages
@@ -450,8 +433,7 @@ def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, l
 @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b":", b"A: 1\r\n", b"NATS/1.0\r\n"]), max_size=8))
 def test_any_header_block_gives_a_map(parts: list[bytes]) -> None:
     message = Message(b"a", b"x", b"".join(parts))
-    [frames] = scanned([message.wire + PLAIN.wire], {DATA})
-    assert isinstance(frames, Frames)
+    [frames] = frames_in([message.wire + PLAIN.wire], {DATA})
     column = delivered(frames).headers()
     column.validate(full=True)
     assert len(column) == 2

@@ -34,6 +34,11 @@ def scanned(chunks: Iterable[bytes], collect: Collection[int], whole: Collection
         yield from scanner.feed(chunk)
 
 
+def frames_in(chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()) -> list[Frames]:
+    """The messages among what a new scanner finds in these bytes."""
+    return [event for event in scanned(chunks, collect, whole) if isinstance(event, Frames)]
+
+
 def by_byte(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
 
