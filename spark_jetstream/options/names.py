@@ -209,10 +209,9 @@ def _checked_element(kind: Kind, element: object, where: str) -> None:
     """Raise `UnfitError` that says which element of a list is wrong, and does not repeat it."""
     try:
         kind._read(element)
-        return
     except ValueError as error:
         unfit = error if isinstance(error, UnfitError) else UnfitError()
-    raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=None, where=where)
+        raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=None, where=where) from None
 
 
 @dataclass(frozen=True)
@@ -293,7 +292,6 @@ class _JsonObject(list[tuple[str, object]]):
 
 
 def _json_pairs(text: str) -> _JsonObject:
-    problem = 'must be an object such as {"ORDERS": 1001} when it is JSON'
     try:
         # `int` refuses thousands of digits with a message of its own; any number that long is out of range anyway.
         document = json.loads(
@@ -301,9 +299,9 @@ def _json_pairs(text: str) -> _JsonObject:
         )
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"
+        raise UnfitError(problem=problem) from None
     except RecursionError:
-        problem = "is not valid JSON: it is nested too deeply"
-    else:
-        if isinstance(document, _JsonObject):
-            return document
-    raise UnfitError(problem=problem)
+        raise UnfitError(problem="is not valid JSON: it is nested too deeply") from None
+    if not isinstance(document, _JsonObject):
+        raise UnfitError(problem='must be an object such as {"ORDERS": 1001} when it is JSON')
+    return document

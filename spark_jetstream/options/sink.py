@@ -76,17 +76,13 @@ class SinkOptions(SideOptions):
     ensure_stream_on_conflict: OnConflict = ON_CONFLICT
 
     @model_validator(mode="after")
-    def _check_kind(self) -> SinkOptions:
+    def _check_together(self) -> SinkOptions:
         if self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS) and self.delivery == "exactly-once":
             raise OptionError(
                 "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, and with them what is "
                 "stored already; writing a row again only makes one more revision with the same value",
                 option="delivery",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_together(self) -> SinkOptions:
         if self.dead_letter_subject is not None and self.dead_letter_subject == self.subject:
             raise OptionError(
                 f"option deadLetterSubject must differ from subject, and both are {shown(self.subject)}",

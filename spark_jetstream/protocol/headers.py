@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_jetstream.protocol.vectors import BoolArray
 from spark_jetstream.protocol.wire import IntArray, gather, joined
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -35,8 +36,7 @@ def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
     block = np.searchsorted(bounds, begin, side="right") - 1
     useful = (begin != bounds[block]) & (end > begin)  # neither the version line nor the empty one
     begin, end, block = begin[useful], end[useful], block[useful]
-    colons = np.flatnonzero(octets == _COLON)
-    colons = np.append(colons, len(octets))
+    colons = np.append(np.flatnonzero(octets == _COLON), len(octets))
     colon = colons[np.searchsorted(colons, begin)]
     has_colon = colon < end
     begin, end, colon, block = begin[has_colon], end[has_colon], colon[has_colon], block[has_colon]
@@ -64,22 +64,16 @@ def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, I
 def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
     """Move both ends inwards over spaces and tabs."""
     begin, end = begin.copy(), end.copy()
-    if not len(octets):
-        return begin, end
-    top = len(octets) - 1
-    while True:
-        first = octets[np.minimum(begin, top)]
-        blank = (begin < end) & ((first == _SPACE) | (first == _TAB))
-        if not blank.any():
-            break
+    last = len(octets) - 1  # a value without text may begin behind it
+    while (blank := (begin < end) & _is_blank(octets[np.minimum(begin, last)])).any():
         begin += blank
-    while True:
-        final = octets[np.maximum(end - 1, 0)]
-        blank = (begin < end) & ((final == _SPACE) | (final == _TAB))
-        if not blank.any():
-            break
+    while (blank := (begin < end) & _is_blank(octets[end - 1])).any():
         end -= blank
     return begin, end
+
+
+def _is_blank(octets: npt.NDArray[np.uint8]) -> BoolArray:
+    return (octets == _SPACE) | (octets == _TAB)
 
 
 def _assemble(count: int, row: IntArray, names: pa.StringArray, values: pa.StringArray) -> pa.MapArray:
