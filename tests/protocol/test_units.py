@@ -26,37 +26,33 @@ def test_a_timedelta_is_taken_exactly(delta: dt.timedelta) -> None:
     assert Nanoseconds.of(delta).timedelta == delta
 
 
-@pytest.mark.parametrize(
-    ("given", "nanoseconds", "printed"),
-    [
-        ("10s", 10 * SECOND, "10s"),
-        ("5m", 300 * SECOND, "5m"),
-        ("1h30m", 5400 * SECOND, "1h30m"),
-        ("90m", 5400 * SECOND, "1h30m"),
-        ("1.5s", 1_500_000_000, "1.5s"),
-        ("250ms", 250_000_000, "250ms"),
-        ("25h", 90_000 * SECOND, "1d1h"),
-        ("1.000000001s", SECOND + 1, "1.000000001s"),
-        ("7ns", 7, "7ns"),
-        ("1 day 2 hours", 93_600 * SECOND, "1d2h"),
-        ("0", 0, "0s"),
-        (0, 0, "0s"),
-        (1500, 1500, "1.5us"),
-        (dt.timedelta(minutes=2), 120 * SECOND, "2m"),
-        (-1, -1, "-1ns"),
-    ],
-)
-def test_durations(given: object, nanoseconds: int, printed: str) -> None:
-    found = Nanoseconds.of(given)
-    assert (found, str(found), f"{found}", json.dumps(found)) == (nanoseconds, printed, printed, str(nanoseconds))
+DURATIONS: list[tuple[object, int, str]] = [
+    ("10s", 10 * SECOND, "10s"),
+    ("5m", 300 * SECOND, "5m"),
+    ("1h30m", 5400 * SECOND, "1h30m"),
+    ("90m", 5400 * SECOND, "1h30m"),
+    ("1.5s", 1_500_000_000, "1.5s"),
+    ("250ms", 250_000_000, "250ms"),
+    ("25h", 90_000 * SECOND, "1d1h"),
+    ("1.000000001s", SECOND + 1, "1.000000001s"),
+    ("7ns", 7, "7ns"),
+    ("1 day 2 hours", 93_600 * SECOND, "1d2h"),
+    ("0", 0, "0s"),
+    (0, 0, "0s"),
+    (1500, 1500, "1.5us"),
+    (dt.timedelta(minutes=2), 120 * SECOND, "2m"),
+    (-1, -1, "-1ns"),
+]
+SIZES = [("1g", 2**30, "1GiB"), ("512k", 2**19, "512KiB"), ("1000", 1000, "1000"), (0, 0, "0"), (-1, -1, "-1")]
 
 
 @pytest.mark.parametrize(
-    ("given", "size", "printed"),
-    [("1g", 2**30, "1GiB"), ("512k", 2**19, "512KiB"), ("1000", 1000, "1000"), (0, 0, "0"), (-1, -1, "-1")],
+    ("kind", "given", "number", "printed"),
+    [*((Nanoseconds, *row) for row in DURATIONS), *((Bytes, *row) for row in SIZES)],
 )
-def test_sizes(given: object, size: int, printed: str) -> None:
-    assert (Bytes.of(given), str(Bytes.of(given))) == (size, printed)
+def test_durations_and_sizes(kind: type[Nanoseconds | Bytes], given: object, number: int, printed: str) -> None:
+    found = kind.of(given)
+    assert (found, str(found), f"{found}", json.dumps(found)) == (number, printed, printed, str(number))
 
 
 @given(INT64)
