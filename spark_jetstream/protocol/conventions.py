@@ -13,14 +13,10 @@ import uuid
 
 LEDGER_BUCKET = "spark_jetstream_ledger"
 """The Key-Value bucket of delivery `exactly-once`, which says which tasks have begun, and where."""
-PLAN_CONSUMER = "spark-plan-"
 RUN = "spark_jetstream_run"
 """The key of the token of the run that has the durable consumer."""
 SINCE = "spark_jetstream_since"
 """The key of the time at which that run took it, by the server's clock (RFC 3339)."""
-
-_UPLOAD_NOTE = "spark-jetstream-"
-_DIGEST_BYTES = 12
 
 
 def stand_in(durable: str) -> str:
@@ -30,7 +26,7 @@ def stand_in(durable: str) -> str:
 
 def plan_consumer() -> str:
     """Return a fresh name for a consumer that counts messages."""
-    return f"{PLAN_CONSUMER}{uuid.uuid4().hex[:12]}"
+    return f"spark-plan-{uuid.uuid4().hex[:12]}"
 
 
 def reader_consumer(label: str) -> str:
@@ -40,4 +36,4 @@ def reader_consumer(label: str) -> str:
 
 def upload_note(name: str) -> str:
     """Return the last token of the subject at which the uploads of an object are noted."""
-    return _UPLOAD_NOTE + hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"spark-jetstream-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"

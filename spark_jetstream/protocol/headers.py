@@ -73,7 +73,8 @@ def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> 
 
 
 def _is_blank(octets: npt.NDArray[np.uint8]) -> BoolArray:
-    return (octets == _SPACE) | (octets == _TAB)
+    blank: BoolArray = (octets == _SPACE) | (octets == _TAB)
+    return blank
 
 
 def _assemble(count: int, row: IntArray, names: pa.StringArray, values: pa.StringArray) -> pa.MapArray:

@@ -19,8 +19,6 @@ MOST_URLS = 1000
 """How many URLs of other servers are remembered: nats-py keeps each of them for ever."""
 _MOST_PAYLOAD = 2**31 - 1
 _LONGEST_TEXT = 1024
-_TEXTS = ("version", "nonce", "client_ip")
-_FLAGS = ("headers", "auth_required", "tls_required", "ldm")
 _NEEDED = ("version", "max_payload")
 _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _VERSION = re.compile(rf"({_NUMBER}\.{_NUMBER}\.{_NUMBER})(?:[-+][0-9A-Za-z.+-]*)?")
@@ -76,8 +74,8 @@ def _is_url(value: Any) -> bool:
 
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_TEXTS, _is_text),
-    **dict.fromkeys(_FLAGS, lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("nonce", "client_ip"), _is_text),
+    **dict.fromkeys(("headers", "auth_required", "tls_required", "ldm"), lambda value: isinstance(value, bool)),
     "version": lambda value: _is_text(value) and _VERSION.fullmatch(value) is not None,
     "max_payload": lambda value: type(value) is int and 0 < value <= _MOST_PAYLOAD,
     "client_id": lambda value: type(value) is int,
