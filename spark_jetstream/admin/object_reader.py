@@ -8,8 +8,7 @@ object is damaged. No content mixes two versions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import Messages
@@ -26,22 +25,6 @@ from spark_jetstream.streams.pull import read_range
 
 _ATTEMPTS = 10  # at an object that is replaced each time it is read
 _BATCH = 32  # chunks of one request; two are under way
-
-
-@dataclass(frozen=True)
-class _Version:
-    """A version of an object: ``holder`` has the content; behind a link that is another object.
-
-    ``stream`` is the stream that has the content, ``created`` when it was created.
-    """
-
-    holder: StoredObject
-    stream: str
-    created: str
-
-
-class _ContentMismatchError(Exception):
-    """The content is not what the meta message says."""
 
 
 class ObjectReader:
@@ -104,19 +87,22 @@ class ObjectReader:
         """
         version = self._version(name)
         for _ in range(_ATTEMPTS):
-            begin(version.holder)
-            try:
-                yield from self._content(version)
+            holder, part = version
+            begin(holder)
+            problem = yield from self._content(holder, part)
+            if problem is None:
                 return
-            except _ContentMismatchError as error:
-                newer = self._version(name)
-                if newer == version:
-                    raise DataLossError(f"{self._what(name)} is damaged: {error}") from None
-                version = newer
+            newer = self._version(name)
+            if newer == version:
+                raise DataLossError(f"{self._what(name)} is damaged: {problem}")
+            version = newer
         raise JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")
 
-    def _version(self, name: str) -> _Version:
-        """Return the version that a name has now. Raises `JetStreamError` for a link that leads to no content."""
+    def _version(self, name: str) -> tuple[StoredObject, SequenceRange]:
+        """Return the object that has the content of a name now, behind a link another one; and where its chunks are.
+
+        Raises `JetStreamError` for a link that leads to no content.
+        """
         listed = self.existing(object_name(name))
         reader, holder = self, listed
         if listed.meta.link is not None:
@@ -130,26 +116,23 @@ class ObjectReader:
             holder = reader.existing(target, link)
             if holder.meta.link is not None:
                 raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
-        return _Version(holder, reader.stream, reader.info().created)
+        meta, created = holder.meta, reader.info().created
+        chunks = chunk_subject(holder.origin, meta.nuid)
+        # The meta message of a version is stored after its last chunk.
+        return holder, SequenceRange(reader.stream, 1, holder.sequence, meta.chunks, created, (chunks,))
 
-    def _content(self, version: _Version) -> Iterator[memoryview]:
-        """Return the chunks of a version. Raises `_ContentMismatchError` after the last one if they are not right."""
-        holder = version.holder
+    def _content(self, holder: StoredObject, part: SequenceRange) -> Generator[memoryview, None, str | None]:
+        """Yield the chunks of an object, and return what is wrong with them; None if they are right."""
         meta, check = holder.meta, ContentCheck(holder.meta)
         if meta.nuid and (meta.size or meta.chunks):
-            # The meta message of a version is stored after its last chunk.
-            subject = chunk_subject(holder.origin, meta.nuid)
-            part = SequenceRange(version.stream, 1, holder.sequence, meta.chunks, version.created, (subject,))
             try:
                 for messages in read_range(self._api.connect, part, settings(self._api, _BATCH), LABEL):
                     for chunk in chunk_views(messages):
                         check.add(chunk)
                         yield chunk
             except DataLossError as error:
-                raise _ContentMismatchError(check.fault() or str(error)) from None
-        problem = check.fault()
-        if problem is not None:
-            raise _ContentMismatchError(problem)
+                return check.fault() or str(error)
+        return check.fault()
 
     def _what(self, name: str) -> str:
         return f"object {name!r} of bucket {self.bucket}"
