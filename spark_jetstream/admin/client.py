@@ -125,7 +125,14 @@ class JetStreamAdmin:
         """Check the options. Raises `OptionError` for an unknown option, and for a value that is not possible."""
         given, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
-        self._set_up(ConnectionOptions.from_given(_own(given, lists)))
+        self._api = api = Api(ConnectionOptions.from_given(_own(given, lists)))
+        self.streams = Streams(api)
+        self.consumers = Consumers(api)
+        self.messages = Messages(api)
+        self.account = Account(api)
+        self.kv = KeyValue(api)
+        self.objects = Objects(api)
+        self.events = Events(api)
 
     @classmethod
     def from_environment(cls, **options: object) -> JetStreamAdmin:
@@ -147,26 +154,14 @@ class JetStreamAdmin:
         inherited = beside({**chosen, **given}, hidden(environment_options(os.environ)))
         if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
             inherited["context"] = SecretStr(selected)
-        admin = cls.__new__(cls)
         try:
-            admin._set_up(ConnectionOptions.from_given({**inherited, **given}))
-            return admin
+            return cls(**{**inherited, **given})
         except OptionError as error:
             if error.option not in inherited:
                 raise
             variable = next((name for name, option in PLAIN.items() if option == error.option), "NATS_*")
             problem = OptionError(f"{error} (it comes from the environment, {variable})", option=error.option)
         raise problem
-
-    def _set_up(self, options: ConnectionOptions) -> None:
-        self._api = api = Api(options)
-        self.streams = Streams(api)
-        self.consumers = Consumers(api)
-        self.messages = Messages(api)
-        self.account = Account(api)
-        self.kv = KeyValue(api)
-        self.objects = Objects(api)
-        self.events = Events(api)
 
     @property
     def options(self) -> ConnectionOptions:
