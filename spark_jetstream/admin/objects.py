@@ -377,7 +377,7 @@ class ObjectBucket:
     @contextmanager
     def _uploads(self, what: str) -> Iterator[ObjectUploads]:
         """Open the uploads; errors begin with ``what``, an infinitive without "to"."""
-        bucket, options = self.name, self._api.options
+        bucket = self.name
         context = f"look at stream {self._reader.stream}"
         with OBJECT_STORE.naming(bucket):
             info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._reader.stream)
@@ -385,12 +385,10 @@ class ObjectBucket:
         if problem:
             raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
         upload_settings = UploadSettings(
+            connection=self._api.options,
             max_in_flight=_IN_FLIGHT,
-            ack_timeout=options.request_timeout,
-            retry_timeout=options.retry_timeout,
+            ack_timeout=self._api.options.request_timeout,
             max_retries=_RETRIES,
-            domain=options.domain,
-            mapped=options.api_prefix is not None,
             ack_option="requestTimeout",
             retries="",
         )

@@ -111,23 +111,19 @@ class Tries:
     """Counts the attempts to store one object, and their time."""
 
     def __init__(self, settings: UploadSettings) -> None:
-        self._most = settings.max_retries
-        self._patience = settings.retry_timeout
+        self.backoff = Backoff()
+        self._settings = settings
         self._count = 0
         self._deadline: Deadline | None = None
-        self._backoff = Backoff()
 
     def left(self, hope: Disposition) -> bool:
         """Count a failure and return whether to try again. An outage may also last for `retryTimeout`."""
-        self._deadline = self._deadline or Deadline(self._patience)
+        self._deadline = self._deadline or Deadline(self._settings.connection.retry_timeout)
         self._count += 1
+        few = self._count <= self._settings.max_retries
         if hope is Disposition.OUTAGE:
-            return self._count <= self._most or not self._deadline.expired
-        return hope is Disposition.RETRY and self._count <= self._most
-
-    def pause(self) -> None:
-        """Sleep before the next attempt."""
-        self._backoff.pause()
+            return few or not self._deadline.expired
+        return few and hope is Disposition.RETRY
 
 
 def new_nuid() -> str:
@@ -285,7 +281,7 @@ class ObjectUploads:
                     why = "; what its content is made of cannot be read a second time" if once else ""
                     raise self._final(failure, why) from None
                 log.info("object %r of bucket %s is stored anew: %s", wanted.name[:200], self._bucket, failure.why)
-                tries.pause()
+                tries.backoff.pause()
             except BaseException as error:
                 # Its content cannot be read, a permission is missing, or the user has pressed Ctrl-C.
                 away = isinstance(error, ObjectNotStored) or (isinstance(error, JetStreamError) and error.retriable)
@@ -306,7 +302,7 @@ class ObjectUploads:
                 self._recover(failure)
                 if failure.err_code in WRONG_REVISION or not tries.left(failure.hope):
                     raise self._final(failure) from None
-                tries.pause()
+                tries.backoff.pause()
 
     def disown(self, name: str, nuid: str) -> None:
         """Take an id out of the note of an object's uploads, so that nothing removes its chunks."""
@@ -384,16 +380,16 @@ class ObjectUploads:
             known = tuple(nuid for nuid in noted if nuid not in upload.spared)
         else:
             why = "others write an object of this name at the same time"
-            if self._settings.domain is not None:
+            if self._settings.connection.domain is not None:
                 why += ", or another bucket of this name, in a domain that is nearer, answers"
             raise NotStored(why, Disposition.RETRY, settled=True)
         self._check_place(subject, upload.note)
 
     def _check_place(self, subject: str, sequence: int) -> None:
         """Raise `NotStored` when a message that was acknowledged is not in the bucket that the API leads to."""
-        if not self._settings.mapped:
-            return
         # An API prefix and the subjects may lead to different streams.
+        if self._settings.connection.api_prefix is None:
+            return
         newest = self.stream.last(subject)
         if newest is None or newest.sequence != sequence:
             why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
@@ -427,7 +423,7 @@ class ObjectUploads:
                     ) from None
                 if not tries.left(failure.hope):
                     raise self._final(failure) from None
-                tries.pause()
+                tries.backoff.pause()
 
     def _is_there(self, upload: _Upload) -> bool:
         """Whether the last chunk of an upload is at the sequence that its acknowledgement named."""
@@ -466,7 +462,7 @@ class ObjectUploads:
         how_long = {
             Disposition.NONE: "",
             Disposition.RETRY: f", also after {self._settings.max_retries} retries{self._settings.retries}",
-            Disposition.OUTAGE: f", for {self._settings.retry_timeout:g} s (option retryTimeout)",
+            Disposition.OUTAGE: f", for {self._settings.connection.retry_timeout:g} s (option retryTimeout)",
         }
         why = f"{failure.why}{more or how_long[failure.hope]}"
         return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full, reason
 from spark_jetstream.protocol.wire import Frames
 
@@ -48,18 +49,15 @@ class NotStored(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class UploadSettings:
-    """Times in seconds. With ``domain`` only answers of that JetStream domain count.
+    """``ack_timeout`` is in seconds. ``ack_option`` and ``retries`` are how errors speak of two settings.
 
-    ``mapped``: an API prefix leads to the bucket, which need not be where subjects lead. ``ack_option`` and ``retries``
-    are how errors speak of two settings.
+    With the option ``domain`` of the ``connection`` only answers of that JetStream domain count.
     """
 
+    connection: ConnectionOptions
     max_in_flight: int
     ack_timeout: float
-    retry_timeout: float
     max_retries: int
-    domain: str | None
-    mapped: bool
     ack_option: str
     retries: str
 
@@ -71,9 +69,10 @@ class Uploads:
         self.stream = stream
         self._settings = settings
         self._subject = ""
-        self._domain = None if settings.domain is None else f'"domain":"{settings.domain}"'.encode()
+        domain = settings.connection.domain
+        self._domain = None if domain is None else f'"domain":"{domain}"'.encode()
         self._own = f"NATS/1.0\r\nNats-Expected-Stream: {stream}\r\n".encode()
-        self._connection = connect(settings.retry_timeout)
+        self._connection = connect(settings.connection.retry_timeout)
         self._inbox = self._connection.inbox(replies=True, paced=False)
         self._acks = AckReader(self._inbox.subject)
         self._next = 1
@@ -151,7 +150,7 @@ class Uploads:
             except ConnectionFailed as error:
                 cut = error
         if cut is not None:
-            self._inbox.resume(self._settings.retry_timeout)
+            self._inbox.resume(self._settings.connection.retry_timeout)
 
     def _send(self, head: bytes, payload: bytes | memoryview, size: int) -> None:
         number = self._next

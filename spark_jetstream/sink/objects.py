@@ -133,18 +133,15 @@ class ObjectSink:
         self.totals = Totals()
         self.size = 0
         self._where = where
-        patience = options.connection.retry_timeout
         settings = UploadSettings(
+            connection=options.connection,
             max_in_flight=options.max_in_flight,
             ack_timeout=options.ack_timeout,
-            retry_timeout=patience,
             max_retries=options.max_retries,
-            domain=options.connection.domain,
-            mapped=options.connection.api_prefix is not None,
             ack_option="ackTimeout",
             retries=" (option maxRetries)",
         )
-        self.bucket = ObjectStream(connect, options.object_bucket, patience, HINT)
+        self.bucket = ObjectStream(connect, options.object_bucket, options.connection.retry_timeout, HINT)
         self.uploads = ObjectUploads(connect, self.bucket, settings)
 
     def write(self, row: ObjectRow) -> None:
