@@ -112,12 +112,6 @@ class Assembly:
 
     def add(self, messages: MessageRun) -> None:
         """Put chunks, each behind those of its object that came before."""
-        if len(self._by_subject) == 1:
-            (parts,) = self._by_subject.values()
-            for chunk in chunk_views(messages):
-                for part in parts:
-                    part.add(chunk)
-            return
         for subject, chunk in zip(messages.subjects().to_pylist(), chunk_views(messages), strict=True):
             for part in self._by_subject.get(subject, ()):
                 part.add(chunk)
