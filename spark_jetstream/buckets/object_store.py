@@ -28,12 +28,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_jetstream.buckets.kv import WRONG_REVISION
+from spark_jetstream.buckets.kv import EXPECTED, WRONG_REVISION
 from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import (
     DEFAULT_CHUNK_SIZE,
-    ROLLUP_HEADER,
-    ROLLUP_SUBJECT,
     ObjectMeta,
     chunk_filter,
     chunk_subject,
@@ -58,7 +56,6 @@ T = TypeVar("T")
 
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _TOKEN = re.compile(r"[^\s.*>]+")
-_ROLLUP = f"{ROLLUP_HEADER}: {ROLLUP_SUBJECT}\r\n"
 _NOTES = 20  # writers of one object at the same time, at most
 
 
@@ -488,4 +485,4 @@ class ObjectUploads:
 
 def _in_place_of(sequence: int) -> bytes:
     """Return the header lines of a message that takes the place of only the one with this sequence; 0 for none."""
-    return f"{_ROLLUP}Nats-Expected-Last-Subject-Sequence: {sequence}\r\n".encode()
+    return f"Nats-Rollup: sub\r\n{EXPECTED}: {sequence}\r\n".encode()

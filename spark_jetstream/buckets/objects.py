@@ -22,9 +22,6 @@ from spark_jetstream.protocol.units import INT64_MAX
 #: Bytes of a chunk by default.
 DEFAULT_CHUNK_SIZE = 128 * 1024
 
-#: The header of a meta message that removes all others on its subject.
-ROLLUP_HEADER, ROLLUP_SUBJECT = "Nats-Rollup", "sub"
-
 #: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
 _NO_TIME = "0001-01-01T00:00:00Z"
 
