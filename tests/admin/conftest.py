@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin import (
     Bucket,
@@ -26,7 +25,6 @@ from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, read
 from tests.support import objects
-from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 
 Api = Callable[..., dict[str, Any]]
@@ -35,7 +33,6 @@ Make = Callable[..., str]
 MakeKv = Callable[..., Bucket]
 
 CHUNK = DEFAULT_CHUNK_SIZE
-T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -51,14 +48,6 @@ class Made(objects.Bucket):
 
     def create(self) -> None:
         self.admin.objects.create(self.name, storage="memory")
-
-    def nats(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """What ``work`` does with nats-py's object store."""
-
-        async def run(js: JetStreamContext) -> T:
-            return await work(await js.object_store(self.name))
-
-        return ask(self.url, run)
 
     def nats_info(self, name: str) -> Any:
         return self.nats(lambda store: store.get_info(name))

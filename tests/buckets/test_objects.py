@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.source.objects import LARGEST_CONTENT, live_objects, pack, refuse_large
+from tests.support.objects import meta_of
 from tests.support.wire import Made
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -279,19 +279,6 @@ def test_what_no_binary_column_can_hold() -> None:
 # Content
 
 
-def described(name: str, chunks: Sequence[bytes], /, **fields: Any) -> ObjectMeta:
-    data = b"".join(chunks)
-    meta = ObjectMeta(
-        bucket="B",
-        name=name,
-        nuid=name,
-        size=len(data),
-        chunks=len(chunks),
-        digest=digest_text(hashlib.sha256(data).digest()),
-    )
-    return replace(meta, **fields)
-
-
 def assembled(metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], step: int = 3) -> Assembly:
     assembly = Assembly([(meta, "B") for meta in metas])
     for at in range(0, len(rows), step):
@@ -304,7 +291,7 @@ def assembled(metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], st
     st.lists(st.lists(st.binary(min_size=1, max_size=40), max_size=6), max_size=6), st.randoms(use_true_random=False)
 )
 def test_chunks_of_several_objects_in_any_mixture(contents: list[list[bytes]], shuffle: random.Random) -> None:
-    metas = [described(f"n{at}", chunks) for at, chunks in enumerate(contents)]
+    metas = [meta_of("B", "x", f"n{at}", chunks) for at, chunks in enumerate(contents)]
     queues = [(meta.nuid, list(chunks)) for meta, chunks in zip(metas, contents, strict=True)]
     rows = []
     while left := [queue for queue in queues if queue[1]]:
@@ -321,7 +308,7 @@ def test_chunks_of_several_objects_in_any_mixture(contents: list[list[bytes]], s
 
 
 def test_two_names_for_the_same_chunks() -> None:
-    metas = [described("n", [b"ab", b"c"], name=name) for name in ("old", "new")]
+    metas = [meta_of("B", name, "n", [b"ab", b"c"]) for name in ("old", "new")]
     assembly = assembled(metas, [("n", b"ab"), ("n", b"c")])
     assert list(assembly.wanted(10)) == [((chunk_subject("B", "n"),), 2)]
     assert assembly.faults() == [None, None]
@@ -351,8 +338,8 @@ CHUNKS = [b"abc", b"de"]
 def test_content_that_is_not_what_its_meta_message_says(
     chunks: list[bytes], fields: dict[str, Any], said: str | None
 ) -> None:
-    good = described("good", [b"xyz"])
-    metas = [good, described("x", CHUNKS, **fields), replace(good, nuid="also")]
+    good = meta_of("B", "good", "good", [b"xyz"])
+    metas = [good, replace(meta_of("B", "x", "x", CHUNKS), **fields), replace(good, nuid="also")]
     rows = [("good", b"xyz"), *(("x", chunk) for chunk in chunks), ("also", b"xyz")]
     assembly = assembled(metas, rows)
     first, fault, last = assembly.faults()

@@ -9,13 +9,14 @@ import json
 import pickle
 import random
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from nats.js import api as nats_api
+from nats.js.client import JetStreamContext
 from nats.js.object_store import ObjectStore
 
 from spark_jetstream.buckets.objects import (
@@ -43,12 +44,21 @@ ALL = tuple(column.name for column in OBJECT_COLUMNS)
 SOME = ("name", "content")
 ROLLUP = [("Nats-Rollup", "sub")]
 
+T = TypeVar("T")
+
 _numbers = itertools.count(1)
 
 
 def content(name: str, version: int, size: int) -> bytes:
     """The bytes of one version of an object."""
     return random.Random(f"{name} {version}").randbytes(size)
+
+
+def meta_of(bucket: str, name: str, nuid: str, chunks: Sequence[bytes]) -> ObjectMeta:
+    """The meta message of an object with this content."""
+    data = b"".join(chunks)
+    digest = digest_text(hashlib.sha256(data).digest())
+    return ObjectMeta(bucket=bucket, name=name, nuid=nuid, size=len(data), chunks=len(chunks), digest=digest)
 
 
 class Bucket:
@@ -68,36 +78,33 @@ class Bucket:
     def remove(self) -> None:
         self.publisher.api(f"STREAM.DELETE.{self.stream}")
 
+    def nats(self, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
+        """What ``work`` does with nats-py's object store."""
+
+        async def run(js: JetStreamContext) -> T:
+            return await work(await js.object_store(self.name))
+
+        return ask(self.url, run)
+
     def put(self, *objects: tuple[str, bytes], chunk: int = DEFAULT_CHUNK_SIZE, **meta: Any) -> None:
 
-        async def work(js: Any) -> None:
-            store: ObjectStore = await js.object_store(self.name)
+        async def work(store: ObjectStore) -> None:
             for name, data in objects:
                 how = nats_api.ObjectMetaOptions(max_chunk_size=chunk)
                 await store.put(name, data, nats_api.ObjectMeta(options=how, **meta))
 
-        ask(self.url, work)
+        self.nats(work)
 
     def delete(self, name: str) -> None:
-
-        async def work(js: Any) -> None:
-            await (await js.object_store(self.name)).delete(name)
-
-        ask(self.url, work)
+        self.nats(lambda store: store.delete(name))
 
     def frames(self, name: str, data: bytes, chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any) -> list[Message]:
         """The chunks of an object and its meta message, as clients write them; `fields` makes it say something else."""
         nuid = secrets.token_hex(11)
-        chunks = [Message(chunk_subject(self.name, nuid), data[at : at + chunk]) for at in range(0, len(data), chunk)]
-        meta = ObjectMeta(
-            bucket=self.name,
-            name=name,
-            nuid=nuid,
-            size=len(data),
-            chunks=len(chunks),
-            digest=digest_text(hashlib.sha256(data).digest()),
-        )
-        return [*chunks, Message(meta_subject(self.name, name), replace(meta, **fields).to_json(), ROLLUP)]
+        chunks = [data[at : at + chunk] for at in range(0, len(data), chunk)]
+        meta = replace(meta_of(self.name, name, nuid, chunks), **fields)
+        messages = [Message(chunk_subject(self.name, nuid), part) for part in chunks]
+        return [*messages, Message(meta_subject(self.name, name), meta.to_json(), ROLLUP)]
 
     def store(self, name: str, data: bytes = b"", chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any) -> None:
         """Store an object without a client library, whose old chunks stay where they are."""
