@@ -313,12 +313,7 @@ def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: F
     ],
 )
 def test_purge(
-    which: dict[str, Any],
-    purged: int,
-    left: list[int],
-    admin: JetStreamAdmin,
-    name: str,
-    fill: Fill,
+    which: dict[str, Any], purged: int, left: list[int], admin: JetStreamAdmin, name: str, fill: Fill
 ) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.*"], storage="memory")
     fill(name, 10, subjects=2)
