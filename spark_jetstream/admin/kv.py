@@ -27,7 +27,6 @@ from spark_jetstream.admin.models.kv import (
     stream_fields,
 )
 from spark_jetstream.admin.models.messages import PubAck, StoredMessage
-from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, WRONG_REVISION, Origin, last_revision, stream_name
 from spark_jetstream.client.connection import Connection
@@ -108,8 +107,7 @@ class Bucket:
 
     def status(self) -> BucketInfo:
         """Return the configuration of the bucket and its size. Raises `StreamNotFound`."""
-        with KEY_VALUE.naming(self.name):
-            return BucketInfo(Streams(self._api).load(self._stream))
+        return KeyValue(self._api).load(self.name)
 
     def get(self, key: str, *, revision: int | None = None, direct: bool = False) -> Entry:
         """Return the value of a key, or the one that it had at a revision; ``direct`` as for `Messages`.
