@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +23,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
+from tests.support.jobs import run_python
 from tests.support.publish import Message, Publisher
 
 PASSWORD = "right-pass-7f3a"
@@ -133,8 +132,7 @@ def test_by_a_domain_and_by_a_prefix(server: NatsServer) -> None:
 
 def test_the_connector_is_light_without_it() -> None:
     code = "import sys, spark_jetstream; print(sorted({'nats', 'pydantic', 'pyarrow'} & sys.modules.keys()))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 # -- the account --
