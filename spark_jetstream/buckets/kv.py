@@ -154,6 +154,12 @@ def key_of(subject: str, revision: int) -> str:
 def keys(messages: MessageRun) -> pa.StringArray:
     """The key of each message: its subject behind `$KV.<some bucket>.`. `ProtocolError` for another subject."""
     subjects = messages.subjects()
+    first = str(subjects[0])
+    prefix = ".".join(first.split(".", 2)[:2]) + "."
+    if prefix.startswith("$KV.") and len(first) > len(prefix) > len("$KV.."):
+        alike = pc.starts_with(subjects, prefix)
+        if pc.all(alike).as_py() and pc.min(pc.utf8_length(subjects)).as_py() > len(prefix):
+            return pc.utf8_slice_codeunits(subjects, len(prefix))
     extracted = pc.struct_field(pc.extract_regex(subjects, _SUBJECT), [0])
     if extracted.null_count:
         odd = pc.index(pc.is_null(extracted), True).as_py()
