@@ -29,7 +29,7 @@ from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, wait_until
 from tests.support.sinking import Sink, die, numbers, rows
-from tests.support.streams import Stored, Stream
+from tests.support.streams import MakeStream, Stored, Stream
 
 PAGE = ROOT / "docs" / "topologies.md"
 OWNER = {"user": "owner", "pass": "change-me"}
@@ -50,7 +50,6 @@ def linked() -> Iterator[Linked]:
         yield both
 
 
-MakeStream = Callable[..., Stream]
 Copied = Callable[..., tuple[Stream, Stream]]
 
 

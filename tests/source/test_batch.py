@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -16,9 +15,7 @@ from pyspark.sql import functions as F
 from tests.support import calls
 from tests.support.queries import batch, stored
 from tests.support.reading import wait_until
-from tests.support.streams import Stored, Stream, iso
-
-MakeStream = Callable[..., Stream]
+from tests.support.streams import MakeStream, Stored, Stream, iso
 
 ONLY = "sequence bigint"
 

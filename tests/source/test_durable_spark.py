@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from tests.support.planning import driver
 from tests.support.progress import RETENTIONS, consumers, delete_consumer, left, make_consumer, pending
 from tests.support.queries import Run, available_now, refusal, streaming
 from tests.support.reading import wait_until
-from tests.support.streams import Stream
-
-MakeStream = Callable[..., Stream]
+from tests.support.streams import MakeStream, Stream
 
 DURABLE = "committed"
 

@@ -25,11 +25,10 @@ from tests.support.planning import driver, planner_after, run
 from tests.support.progress import SECOND, delete_consumer, make_consumer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import api, create, fill, wait_until
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
-MakeStream = Callable[..., Stream]
 
 HOUR = 3600 * SECOND
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from tests.support.keyed import make_bucket, name_of
 from tests.support.publish import Message
 from tests.support.queries import plain
 from tests.support.reading import wait_until
-from tests.support.streams import Stream, iso
+from tests.support.streams import MakeStream, Stream, iso
 
-Make = Callable[..., Stream]
 Entry = tuple[str, bytes | None, str]
 
 SECOND = 1_000_000_000
@@ -59,7 +57,7 @@ def entries(rows: list[Row]) -> list[Entry]:
 
 
 @pytest.fixture
-def prices(stream: Make) -> Stream:
+def prices(stream: MakeStream) -> Stream:
     """Seven revisions of three keys, one of them deleted, one put again after a purge."""
     bucket = make_bucket(stream)
     put(bucket, "fruit.apple", b"1")
@@ -126,7 +124,7 @@ def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revision
     assert [row["revision"] for row in run.rows] == revisions
 
 
-def test_a_mirrored_bucket(stream: Make, prices: Stream) -> None:
+def test_a_mirrored_bucket(stream: MakeStream, prices: Stream) -> None:
     mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name}, allow_direct=True)
     mirror.wait_for(6)
     assert [(row.bucket, row.key, row.revision) for row in rows(mirror, keys="fruit.*")] == [
@@ -140,7 +138,9 @@ def test_a_mirrored_bucket(stream: Make, prices: Stream) -> None:
 
 
 @pytest.mark.full
-def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(spark: SparkSession, stream: Make) -> None:
+def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(
+    spark: SparkSession, stream: MakeStream
+) -> None:
     keys, rounds = 100_000, 10
     bucket = make_bucket(stream, max_msgs_per_subject=rounds)
     name = name_of(bucket)
@@ -184,7 +184,7 @@ def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(spark
 
 
 @pytest.mark.parametrize("way", ["consumer", "direct"])
-def test_the_change_feed(stream: Make, way: str) -> None:
+def test_the_change_feed(stream: MakeStream, way: str) -> None:
     bucket = make_bucket(stream)
     put(bucket, "a", b"1")
     put(bucket, "b", b"2")
@@ -200,7 +200,7 @@ def test_the_change_feed(stream: Make, way: str) -> None:
 
 
 @pytest.mark.full
-def test_what_expires_leaves_a_marker(stream: Make) -> None:
+def test_what_expires_leaves_a_marker(stream: MakeStream) -> None:
     # The server keeps what has a shorter life than a marker for as long as one.
     bucket = make_bucket(stream, allow_msg_ttl=True, subject_delete_marker_ttl=15 * SECOND)
     put(bucket, "session", b"1", (("Nats-TTL", "1s"),))
@@ -225,7 +225,7 @@ def test_where_a_feed_begins(prices: Stream) -> None:
 # What goes by design
 
 
-def test_expired_revisions_are_no_loss(stream: Make) -> None:
+def test_expired_revisions_are_no_loss(stream: MakeStream) -> None:
     bucket = make_bucket(stream, allow_msg_ttl=True)
     frame = feed(bucket, startingOffsets="latest")
     assert entries(frame.run().rows) == []
@@ -242,7 +242,7 @@ def test_expired_revisions_are_no_loss(stream: Make) -> None:
 
 
 @pytest.mark.full
-def test_the_examples_of_the_guide(spark: SparkSession, stream: Make, tmp_path: Path) -> None:
+def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     bucket = make_bucket(stream, "prices")
     put(bucket, "fruit.apple", b"1")
     put(bucket, "fruit.apple", b"2")

@@ -15,9 +15,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support import calls
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
-from tests.support.streams import Stored, Stream
-
-MakeStream = Callable[..., Stream]
+from tests.support.streams import MakeStream, Stored
 
 ENABLED = "spark.sql.python.filterPushdown.enabled"
 

@@ -20,11 +20,10 @@ from tests.support.calls import ROWS, Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
-from tests.support.streams import Stored, Stream
+from tests.support.streams import MakeStream, Stored, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
-MakeStream = Callable[..., Stream]
 
 PROTOCOL_TEXT = (
     b"MSG a 1 5\r\nhello\r\n",

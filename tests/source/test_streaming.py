@@ -19,9 +19,7 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import Run, available_now, offsets, start, streaming
 from tests.support.reading import wait_until
-from tests.support.streams import Stream
-
-MakeStream = Callable[..., Stream]
+from tests.support.streams import MakeStream, Stream
 
 ONLY = "stream string, sequence bigint"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from tests.support.keyed import make_bucket, name_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, SETTINGS, connecting, consumers, wait_until
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 KEYS = 2000
 SMALL = replace(SETTINGS, batch=100)
@@ -38,7 +38,6 @@ PURGED = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
-Make = Callable[..., Stream]
 
 #: With one revision of each key, by consumers and by direct gets; with several, by consumers alone.
 KINDS = pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (3, False)])
@@ -91,7 +90,7 @@ def expected(rounds: int, keys: int = KEYS) -> dict[str, bytes | None]:
 
 
 @KINDS
-def test_the_latest_revision_of_each_key(stream: Make, history: int, direct: bool) -> None:
+def test_the_latest_revision_of_each_key(stream: MakeStream, history: int, direct: bool) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=7)
     bucket.publisher.publish(
@@ -105,7 +104,7 @@ def test_the_latest_revision_of_each_key(stream: Make, history: int, direct: boo
 
 
 @KINDS
-def test_filters_of_keys(stream: Make, history: int, direct: bool) -> None:
+def test_filters_of_keys(stream: MakeStream, history: int, direct: bool) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     assert rows(read(bucket, direct=direct)) == []
     fill(bucket, 50, rounds=3)
@@ -123,7 +122,7 @@ def test_filters_of_keys(stream: Make, history: int, direct: bool) -> None:
     assert values(rows(read(bucket, direct=direct))) == {"k": b"1"}
 
 
-def test_a_bucket_of_several_revisions_cannot_be_read_directly(stream: Make) -> None:
+def test_a_bucket_of_several_revisions_cannot_be_read_directly(stream: MakeStream) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=2)
     with pytest.raises(OptionError, match=f"table of {bucket.name}, which .* set readWith to consumer, or .*history"):
         rows(read(bucket, direct=True))
@@ -133,7 +132,7 @@ def test_a_bucket_of_several_revisions_cannot_be_read_directly(stream: Make) -> 
 
 
 @KINDS
-def test_what_is_written_again_before_its_turn_comes_once(stream: Make, history: int, direct: bool) -> None:
+def test_what_is_written_again_before_its_turn_comes_once(stream: MakeStream, history: int, direct: bool) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)
     messages = read(bucket, SMALL, direct=direct)
@@ -158,7 +157,7 @@ def test_what_is_written_again_before_its_turn_comes_once(stream: Make, history:
 
 
 @pytest.mark.parametrize("history", [1, 3])
-def test_keys_that_go_during_the_read(stream: Make, history: int) -> None:
+def test_keys_that_go_during_the_read(stream: MakeStream, history: int) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)
     messages = read(bucket, SMALL)
@@ -177,7 +176,7 @@ def test_keys_that_go_during_the_read(stream: Make, history: int) -> None:
     ids=["batches", "small batches"],
 )
 @pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (20, False)])
-def test_writers_at_work(stream: Make, history: int, direct: bool, settings: PullSettings) -> None:
+def test_writers_at_work(stream: MakeStream, history: int, direct: bool, settings: PullSettings) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, 500, rounds=history)
     stop = threading.Event()
@@ -222,7 +221,7 @@ def test_writers_at_work(stream: Make, history: int, direct: bool, settings: Pul
     assert any(ended > begun for begun, _, ended in reads)
 
 
-def test_a_reader_slower_than_the_writers_says_so(stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_slower_than_the_writers_says_so(stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
     class Over(Deadline):
         expired = property(lambda _: True)
 
@@ -240,7 +239,7 @@ def test_a_reader_slower_than_the_writers_says_so(stream: Make, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("history", [1, 3])
-def test_a_consumer_deleted_half_way(stream: Make, history: int) -> None:
+def test_a_consumer_deleted_half_way(stream: MakeStream, history: int) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)
     found: list[Row] = []
@@ -265,7 +264,7 @@ def test_a_consumer_deleted_half_way(stream: Make, history: int) -> None:
 @pytest.mark.parametrize(
     "position", [20_000, *(pytest.param(at, marks=pytest.mark.full) for at in (1, 2_000, 60_000, 100_000))]
 )
-def test_a_connection_cut_half_way(stream: Make, history: int, position: int) -> None:
+def test_a_connection_cut_half_way(stream: MakeStream, history: int, position: int) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)
     with WireProxy(bucket.url) as proxy:
@@ -291,7 +290,7 @@ def test_a_server_killed_half_way(history: int) -> None:
 
 @KINDS
 @pytest.mark.parametrize("before", [True, False], ids=["before the read", "half way"])
-def test_a_bucket_deleted(stream: Make, history: int, direct: bool, before: bool) -> None:
+def test_a_bucket_deleted(stream: MakeStream, history: int, direct: bool, before: bool) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     for again in (False, True):
         fill(bucket, rounds=history)
@@ -341,7 +340,7 @@ def found_bucket(url: str, **given: str) -> tuple[StreamSummary, tuple[str, ...]
     return find_bucket(Requests(connecting(parsed.connection), 1.0), parsed)
 
 
-def test_a_bucket_and_its_filters(stream: Make, nats_server: NatsServer) -> None:
+def test_a_bucket_and_its_filters(stream: MakeStream, nats_server: NatsServer) -> None:
     bucket = make_bucket(stream)
     name = name_of(bucket)
     state, subjects = found_bucket(nats_server.url, bucket=name)
@@ -354,7 +353,7 @@ def test_a_bucket_and_its_filters(stream: Make, nats_server: NatsServer) -> None
     assert found_bucket(nats_server.url, objectBucket="copy")[1] == ("$O.*.M.>",)
 
 
-def test_a_bucket_filled_from_others_has_their_subjects(stream: Make, nats_server: NatsServer) -> None:
+def test_a_bucket_filled_from_others_has_their_subjects(stream: MakeStream, nats_server: NatsServer) -> None:
     origin = make_bucket(stream, max_msgs_per_subject=1)
     other = make_bucket(stream, max_msgs_per_subject=1)
     origin.publisher.publish([put(origin, "a.1", b"1"), put(origin, "b", b"2"), put(other, "a.2", b"3")])
@@ -385,7 +384,7 @@ NO_BUCKETS: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("option", "config"), NO_BUCKETS, ids=str)
 def test_a_stream_that_is_no_bucket(
-    stream: Make, nats_server: NatsServer, option: str, config: dict[str, object]
+    stream: MakeStream, nats_server: NatsServer, option: str, config: dict[str, object]
 ) -> None:
     stream(**config)
     kind = "Key-Value bucket" if option == "bucket" else "Object Store bucket"

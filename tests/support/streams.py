@@ -6,7 +6,7 @@ import calendar
 import itertools
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tests.support.publish import Message, Publisher
@@ -116,3 +116,7 @@ def nanoseconds(text: str) -> int:
     assert parts is not None, text
     seconds = calendar.timegm(tuple(int(part) for part in parts.groups()[:6]))
     return seconds * 1_000_000_000 + int((parts[7] or "0").ljust(9, "0"))
+
+
+#: The fixture `stream`, which makes streams.
+MakeStream = Callable[..., Stream]
