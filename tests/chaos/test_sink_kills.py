@@ -26,6 +26,7 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import write_job
+from tests.support.client import full
 from tests.support.jobs import Job, kill
 from tests.support.proxy import Acks, WireProxy
 from tests.support.publish import Publisher
@@ -99,10 +100,7 @@ class Target:
 _numbers = iter(range(1, 1000))
 
 
-@pytest.mark.parametrize(
-    "delivery",
-    [*(pytest.param(level, marks=pytest.mark.full) for level in ("at-least-once", "deduplicated")), "exactly-once"],
-)
+@pytest.mark.parametrize("delivery", [*full("at-least-once", "deduplicated"), "exactly-once"])
 def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> None:
     target = Target(nats_server, delivery)
     moments = json.loads(run_apart(options=target.options, write_name=target.write))

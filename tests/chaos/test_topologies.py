@@ -24,7 +24,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease, poll
 from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support import calls
-from tests.support.client import ask
+from tests.support.client import ask, full
 from tests.support.leaf import Linked
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, wait_until
@@ -36,11 +36,6 @@ OWNER = {"user": "owner", "pass": "change-me"}
 SMALL_REQUESTS = {"fetchBatch": 100, "fetchTimeout": "1s"}
 
 _names = itertools.count(1)
-
-
-def full(*values: Any) -> list[Any]:
-    """Return parameters of tests that only `make test-all` runs."""
-    return [pytest.param(value, marks=pytest.mark.full) for value in values]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
-from tests.support.client import ask
+from tests.support.client import ask, full
 from tests.support.objects import ALL, SOME, Bucket, buckets, by_name, rows_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -548,7 +548,7 @@ def test_only_the_last_version_of_a_range_has_a_row(bucket: Bucket) -> None:
         assert bucket.contents(*bucket.plan(direct=direct)) == {"a": b"3"}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 4))])
+@pytest.mark.parametrize("seed", [0, *full(1, 2, 3)])
 def test_no_object_is_lost_and_none_doubled(bucket: Bucket, seed: int) -> None:
     """Objects come and go before, between and while ranges are read; each read is planned before it begins."""
     chance = random.Random(seed)

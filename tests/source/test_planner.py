@@ -19,6 +19,7 @@ from spark_jetstream.source import planner as planning
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.testing import NatsServer
+from tests.support.client import full
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver, planner_after, read, run
 from tests.support.progress import publishing
@@ -225,9 +226,7 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, given: dict[
             assert all(one.end == following.first for one, following in pairwise(parts))
 
 
-@pytest.mark.parametrize(
-    "given", [FILTERS[0], *(pytest.param(given, marks=pytest.mark.full) for given in FILTERS[1:])], ids=str
-)
+@pytest.mark.parametrize("given", [FILTERS[0], *full(*FILTERS[1:])], ids=str)
 def test_planning_while_messages_are_published(server: NatsServer, given: dict[str, Any]) -> None:
     create(server.url, "S")
     fill(server.url, "S", 6000, lambda i: ("rare", "often.1", "else")[i % 3])
@@ -248,9 +247,7 @@ def test_planning_while_messages_are_published(server: NatsServer, given: dict[s
 # Interruptions
 
 
-@pytest.mark.parametrize(
-    "position", [1, 2500, 9000, *(pytest.param(at, marks=pytest.mark.full) for at in (700, 4000, 6000, 14_000))]
-)
+@pytest.mark.parametrize("position", [1, 2500, 9000, *full(700, 4000, 6000, 14_000)])
 def test_a_connection_cut_while_planning(server: NatsServer, position: int) -> None:
     sparse(server.url)
     given: dict[str, Any] = {"subjects": "S.rare", "maxMessagesPerTrigger": 20, "minPartitions": 4}

@@ -25,6 +25,7 @@ from spark_jetstream.streams import latest
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.client import full
 from tests.support.keyed import make_bucket, name_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -170,11 +171,7 @@ def test_keys_that_go_during_the_read(stream: MakeStream, history: int) -> None:
     assert found == {key: value for key, value in expected(history).items() if key not in gone}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [SETTINGS, pytest.param(replace(SETTINGS, batch=7), marks=pytest.mark.full)],
-    ids=["batches", "small batches"],
-)
+@pytest.mark.parametrize("settings", [SETTINGS, *full(replace(SETTINGS, batch=7))], ids=["batches", "small batches"])
 @pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (20, False)])
 def test_writers_at_work(stream: MakeStream, history: int, direct: bool, settings: PullSettings) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
@@ -261,9 +258,7 @@ def test_a_consumer_deleted_half_way(stream: MakeStream, history: int) -> None:
 
 
 @pytest.mark.parametrize("history", [1, 3])
-@pytest.mark.parametrize(
-    "position", [20_000, *(pytest.param(at, marks=pytest.mark.full) for at in (1, 2_000, 60_000, 100_000))]
-)
+@pytest.mark.parametrize("position", [20_000, *full(1, 2_000, 60_000, 100_000)])
 def test_a_connection_cut_half_way(stream: MakeStream, history: int, position: int) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)

@@ -23,6 +23,7 @@ from spark_jetstream.errors import DataLossError, OutageError, ProtocolError
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.client import full
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -115,15 +116,7 @@ def test_requests_bounded_by_bytes(read: Read, server: NatsServer, proxy: WirePr
 # The wire
 
 
-@pytest.mark.parametrize(
-    "position",
-    [
-        0,
-        900,
-        60_001,
-        *(pytest.param(at, marks=pytest.mark.full) for at in (1, 150, 700, 2_000, 5_000, 200_000, 400_000)),
-    ],
-)
+@pytest.mark.parametrize("position", [0, 900, 60_001, *full(1, 150, 700, 2_000, 5_000, 200_000, 400_000)])
 def test_a_connection_cut_in_mid_read(read: Read, server: NatsServer, proxy: WireProxy, position: int) -> None:
     part = part_of(server.url, "S")
     assert sequences(read(proxy.url, replace(part, end=2, count=1))) == [1]  # the connection is there
@@ -274,9 +267,7 @@ def killed(server: NatsServer) -> None:
     server.start()
 
 
-@pytest.mark.parametrize(
-    "how", [killed, *(pytest.param(how, marks=pytest.mark.full) for how in (NatsServer.restart, away, frozen))]
-)
+@pytest.mark.parametrize("how", [killed, *full(NatsServer.restart, away, frozen)])
 def test_a_server_that_comes_back(read: Read, server: NatsServer, how: Callable[[NatsServer], object]) -> None:
     messages = read(server.url, part_of(server.url, "S"), SMALL)
     found = some(messages)
@@ -431,7 +422,7 @@ def test_a_server_of_a_cluster_that_dies(read: Read, cluster: NatsCluster, whose
 # All at once
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 6))])
+@pytest.mark.parametrize("seed", [0, *full(1, 2, 3, 4, 5)])
 def test_any_sequence_of_faults(read: Read, server: NatsServer, proxy: WireProxy, seed: int) -> None:
     chance = random.Random(seed)
 

@@ -169,3 +169,8 @@ def in_child(work: Callable[[], object]) -> Any:
 
 
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def full(*values: object) -> list[Any]:
+    """Parameters of tests that only `make test-all` runs."""
+    return [pytest.param(value, marks=pytest.mark.full) for value in values]
