@@ -25,6 +25,7 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source import durable
 from spark_jetstream.source.durable import SEVERAL_FILTERS_LEVEL, ConsumerState, consumer_state
 from spark_jetstream.source.progress import WAIT, LazyCommit, Progress
+from tests.support.client import lasting
 from tests.support.planning import STATE
 from tests.support.progress import (
     RETENTIONS,
@@ -277,10 +278,7 @@ HARMLESS: list[dict[str, Any]] = [
     {"pause_until": "2999-01-01T00:00:00Z"},
 ]
 OTHERWISE: list[tuple[dict[str, Any], str]] = [
-    (
-        {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
-        "deliver_policy: wanted all, is by_start_sequence",
-    ),
+    ({"deliver_policy": "by_start_sequence", "opt_start_seq": 3}, "deliver_policy: wanted all, is by_start_sequence"),
     ({"ack_policy": "all"}, "ack_policy: wanted explicit, is all"),
     ({"deliver_subject": "there"}, "deliver_subject: wanted none, is there"),
     ({"filter_subject": "{}.z"}, "filter_subjects: wanted {0}.a, {0}.b, is {0}.z"),
@@ -513,9 +511,8 @@ def test_a_commit_that_takes_long_keeps_the_next_call_and_not_its_own(
     slow: Slow, lazy: LazyCommit, following: Callable[[LazyCommit], None], called: str
 ) -> None:
     lazy.open(T, fresh=True)
-    begun = time.monotonic()
-    lazy.commit(S, 5)
-    assert time.monotonic() - begun < 10  # it waits for 20 s, and the caller for some milliseconds
+    with lasting(10):  # it waits for 20 s, and the caller for some milliseconds
+        lazy.commit(S, 5)
     assert WAIT < 0.01
     assert slow.calls == ["open S True", "open T True"]
     threading.Timer(0.05, slow.go.set).start()
