@@ -14,10 +14,8 @@ from pyspark.sql import functions as F
 
 from tests.support import calls
 from tests.support.queries import batch, stored
-from tests.support.reading import wait_until
+from tests.support.reading import between, wait_until
 from tests.support.streams import MakeStream, Stored, Stream, iso
-
-ONLY = "sequence bigint"
 
 
 def sequences(s: Stream, **options: object) -> list[int]:
@@ -34,10 +32,6 @@ def tasks(s: Stream, **options: object) -> list[list[int]]:
 def in_order(rows: list[Stored]) -> list[Stored]:
     """Stream after stream, by name."""
     return sorted(rows, key=lambda row: (row.stream, row.sequence))
-
-
-def between(first: int, end: int) -> list[int]:
-    return list(range(first, end))
 
 
 def test_positions_by_sequence(stream: MakeStream) -> None:
@@ -144,7 +138,7 @@ def test_tasks_of_a_stream_without_gaps(spark: SparkSession, stream: MakeStream)
         assert [len(task) for task in read] == sizes
         # Each task has a range of its own, and they follow each other.
         assert [number for task in read for number in task] == between(1, sum(sizes) + 1)
-    frame = batch(spark, s.url, s.name, ONLY, minPartitions=3)
+    frame = batch(spark, s.url, s.name, "sequence bigint", minPartitions=3)
     assert frame.rdd.getNumPartitions() == 3
     rows = frame.select(F.spark_partition_id().alias("task")).collect()
     assert Counter(row["task"] for row in rows) == {0: 33, 1: 33, 2: 34}

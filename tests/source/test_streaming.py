@@ -18,14 +18,10 @@ from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import Run, available_now, offsets, start, streaming
-from tests.support.reading import wait_until
+from tests.support.reading import between, wait_until
 from tests.support.streams import MakeStream, Stream
 
 ONLY = "stream string, sequence bigint"
-
-
-def between(first: int, end: int) -> list[int]:
-    return list(range(first, end))
 
 
 def of(run: Run, name: str) -> list[int]:

@@ -156,3 +156,8 @@ def still(state: dict[str, Any]) -> dict[str, Any]:
         else state[name]
         for name in names
     }
+
+
+def between(first: int, end: int) -> list[int]:
+    """The sequences from `first` on, up to `end`."""
+    return list(range(first, end))
