@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -190,20 +191,18 @@ def test_writers_at_work(stream: MakeStream, history: int, direct: bool, setting
                 # Direct gets find no end of a stream that is written to without a pause, and say so.
                 stop.wait(0.03 if direct else 0)
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
     reads: list[tuple[int, list[Row], int]] = []
-    try:
-        wait_until(lambda: all(written), "both writers")
-        for _ in range(3):
-            begun = int(bucket.state()["last_seq"])
-            found = rows(read(bucket, settings, direct=direct))
-            reads.append((begun, found, int(bucket.state()["last_seq"])))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.map(write, range(2))
+        try:
+            wait_until(lambda: all(written), "both writers")
+            for _ in range(3):
+                begun = int(bucket.state()["last_seq"])
+                found = rows(read(bucket, settings, direct=direct))
+                reads.append((begun, found, int(bucket.state()["last_seq"])))
+        finally:
+            stop.set()
+    list(writing)  # raises what a writer raised
     revisions: dict[str, list[int]] = {}
     first = [(n * 500 + i + 1, f"k.{i}") for n in range(history) for i in range(500)]
     for sequence, key in sorted([*first, *written[0], *written[1]]):
