@@ -93,7 +93,6 @@ class Target:
         Sink(**self.options).started()
 
     def attempt(self, partition: int, **more: str) -> TaskReport:
-        """Write a partition; the report."""
         return write_job.write({**self.options, **more}, self.write, partition)
 
 
@@ -178,14 +177,9 @@ def start(folder: Path, url: str, master: str) -> Job:
     return Job(folder, options, rows=BATCH, trigger={"processingTime": "0 seconds"}, conf={"spark.master": master})
 
 
-def latest(job: Job, log: str) -> dict[str, int]:
-    """The last batch of each query in one of the checkpoint's logs."""
-    return {delivery: job.latest(f"{delivery}/{log}") for delivery in WINDOWS}
-
-
 def catch_up(job: Job) -> None:
     """Wait until each query has done the batch that it is at, and one more."""
-    planned = latest(job, "offsets")
+    planned = {delivery: job.latest(f"{delivery}/offsets") for delivery in WINDOWS}
     job.wait(
         lambda: all(job.latest(f"{delivery}/commits") > planned[delivery] for delivery in WINDOWS),
         f"batches after {planned}",

@@ -65,7 +65,6 @@ class Case:
         self.stream.send(*(Message(f"{self.stream.subject}.{token}", b"x" * 100) for token in tokens))
 
     def purge(self, token: str) -> None:
-        """Purge one subject."""
         self.stream.purge(filter=f"{self.stream.subject}.{token}")
 
     def consume(self, token: str, published: str) -> None:

@@ -17,6 +17,7 @@ from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, Query, refusal_of
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
+from tests.support.progress import SECOND
 from tests.support.publish import Message
 from tests.support.queries import plain
 from tests.support.reading import wait_until
@@ -24,7 +25,6 @@ from tests.support.streams import MakeStream, Stream, iso
 
 Entry = tuple[str, bytes | None, str]
 
-SECOND = 1_000_000_000
 DELETED = (("KV-Operation", "DEL"),)
 PURGED = (("KV-Operation", "PURGE"), ("Nats-Rollup", "sub"))
 

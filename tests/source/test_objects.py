@@ -79,7 +79,6 @@ def make(nats_server: NatsServer, publisher: Publisher) -> Iterator[Callable[[],
 
 @pytest.fixture
 def bucket(make: Callable[[], Bucket]) -> Bucket:
-    """An empty bucket."""
     return make()
 
 
@@ -509,7 +508,6 @@ class Feed:
         pattern: re.Pattern[str] | None = None,
         **how: Any,
     ) -> dict[str, bytes]:
-        """Read what was planned."""
         columns = ("name", "modified", "content")
         reader = ObjectRows(self.bucket.connect, settings, "test", self.bucket.name, columns, **how)
         rows = [row for batch in reader.of_range(part, pattern) for row in rows_of(batch, columns)]

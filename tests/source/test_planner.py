@@ -312,7 +312,6 @@ def test_a_stream_that_was_created_again(server: NatsServer) -> None:
         driver(server.url).ranges(start, end)
 
 
-@pytest.mark.usefixtures("no_connection_left")
 def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None:
     with FakeJetStream() as fake:
         fake.store(100)

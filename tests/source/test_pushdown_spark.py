@@ -40,12 +40,7 @@ def pushed(frame: DataFrame) -> tuple[str, str]:
 
 #: Predicates, what of them the scan does, what is left to Spark, and the suffixes and sequences that they leave.
 PREDICATES: list[tuple[str, list[str], str, Callable[[str, int], bool]]] = [
-    (
-        "sequence BETWEEN 5 AND 9",
-        ["GreaterThanOrEqual", "LessThanOrEqual"],
-        "",
-        lambda _, sequence: 5 <= sequence <= 9,
-    ),
+    ("sequence BETWEEN 5 AND 9", ["GreaterThanOrEqual", "LessThanOrEqual"], "", lambda _, sequence: 5 <= sequence <= 9),
     ("subject IN ('SUBJECT.eu.a', 'SUBJECT.us.b')", ["In("], "", lambda suffix, _: suffix in {"eu.a", "us.b"}),
     (
         "subject LIKE 'SUBJECT.eu.%' AND sequence <= 12",

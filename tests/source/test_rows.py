@@ -63,7 +63,7 @@ HEADERS: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 
-def test_payloads_of_one_megabyte(stream: MakeStream, nats_server: NatsServer) -> None:
+def test_payloads_of_one_megabyte(stream: MakeStream) -> None:
     s = stream()
     largest = s.publisher.info["max_payload"]
     assert largest == 1 << 20
@@ -227,7 +227,7 @@ MESSAGES = st.builds(Message, subject=st.just(""), data=PAYLOADS, headers=HEADS,
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=8))
-def test_arbitrary_messages(stream: MakeStream, nats_server: NatsServer, messages: list[Message]) -> None:
+def test_arbitrary_messages(stream: MakeStream, messages: list[Message]) -> None:
     s = stream(storage="memory")
     s.send(*(each._replace(subject=f"{s.subject}.{number}") for number, each in enumerate(messages)))
     assert calls.stored(s) == [row._replace(headers=row.headers or None) for row in s.rows()]

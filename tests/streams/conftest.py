@@ -13,7 +13,6 @@ from tests.support.reading import COUNT, api, create, fill
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[NatsServer]:
-    """A server without streams."""
     with NatsServer() as server:
         yield server
 
@@ -44,6 +43,5 @@ def proxy(server: NatsServer) -> Iterator[WireProxy]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NatsCluster]:
-    """Three servers."""
     with NatsCluster() as running:
         yield running
