@@ -167,12 +167,10 @@ class TestDomain:
         linked.flicker()
         rows += itertools.islice(stored, 2500)
         assert caplog.text.count("going on at sequence") >= 1
-        linked.cut()
-        with later(linked.mend):
+        with broken(linked.cut, linked.mend):
             rows += itertools.islice(stored, 2000)
         before = caplog.text.count("going on at sequence")
-        linked.server(domain).kill()
-        with later(linked.server(domain).start):
+        with broken(linked.server(domain).kill, linked.server(domain).start):
             rows += stored
         assert caplog.text.count("going on at sequence") > before
         assert [(row.sequence, row.data) for row in rows] == [(n, m.data) for n, m in sorted(s.messages.items())]
@@ -197,9 +195,10 @@ class TestDomain:
 
 
 @contextlib.contextmanager
-def later(work: Callable[[], Any]) -> Iterator[None]:
-    """Call `work` a little later, in a thread."""
-    timer = threading.Timer(0.3, work)
+def broken(break_it: Callable[[], Any], mend: Callable[[], Any]) -> Iterator[None]:
+    """Break something, which a thread mends a little later."""
+    break_it()
+    timer = threading.Timer(0.3, mend)
     timer.start()
     yield
     timer.join()
@@ -384,17 +383,13 @@ class TestWriting:
         def batches() -> Iterator[pa.RecordBatch]:
             for number in range(12):
                 some = rows(f"{s.subject}.a", number * 1000, 1000)
-                if number == 3:
-                    linked.flicker()
-                if number == 6:
-                    linked.cut()
-                    with later(linked.mend):
-                        yield some
-                elif number == 9:
-                    linked.leaf.kill()
-                    with later(linked.leaf.start):
-                        yield some
-                else:
+                with contextlib.ExitStack() as trouble:
+                    if number == 3:
+                        linked.flicker()
+                    if number == 6:
+                        trouble.enter_context(broken(linked.cut, linked.mend))
+                    if number == 9:
+                        trouble.enter_context(broken(linked.leaf.kill, linked.leaf.start))
                     yield some
 
         report = writer.write(batches(), task=WriteTask(s.name, 1, 0))

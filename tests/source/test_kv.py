@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jetstream.schema import BUCKET_COLUMNS
-from tests.docs.test_docs import blocks
+from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, Query, refusal_of
 from tests.support.client import ask
@@ -248,12 +248,10 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_
     put(bucket, "fruit.apple", b"2")
     put(bucket, "milk", b"3")
     put(bucket, "bread", b"4")
-    page = Path(__file__).parents[2] / "docs" / "buckets.md"
-    replaced = {"nats://127.0.0.1:4222": bucket.url, "/tmp/spark-jetstream": str(tmp_path)}
     for number in range(3):
         names: dict[str, Any] = {"spark": spark}
-        for block in blocks(page, "python"):
-            block.run(replaced, names)
+        for block in blocks(ROOT / "docs" / "buckets.md", "python"):
+            block.run({DEFAULT_URL: bucket.url, FOLDER: str(tmp_path)}, names)
         current = {row.key: row.value for row in names["current"].collect()}
         assert {row.key for row in names["fruit"].collect()} == {"fruit.apple"}
         assert names["revisions"].count() == int(bucket.state()["messages"])
