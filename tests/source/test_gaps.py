@@ -24,18 +24,13 @@ from tests.support.keyed import make_bucket, name_of
 from tests.support.planning import driver, planner_after, run
 from tests.support.progress import SECOND, delete_consumer, make_consumer
 from tests.support.publish import Message, Publisher
-from tests.support.reading import api, create, fill, wait_until
+from tests.support.reading import create, fill, wait_until
 from tests.support.streams import MakeStream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 HOUR = 3600 * SECOND
-
-
-def has(url: str, name: str, messages: int) -> bool:
-    """Whether a stream has so many messages."""
-    return bool(api(url, f"STREAM.INFO.{name}")["state"]["messages"] == messages)
 
 
 class Case:
@@ -225,7 +220,7 @@ TAILS = ["aaaaaaaa", "aaabaaaa", "bbbbbbbb", "aaaDaaaa", "aaaAaaaa", "a"]
 def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
     """The end of each stream was lost, and its sequences belong to other messages: whatever is at the position now."""
     store, kept = tmp_path / "store", tmp_path / "kept"
-    names = [f"T{number}" for number in range(len(TAILS))]
+    tails = {f"T{number}": tail for number, tail in enumerate(TAILS)}
     queries = list(itertools.product((True, False), ("consumer", "direct")))
 
     def planner(name: str, filtered: bool, read_with: str, **given: Any) -> Planner:
@@ -234,14 +229,14 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
         return driver(server.url, name, readWith=read_with, **given)
 
     with NatsServer(store_dir=store) as server:
-        for name in names:
+        for name in tails:
             create(server.url, name, storage="file", allow_msg_ttl=True, allow_direct=True)
             fill(server.url, name, 6)
         server.stop()
         shutil.copytree(store, kept)
         server.start()
         running, ends = {}, {}
-        for name in names:
+        for name in tails:
             fill(server.url, name, 4)
             for query in queries:
                 running[name, query] = planner(name, *query)
@@ -252,15 +247,18 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
         shutil.copytree(kept, store)
         server.start()
         with Publisher(server.url) as publisher:
-            for name, tail in zip(names, TAILS, strict=True):
+            for name, tail in tails.items():
                 for token in tail:
                     expires = [("Nats-TTL", "1s")] if token == "A" else None
                     [sequence] = publisher.publish([Message(f"{name}.{'b' if token == 'b' else 'a'}", b"x", expires)])
                     if token == "D":
                         publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
-                left = 6 + tail.count("a") + tail.count("b")
-                wait_until(functools.partial(has, server.url, name, left), "what is to be left")
-        for query, (name, tail) in itertools.product(queries, zip(names, TAILS, strict=True)):
+            remaining = [6 + tail.count("a") + tail.count("b") for tail in TAILS]
+            wait_until(
+                lambda: [publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in tails] == remaining,
+                "what is to be left",
+            )
+        for query, (name, tail) in itertools.product(queries, tails.items()):
             expected = [at for at, token in enumerate(tail, start=7) if token in ("a" if query[0] else "ab")]
             end = ends[name, query]
             shorter = tail == "a"
