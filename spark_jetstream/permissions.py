@@ -152,14 +152,13 @@ def _listed(purpose: str) -> Callable[[Names], Lines]:
 # Reading
 
 
-def read(names: Names) -> Lines:
+_CASES = ("without a filter, or with several", "with one filter")
+"""When the subject that creates a consumer has no filter, and when it has one."""
+
+
+def read(names: Names, why: str = "a consumer for each task", cases: tuple[str, str] = _CASES) -> Lines:
     yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
-    yield from _consumers(names)
-
-
-def _consumers(names: Names) -> Lines:
-    """Yield the permissions for reading with consumers of each task."""
-    yield from _creating(names, "*", "a consumer for each task")
+    yield from _creating(names, "*", why, cases)
     yield from _using(names, "its messages", "when the task is done")
 
 
@@ -170,12 +169,12 @@ def _using(names: Names, messages: str, done: str) -> Lines:
     yield Permission(names.api(jsapi.CONSUMER_DELETE), done, without=idle)
 
 
-def _creating(names: Names, consumer: str, why: str) -> Lines:
+def _creating(names: Names, consumer: str, why: str, cases: tuple[str, str] = _CASES) -> Lines:
     """Yield the permissions for creating consumers of this name; a single filter is part of the subject."""
     if names.subjects is not None:
         yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, names.subjects), why)
         return
-    for filters, when in (((), "without a filter, or with several"), ((">",), "with one filter")):
+    for filters, when in zip(((), (">",)), cases, strict=True):
         yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, filters), why, when)
 
 
@@ -213,32 +212,21 @@ def _kv(names: Names) -> Names:
 
 
 def kv_read(names: Names) -> Lines:
-    bucket = _kv(names)
-    for line in read(bucket):
-        if bucket.subjects is None and line.subject.endswith("*.>"):
-            yield replace(line, when="one key, or the table of a bucket with history")
-        elif bucket.subjects is None and line.when:
-            yield replace(line, when="without keys, or with several")
-        else:
-            yield line
+    cases = ("without keys, or with several", "one key, or the table of a bucket with history")
+    return read(_kv(names), cases=cases)
 
 
 def object_read(names: Names) -> Lines:
     bucket = names.of(objects.stream_name(names.bucket), [objects.meta_filter(names.bucket)])
-    for line in read(bucket):
-        yield replace(line, why="consumers for the list of objects") if line.subject.endswith(".M.>") else line
-    contents = "unless contentOff=true"
+    yield from read(bucket, "consumers for the list of objects")
     chunks = [objects.chunk_subject(names.bucket, "*")]
-    yield from _when(contents, _creating(names.of(bucket.stream, chunks), "*", "a consumer for the content of one"))
-    yield from _when(contents, _creating(names.of(bucket.stream, []), "*", "a consumer for the content of several"))
+    for filters, why in ((chunks, "a consumer for the content of one"), ([], "a consumer for the content of several")):
+        create = jsapi.consumer_create(names.prefix, bucket.stream, "*", filters)
+        yield Permission(create, why, "unless contentOff=true")
 
 
 def _objects(names: Names) -> Names:
     return names.of(objects.stream_name(names.bucket), ())
-
-
-def _when(case: str, lines: Lines) -> Lines:
-    return (replace(line, when=case) for line in lines)
 
 
 # Writing
@@ -284,7 +272,7 @@ def write_exactly_once(names: Names) -> Lines:
     yield Permission(ledger.api(jsapi.MESSAGE_GET), "what the ledger says of a task")
     yield Permission(names.data(f"$KV.{LEDGER_BUCKET}.*.*"), "entries of the ledger")
     again = "a task that is run again"
-    for line in _consumers(names.of(names.stream, ())):
+    for line in read(names.of(names.stream, ())):
         yield replace(line, why="what an earlier attempt has stored", when=again)
     yield Permission(names.api(jsapi.MESSAGE_GET), "the same, where messages were removed", again)
 
@@ -320,7 +308,7 @@ def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
 
 
 def kv(names: Names) -> Lines:
-    bucket = names.of(f"KV_{names.bucket}", None)
+    bucket = _kv(names)
     keys = f"$KV.{names.bucket}.>"
     yield from _listed("bucket")(bucket)
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "get; history and watch of replicas")
@@ -332,7 +320,7 @@ def kv(names: Names) -> Lines:
 
 
 def object_store(names: Names) -> Lines:
-    bucket = names.of(objects.stream_name(names.bucket), None)
+    bucket = _objects(names)
     metas, chunks = objects.meta_filter(names.bucket), objects.chunk_subject(names.bucket, "*")
     yield from _listed("bucket")(bucket)
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "info, what is replaced; watch of replicas")
