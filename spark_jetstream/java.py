@@ -117,11 +117,9 @@ def _candidates(environ: Mapping[str, str], places: Iterable[Path]) -> Iterator[
 
 def usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield homes where Linux, macOS, SDKMAN, Homebrew and IDEs put Java; they need not exist."""
-    chooser = Path("/usr/libexec/java_home")  # macOS
-    if chooser.is_file():
-        answer = _run([str(chooser), "-v", f"{MINIMUM_VERSION}+"])
-        if answer is not None and answer.returncode == 0:
-            yield Path(answer.stdout.strip())
+    chosen = _run(["/usr/libexec/java_home", "-v", f"{MINIMUM_VERSION}+"])  # macOS
+    if chosen is not None:
+        yield Path(chosen.stdout.strip())
     patterns = [
         ("/usr/lib/jvm", "*"),
         ("/usr/java", "*"),
@@ -144,7 +142,7 @@ def probe(java: Path) -> tuple[Path | None, int | None]:
     on the ``PATH``, the home is what the runtime reports.
     """
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
-    if answer is None or answer.returncode != 0:
+    if answer is None:
         return None, None
     text = answer.stdout + answer.stderr
     reported = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
@@ -172,8 +170,7 @@ def usable_home(home: Path, environ: Mapping[str, str] | None = None) -> str:
 
 def has_vector_module(java: Path) -> bool:
     """Return whether a Java starts with the module that Spark asks for."""
-    answer = _run([str(java), f"--add-modules={VECTOR_MODULE}", "-version"])
-    return answer is not None and answer.returncode == 0
+    return _run([str(java), f"--add-modules={VECTOR_MODULE}", "-version"]) is not None
 
 
 def make_shim(java: Path, folder: Path) -> Path:
@@ -213,6 +210,7 @@ def _shim_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """Return what a command has written; None if there is no such command, or it fails or hangs."""
     try:
         return subprocess.run(
             command,
@@ -221,9 +219,9 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
             text=True,
             errors="replace",
             timeout=START_TIMEOUT,
-            check=False,
+            check=True,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
