@@ -31,7 +31,8 @@ MESSAGES_PER_TRIGGER = 100_000
 #: The fields of a flight that the query uses; `from_json` skips the others.
 FLIGHT = "carrier string, hour int, dep_delay double, arr_delay double"
 
-Advance = Callable[[int], None]
+Tell = Callable[[int], None]
+"""Takes how many messages or rows are done."""
 
 
 @contextlib.contextmanager
@@ -113,20 +114,17 @@ def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFram
     )
 
 
-def follow(query: StreamingQuery, advance: Advance) -> Batches:
-    """Wait until a query has ended, and pass the rows that it reads to ``advance``. Raises the error of the query."""
-    shown = 0
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(1))
-        rows = sum(progress.numInputRows for progress in query.recentProgress)
-        advance(rows - shown)
-        shown = rows
+def follow(query: StreamingQuery, tell: Tell) -> Batches:
+    """Wait until a query has ended, and pass the rows that it has read to ``tell``. Raises the error of the query."""
+    while not query.awaitTermination(1):
+        tell(sum(progress.numInputRows for progress in query.recentProgress))
     done = [progress for progress in query.recentProgress if progress.numInputRows]
-    return Batches([progress.numInputRows for progress in done], [progress.batchDuration / 1000 for progress in done])
+    batches = Batches([each.numInputRows for each in done], [each.batchDuration / 1000 for each in done])
+    tell(batches.total_rows)
+    return batches
 
 
-def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> QueryRun:
+def run_query(spark: SparkSession, url: str, folder: Path, tell: Tell) -> QueryRun:
     """Read the messages of the stream, and keep the newest sums of every group."""
     newest: dict[tuple[int, str, int], Row] = {}
 
@@ -141,7 +139,7 @@ def run_query(spark: SparkSession, url: str, folder: Path, advance: Advance) -> 
         .trigger(availableNow=True)
         .start()
     )
-    batches = follow(query, advance)
+    batches = follow(query, tell)
     rows = pd.DataFrame.from_records([*newest.values()], columns=sums.columns)
     delays = rows.groupby(["carrier", "hour"]).sum().drop(columns="stored")
     watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
@@ -190,7 +188,7 @@ def late_flights(messages: DataFrame) -> DataFrame:
     )
 
 
-def write_late(spark: SparkSession, url: str, folder: Path, advance: Advance) -> Batches:
+def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batches:
     """Read the stream of flights once more and write the late ones to the second stream, each exactly once."""
     query = (
         late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
@@ -201,7 +199,7 @@ def write_late(spark: SparkSession, url: str, folder: Path, advance: Advance) ->
         .trigger(availableNow=True)
         .start()
     )
-    return follow(query, advance)
+    return follow(query, tell)
 
 
 def read_back(spark: SparkSession, url: str) -> Stored:

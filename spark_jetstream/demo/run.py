@@ -30,15 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.demo.queries import (
-    COPIES,
-    STREAM,
-    Advance,
-    read_back,
-    run_query,
-    spark_session,
-    write_late,
-)
+from spark_jetstream.demo.queries import COPIES, STREAM, Tell, read_back, run_query, spark_session, write_late
 from spark_jetstream.demo.report import (
     Load,
     delays_by_pandas,
@@ -70,12 +62,12 @@ def run(messages: int | None = None, *, as_json: bool = False) -> int:
         NatsServer() as server,
         spark_session(folder := Path(name)) as spark,
     ):
-        with _progress(console, "JetStream stores", len(flights)) as advance:
-            load = publish(spark, server.url, flights, folder, advance)
-        with _progress(console, "Spark reads     ", len(flights)) as advance:
-            result = run_query(spark, server.url, folder, advance)
-        with _progress(console, "Spark writes    ", len(flights)) as advance:
-            batches = write_late(spark, server.url, folder, advance)
+        with _progress(console, "JetStream stores", len(flights)) as tell:
+            load = publish(spark, server.url, flights, folder, tell)
+        with _progress(console, "Spark reads     ", len(flights)) as tell:
+            result = run_query(spark, server.url, folder, tell)
+        with _progress(console, "Spark writes    ", len(flights)) as tell:
+            batches = write_late(spark, server.url, folder, tell)
         stored = read_back(spark, server.url)
         version = spark.version
     problems = differences(result.delays, expected)
@@ -119,7 +111,7 @@ def _data_file(name: str) -> Path:
     return Path(package.origin).with_name("data") / name
 
 
-def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, advance: Advance) -> Load:
+def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, tell: Tell) -> Load:
     """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order. Raises `DemoFailed`."""
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
@@ -132,7 +124,7 @@ def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, 
     # The counter has the other thread: Spark finds a Python data source only in the thread that has the session.
     with JetStreamAdmin(servers=url) as admin, ThreadPoolExecutor(1) as executor:
         admin.streams.create(name=STREAM, subjects=["flights.*.*"])
-        counting = executor.submit(_count_stored, admin, advance, done)
+        counting = executor.submit(_count_stored, admin, tell, done)
         began = time.monotonic()
         try:
             written = spark.read.parquet(str(file)).write.format("jetstream").mode("append")
@@ -148,14 +140,13 @@ def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, 
     return Load(len(rows), sum(map(len, payloads)), seconds)
 
 
-def _count_stored(admin: JetStreamAdmin, advance: Advance, done: threading.Event) -> int:
-    """Pass the messages that the stream gets to ``advance`` until ``done`` is set, and return how many it has."""
-    stored = 0
+def _count_stored(admin: JetStreamAdmin, tell: Tell, done: threading.Event) -> int:
+    """Pass the number of messages in the stream to ``tell`` until ``done`` is set, and return the last one."""
     finished = False
     while not finished:
         finished = done.wait(0.2)
-        shown, stored = stored, admin.streams.load(STREAM).state.messages
-        advance(stored - shown)
+        stored = admin.streams.load(STREAM).state.messages
+        tell(stored)
     return stored
 
 
@@ -167,8 +158,8 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _progress(console: Console, what: str, total: int) -> Iterator[Advance]:
+def _progress(console: Console, what: str, total: int) -> Iterator[Tell]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(what, total=total)
-        yield lambda step: progress.advance(task, step)
+        yield lambda done: progress.update(task, completed=done)
