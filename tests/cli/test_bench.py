@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,12 +18,14 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.support.command import run_command, succeed
+from tests.cli.conftest import Command
+from tests.support.command import running
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
-FEW = ("bench", "--messages", 2000, "--single", 20)
+GROUP = ("bench",)
+FEW = ("--messages", 2000, "--single", 20)
 
 
 def names(publisher: Publisher) -> set[str]:
@@ -41,8 +40,8 @@ def nothing_left(publisher: Publisher) -> Iterator[None]:
     assert names(publisher) == before
 
 
-def test_a_table(nats_server: NatsServer) -> None:
-    ran = succeed(*FEW, "--size", 50, "--subjects", 3, "--storage", "memory", url=nats_server.url)
+def test_a_table(do: Command) -> None:
+    ran = do(*FEW, "--size", 50, "--subjects", 3, "--storage", "memory")
     first, heading, *rows, last = ran.out.splitlines()
     assert first.startswith("2,000 messages of 50 bytes on 3 subject(s), memory, 1 replica(s)")
     assert "without Spark" in first
@@ -55,11 +54,8 @@ def test_a_table(nats_server: NatsServer) -> None:
     assert last.startswith("one at a time, 20 acknowledged publishes, ms: p50 ")
 
 
-def test_json(nats_server: NatsServer) -> None:
-    ran = succeed(
-        *FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500, url=nats_server.url
-    )
-    found = ran.json
+def test_json(do: Command) -> None:
+    found = do(*FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500).json
     assert found["settings"]["size"] == 100
     assert [rate["what"] for rate in found["rates"]] == ["sink, at-least-once", "source, readWith=consumer"]
     for rate in found["rates"]:
@@ -71,76 +67,67 @@ def test_json(nats_server: NatsServer) -> None:
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
 
 
-def test_a_stream_that_is_there_is_only_read(
-    nats_server: NatsServer, publisher: Publisher, stream: Callable[..., Stream]
-) -> None:
+def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, stream: Callable[..., Stream]) -> None:
     made = stream(allow_direct=True)
     made.fill(300)
     publisher.api(f"STREAM.MSG.DELETE.{made.name}", {"seq": 7})
     before = publisher.api(f"STREAM.INFO.{made.name}")["state"]
-    ran = succeed("bench", "--json", "--stream", made.name, "--messages", 200, url=nats_server.url)
+    ran = do("--json", "--stream", made.name, "--messages", 200)
     assert [rate["messages"] for rate in ran.json["rates"]] == [199, 199]
     assert "latency_seconds" not in ran.json
     wait_until(lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before, "the stream is as it was")
 
 
 def test_streams_whose_consumers_decide_what_stays(
-    nats_server: NatsServer, publisher: Publisher, stream: Callable[..., Stream]
+    do: Command, publisher: Publisher, stream: Callable[..., Stream]
 ) -> None:
     queue = stream(retention="workqueue", allow_direct=True)
     queue.fill(10)
-    ran = succeed("bench", "--json", "--stream", queue.name, url=nats_server.url)
+    ran = do("--json", "--stream", queue.name)
     assert [rate["what"] for rate in ran.json["rates"]] == ["source, readWith=direct"]
     assert "workqueue retention" in ran.err
     assert publisher.api(f"STREAM.INFO.{queue.name}")["state"]["messages"] == 10
     closed = stream()
-    ran = succeed("bench", "--json", "--stream", closed.name, url=nats_server.url)
+    ran = do("--json", "--stream", closed.name)
     assert (ran.json["rates"], "is empty" in ran.err) == ([], True)
     closed.fill(3)
-    ran = succeed("bench", "--json", "--stream", closed.name, url=nats_server.url)
+    ran = do("--json", "--stream", closed.name)
     assert (len(ran.json["rates"]), "allow_direct" in ran.err) == (1, True)
 
 
-def test_what_cannot_be_done(nats_server: NatsServer) -> None:
-    ran = run_command(*FEW, "--replicas", 3, url=nats_server.url)
+def test_what_cannot_be_done(run: Command) -> None:
+    ran = run(*FEW, "--replicas", 3)
     assert (ran.code, ran.out.count("\n")) == (1, 1)
     assert "replicas" in ran.err
-    ran = run_command("bench", "--stream", "NOWHERE", url=nats_server.url)
+    ran = run("--stream", "NOWHERE")
     assert (ran.code, "NOWHERE" in ran.err) == (1, True)
-    assert run_command(*FEW, "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1").code == 3
-    ran = run_command(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "200ms", url=nats_server.url)
+    assert run(*FEW, "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1").code == 3
+    ran = run(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "200ms")
     assert (ran.code, ran.err.count("\n")) == (3, 1)  # no note that a stream is left
     assert "nobody answers at NOWHERE.API.STREAM.CREATE." in ran.err
     # An error in the middle
-    ran = run_command(*FEW, "--messages", 1, "--size", 2_000_000, url=nats_server.url)
+    ran = run(*FEW, "--messages", 1, "--size", 2_000_000)
     assert (ran.code, "max_payload" in ran.err) == (1, True)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_nothing(
-    nats_server: NatsServer, publisher: Publisher, number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_leaves_nothing(nats_server: NatsServer, publisher: Publisher, number: signal.Signals) -> None:
     before = names(publisher)
-    command = [sys.executable, "-m", "spark_jetstream", "bench", "--messages", "100000000", "-s", nats_server.url]
-    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ) as process:
-        try:
 
-            def busy() -> bool:
-                made = names(publisher) - before
-                return any(publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in made)
+    def busy() -> bool:
+        made = names(publisher) - before
+        return any(publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in made)
 
-            poll(lambda: busy() or None, 60, lambda: TimeoutError("nothing was published"))
-            # Python drops an interrupt that comes in a finalizer: a user presses Ctrl-C again.
-            for _ in range(3):
-                process.send_signal(number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(20)
-                    break
-            _, said = process.communicate(timeout=10)
-        finally:
-            process.kill()
+    with running("bench", "--messages", 100_000_000, "-s", nats_server.url) as process:
+        poll(lambda: busy() or None, 60, lambda: TimeoutError("nothing was published"))
+        # Python drops an interrupt that comes in a finalizer: a user presses Ctrl-C again.
+        for _ in range(3):
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+                break
+        _, said = process.communicate(timeout=10)
     assert process.returncode == 128 + number, said
 
 

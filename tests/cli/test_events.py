@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,7 @@ from spark_jetstream.admin.models.events import StreamAction
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.cli.conftest import refused
-from tests.support.command import Ran, run_command, succeed
+from tests.support.command import Ran, run_command, running, succeed
 from tests.support.reading import create
 
 KIND = ("events", "--kind", "stream_action", "--stream", "BUSY")
@@ -120,15 +118,11 @@ def test_without_jetstream_on_the_server(
 
 
 def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
-    line = [sys.executable, "-m", "spark_jetstream", "events", "--server", nats_server.url]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith("Listening on $JS.EVENT.")
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=20)
-        finally:
-            process.kill()
+    with running("events", "--server", nats_server.url) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("Listening on $JS.EVENT.")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, "", "")
 
 

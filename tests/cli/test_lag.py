@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +13,7 @@ from spark_jetstream.errors import ConsumerNotFound
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
+from tests.support.command import running
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 
@@ -184,11 +182,8 @@ def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
 
 
 def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher, nats_server: NatsServer) -> None:
-    code = "from spark_jetstream.cli.main import main; main()"
-    arguments = ["lag", stream, "--watch", "--every", "100ms", "--json", "--server", nats_server.url]
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    ) as process:
+    line = ("lag", stream, "--watch", "--every", "100ms", "--json", "--server", nats_server.url)
+    with running(*line) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["consumers"][2]["pending"] == 6
         publisher.publish([Message(f"{stream}.0")])

@@ -10,6 +10,8 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,10 +79,24 @@ def succeed(*arguments: object, url: str | None = None, stdin: bytes = b"") -> R
     return ran
 
 
+_PROCESS = [sys.executable, "-m", "spark_jetstream"]
+
+
 def run_process(*arguments: object, stdout: Any = subprocess.PIPE, **how: Any) -> subprocess.CompletedProcess[str]:
     """Run ``spark-jetstream`` in a process of its own."""
-    line = [sys.executable, "-m", "spark_jetstream", *map(str, arguments)]
+    line = [*_PROCESS, *map(str, arguments)]
     return subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, **how)
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """``spark-jetstream`` in a process of its own, which ends at the latest with the block."""
+    line = [*_PROCESS, *map(str, arguments)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @functools.cache
