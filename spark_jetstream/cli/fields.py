@@ -167,8 +167,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
 def _items(inner: Any, text: str, what: str) -> list[Any]:
     """Return the items of a list that is JSON, or separated by commas."""
     if text.lstrip().startswith("["):
-        document = json_document(text, what)
-        return document if isinstance(document, list) else [document]
+        return list(json_document(text, what))
     part = _part(inner)
     if part is not None and (text.lstrip().startswith("{") or _key(part).match(text)):
         return [_fields(part, text, what)]

@@ -95,9 +95,7 @@ def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
     """Return the help of options, and of arguments that have a help, by their names."""
     rows = {}
     for parameter in command.params:
-        if not wanted(parameter) or parameter.name in ("help", "version"):
-            continue
-        if getattr(parameter, "hidden", False) or "completion" in parameter.name:
+        if not wanted(parameter) or getattr(parameter, "hidden", False):
             continue
         if parameter.param_type_name == "argument":
             names = parameter.name.upper()
