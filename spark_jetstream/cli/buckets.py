@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -29,9 +28,11 @@ Wait = Annotated[
 ]
 
 
-def setting_text(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object]) -> dict[str, object]:
-    """Return settings for people, updated with ``more``, and the servers that keep the bucket."""
-    return {
+def print_bucket(
+    run: Run, info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object], *, data: Mapping[str, object]
+) -> None:
+    """Print settings, updated with ``more``, and the servers that keep the bucket; as JSON, ``data``."""
+    pairs = {
         **{name.replace("_", " "): listed(getattr(info, name)) for name in names},
         "ttl": info.ttl or "none",
         "max bytes": limit(info.max_bytes),
@@ -40,6 +41,7 @@ def setting_text(info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, o
         **more,
         "servers": ", ".join(map(server_text, replicas(info.stream.cluster))),
     }
+    run.out.record(pairs, data=data, title=f"{info.kind.title} bucket {info.bucket}")
 
 
 def limit(size: Bytes) -> object:
@@ -49,8 +51,7 @@ def limit(size: Bytes) -> object:
 
 def create_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
     """Create a bucket, with a note if it existed already, and return its info."""
-    make = partial(buckets.create, bucket, fields)
-    return created(run, f"bucket {bucket}", partial(buckets.load, bucket), make)
+    return created(run, f"bucket {bucket}", lambda: buckets.load(bucket), lambda: buckets.create(bucket, fields))
 
 
 def edit_bucket(

@@ -21,9 +21,9 @@ from spark_jetstream.cli.buckets import (
     create_bucket,
     edit_bucket,
     limit,
+    print_bucket,
     print_changes,
     remove_bucket,
-    setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
@@ -49,8 +49,7 @@ def _print_bucket(run: Run, info: BucketInfo) -> None:
         "values": f"{info.values:,}",
         "size": info.bytes,
     }
-    pairs = setting_text(info, _SETTINGS, more)
-    run.out.record(pairs, data=_bucket_data(info), title=f"Key-Value bucket {info.bucket}")
+    print_bucket(run, info, _SETTINGS, more, data=_bucket_data(info))
 
 
 def _copies(info: BucketInfo) -> str:

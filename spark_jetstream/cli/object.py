@@ -23,9 +23,9 @@ from spark_jetstream.cli.buckets import (
     Wait,
     create_bucket,
     edit_bucket,
+    print_bucket,
     print_changes,
     remove_bucket,
-    setting_text,
 )
 from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import to_the_second
@@ -40,8 +40,7 @@ def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
 
 
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
-    pairs = setting_text(info, ObjectBucketConfig.model_fields, {"size": info.size})
-    run.out.record(pairs, data=_bucket_data(info), title=f"Object Store bucket {info.bucket}")
+    print_bucket(run, info, ObjectBucketConfig.model_fields, {"size": info.size}, data=_bucket_data(info))
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:
