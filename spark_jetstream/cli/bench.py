@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import stream_option
 from spark_jetstream.client.pool import connect
@@ -62,20 +60,20 @@ def measure(
     if stream is not None:
         settings: dict[str, Any] = {"stream": stream, "messages": messages}
         run.out.text(f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark", "bold")
-        rates = _read(run, admin, admin.streams.load(stream), messages, batch, direct)
+        rates = _read(run, stream, messages, batch, direct)
     else:
         settings = {"messages": messages, "size": size, "subjects": subjects, "storage": storage}
         settings |= {"replicas": replicas, "delivery": delivery}
         load = f"{messages:,} messages of {size:,} bytes on {subjects:,} subject(s), {storage}, {replicas} replica(s)"
         run.out.text(f"{load}; one task at a time, without Spark", "bold")
-        with _stream_of_its_own(run, admin, storage, replicas) as info:
-            name, data = info.config.name, bench.payload(size)
+        with _stream_of_its_own(run, storage, replicas) as name:
+            data = bench.payload(size)
             options = SinkOptions.from_spark({"stream": name, "delivery": delivery}, streaming=False)
             options = options.model_copy(update={"connection": admin.options})
             names = [f"{name}.{number}" for number in range(subjects)]
             with run.out.progress("writing", in_bytes=False) as tell:
                 rates = [bench.write(lambda _: connect(admin.options), options, names, messages, data, tell)]
-            rates += _read(run, admin, admin.streams.load(name), messages, batch, direct)
+            rates += _read(run, name, messages, batch, direct)
             if single:
                 with run.out.progress("one at a time", in_bytes=False) as tell:
                     latencies = bench.latencies(connect(admin.options), names[0], single, data, tell)
@@ -83,20 +81,20 @@ def measure(
 
 
 @contextlib.contextmanager
-def _stream_of_its_own(run: Run, admin: JetStreamAdmin, storage: str, replicas: int) -> Iterator[StreamInfo]:
-    """A stream with a name that no other has; gone at the end, also when somebody ends the process with SIGTERM."""
+def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
+    """Yield the name of a stream that no other has; it is gone at the end, also when SIGTERM ends the process."""
     name = f"SPARK_JETSTREAM_BENCH_{uuid.uuid4().hex[:12]}"
 
     def delete() -> None:
         try:
-            admin.streams.delete(name, missing_ok=True)
+            run.admin.streams.delete(name, missing_ok=True)
         except JetStreamError as error:
             run.out.note(f"stream {name} is still there, delete it: {error}")
 
     with _ending_in_order(), contextlib.ExitStack() as at_the_end:
         at_the_end.callback(delete)
         try:
-            info = admin.streams.create(
+            run.admin.streams.create(
                 name=name,
                 subjects=[f"{name}.*"],
                 storage=storage,
@@ -108,7 +106,7 @@ def _stream_of_its_own(run: Run, admin: JetStreamAdmin, storage: str, replicas: 
         except (NoResponders, PermissionDenied):  # it was never made
             at_the_end.pop_all()
             raise
-        yield info
+        yield name
 
 
 @contextlib.contextmanager
@@ -124,15 +122,14 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _read(
-    run: Run, admin: JetStreamAdmin, info: StreamInfo, messages: int, batch: int | None, direct: bool
-) -> list[Rate]:
+def _read(run: Run, name: str, messages: int, batch: int | None, direct: bool) -> list[Rate]:
     from spark_jetstream.bench import read
 
-    name, state = info.config.name, info.state
+    info = run.admin.streams.load(name)
+    state = info.state
     given = {"stream": name} | ({"fetchBatch": str(batch)} if batch is not None else {})
     options = SourceOptions.from_spark(given, streaming=True)
-    patience = admin.options.retry_timeout
+    patience = run.admin.options.retry_timeout
     settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, patience, True)
     first = max(1, state.first_seq)
     end = min(first + messages, state.last_seq + 1)
@@ -147,14 +144,14 @@ def _read(
     else:
         # There a consumer is part of what decides which messages stay.
         run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
-    if direct and info.config.allow_direct and connect(admin.options).server_version >= OLDEST_SERVER:
+    if direct and info.config.allow_direct and connect(run.admin.options).server_version >= OLDEST_SERVER:
         readers["source, readWith=direct"] = read_direct
     elif direct:
         run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
     rates = []
     for what, reader in readers.items():
         with run.out.progress(what, in_bytes=False) as tell:
-            rates.append(read(what, reader(lambda _: connect(admin.options), part, settings, "bench"), part, tell))
+            rates.append(read(what, reader(lambda _: connect(run.admin.options), part, settings, "bench"), part, tell))
     return rates
 
 
