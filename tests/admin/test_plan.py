@@ -10,33 +10,19 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import ConsumerConfig, JetStreamAdmin, StreamConfig, template
-from spark_jetstream.admin.api import Api as Requester
+from spark_jetstream.admin import JetStreamAdmin, StreamConfig, template
 from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in, yaml_text
-from spark_jetstream.admin.plan import PlanOutdated, carry_out, make_plan
+from spark_jetstream.admin.plan import PlanOutdated, carry_out
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
-from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.testing import NatsServer
 from tests.admin.conftest import Api, Make, consumer_config, stream_config
 from tests.admin.fake_api import meddled
 
 New = Callable[[], str]
 
 
-@pytest.fixture(scope="module")
-def client(nats_server: NatsServer) -> Requester:
-    """Requests to the shared server."""
-    return Requester(ConnectionOptions.from_spark({"servers": nats_server.url}))
-
-
-def wanted(*described: dict[str, Any]) -> tuple[Wanted, ...]:
-    return wanted_in(list(described), "test")
-
-
-def test_what_does_not_fit_to_the_rest_is_refused(client: Requester, make_stream: Make) -> None:
+def test_what_does_not_fit_to_the_rest_is_refused(admin: JetStreamAdmin, make_stream: Make) -> None:
     name = make_stream({"duplicate_window": 120 * 10**9})
-    described = wanted({"name": name, "max_age": "10s"})
-    plan = make_plan(client, described, given_only=True)
+    plan = admin.plan({"name": name, "max_age": "10s"}, given_only=True)
     [step] = plan.refused
     assert step.reasons == ("duplicate_window (2m) is longer than max_age (10s)",)
     assert step.lines() == [
@@ -46,12 +32,12 @@ def test_what_does_not_fit_to_the_rest_is_refused(client: Requester, make_stream
     ]
     assert plan.to_json()["steps"][0]["reasons"] == list(step.reasons)
     with pytest.raises(JetStreamError, match=r"nothing was changed: .* cannot be updated: max_age.*longer than"):
-        carry_out(client, plan)
+        admin.apply(plan)
 
 
-def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stream: Make, new_stream: New) -> None:
+def test_a_plan_reads_as_text_and_as_json(admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New) -> None:
     new, there, sure, stuck = new_stream(), make_stream({}), make_stream({}), make_stream({})
-    described = wanted(
+    plan = admin.plan(
         {
             "name": new,
             "subjects": ["plan.new"],
@@ -62,7 +48,6 @@ def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stre
         {"name": sure, "subjects": [f"{sure.lower()}.>"]},
         {"name": stuck, "subjects": [f"{stuck.lower()}.>"], "storage": "memory"},
     )
-    plan = make_plan(client, described)
     assert plan.lines() == [
         f"+ create stream {new}",
         '    subjects: ["plan.new"]',
@@ -94,7 +79,7 @@ def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stre
     assert said["steps"][4]["differences"][0]["refused"] == "it can never change"
     # One step that is refused, and nothing at all is done.
     with pytest.raises(JetStreamError, match=f"nothing was changed: stream {stuck} cannot be updated: storage"):
-        carry_out(client, plan)
+        admin.apply(plan)
     assert new not in api("STREAM.NAMES")["streams"]
     assert stream_config(api, there).max_bytes == -1
 
@@ -102,61 +87,61 @@ def test_a_plan_reads_as_text_and_as_json(client: Requester, api: Api, make_stre
 # -- another client --
 
 
-def test_another_client_creates_it_first(client: Requester, api: Api, make_stream: Make, new_stream: New) -> None:
+def test_another_client_creates_it_first(admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New) -> None:
     name = new_stream()
-    described = wanted({"name": name, "subjects": ["plan.>"], "consumers": [{"durable_name": "c"}]})
-    plan = make_plan(client, described)
+    described = {"name": name, "subjects": ["plan.>"], "consumers": [{"durable_name": "c"}]}
+    plan = admin.plan(described)
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
     api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": {"durable_name": "c"}})
-    carry_out(client, plan)
-    assert not make_plan(client, described).changes
+    admin.apply(plan)
+    assert not admin.plan(described).changes
     # Another consumer of that name.
-    plan = make_plan(client, [Wanted(described[0].stream, (ConsumerConfig(durable_name="d", ack_policy="all"),))])
+    plan = admin.plan({**described, "consumers": [{"durable_name": "d", "ack_policy": "all"}]})
     api(f"CONSUMER.CREATE.{name}.d", {"stream_name": name, "config": {"durable_name": "d", "ack_policy": "none"}})
     with pytest.raises(PlanOutdated, match=r"consumer d of stream .* has changed .*ack_policy: none -> all"):
-        carry_out(client, plan)
+        admin.apply(plan)
     assert consumer_config(api, f"{name}.d").ack_policy == "none"
 
 
-def test_another_client_updates_it(client: Requester, api: Api, make_stream: Make) -> None:
+def test_another_client_updates_it(admin: JetStreamAdmin, api: Api, make_stream: Make) -> None:
     name = make_stream({})
     before = stream_config(api, name)
-    plan = make_plan(client, [Wanted(before.changed(max_msgs=5))])
+    plan = admin.plan(before.changed(max_msgs=5).body())
     api(f"STREAM.UPDATE.{name}", before.changed(max_msgs=9).body())
     with pytest.raises(PlanOutdated, match=r"now there is max_msgs: 9 -> 5"):
-        carry_out(client, plan)
+        admin.apply(plan)
     # As it is described, and as it was when the plan was made.
     for there in (before.changed(max_msgs=5), before):
         api(f"STREAM.UPDATE.{name}", there.body())
-        carry_out(client, plan)
+        admin.apply(plan)
     assert stream_config(api, name).max_msgs == 5
 
 
-def test_another_client_deletes_it(client: Requester, api: Api, new_stream: New) -> None:
+def test_another_client_deletes_it(admin: JetStreamAdmin, api: Api, new_stream: New) -> None:
     name = new_stream()
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
-    plan = make_plan(client, wanted({"name": name, "subjects": ["plan.*"]}))
+    plan = admin.plan({"name": name, "subjects": ["plan.*"]})
 
     def delete(subject: str, body: bytes) -> None:
         if "UPDATE" in subject:
             api(f"STREAM.DELETE.{name}")
 
     with pytest.raises(PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"):
-        carry_out(meddled(client.options, delete), plan)
+        carry_out(meddled(admin.options, delete), plan)
     with pytest.raises(PlanOutdated, match="it was deleted"):
-        carry_out(client, plan)
+        admin.apply(plan)
 
 
-def test_what_the_server_does_not_do_is_an_error(client: Requester, new_stream: New) -> None:
+def test_what_the_server_does_not_do_is_an_error(admin: JetStreamAdmin, new_stream: New) -> None:
     """A server that knows no limits, as an old one knows no new fields."""
     name = new_stream()
-    plan = make_plan(client, wanted({"name": name, "subjects": ["plan.>"], "max_msgs": 5}))
+    plan = admin.plan({"name": name, "subjects": ["plan.>"], "max_msgs": 5})
 
     def forget(subject: str, body: bytes) -> bytes:
         return json.dumps({key: value for key, value in json.loads(body).items() if key != "max_msgs"}).encode()
 
     with pytest.raises(JetStreamError, match=f"did create stream {name}, but not as .*: max_msgs is -1, not 5"):
-        carry_out(meddled(client.options, forget), plan)
+        carry_out(meddled(admin.options, forget), plan)
 
 
 # -- descriptions --
