@@ -138,6 +138,7 @@ def yaml_documents(text: str, what: str) -> list[Any]:
                 name, line = twice
                 raise OptionError(f"{what}: {shown(name)} is there twice, again in line {line}")
             documents.append(loader.construct_document(node))
+        return documents
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -146,8 +147,6 @@ def yaml_documents(text: str, what: str) -> list[Any]:
         raise
     except (RecursionError, ValueError):
         where, problem = "", "it is nested too deeply, or holds a number or a time that is none"
-    else:
-        return documents
     raise OptionError(f"{what}: this is not valid YAML: {problem}{where}")
 
 

@@ -140,7 +140,7 @@ class Watch:
         if os.getpid() != self._pid:
             raise JetStreamError("this watch was begun before a fork, and hears nothing here: begin another one")
         try:
-            event = None if self._closed or self._left == 0 else self._next()
+            event = self._next() if self._left else None
         except JetStreamError:
             self.close()
             raise
@@ -168,10 +168,8 @@ class Watch:
         try:
             while not self._closed:
                 event = self._hear()
-                if event is not None:
+                if event is not None or self._ending:
                     return event
-                if self._ending:
-                    return None
         except ConnectionFailed as error:
             self._lost = error, Deadline(self._api.options.retry_timeout)
             return _gap(self._since, None, str(error))

@@ -26,10 +26,10 @@ from spark_jetstream.admin import (
     update_body,
 )
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import poll
 from tests.admin.configs import CONSUMERS, ORIGIN, STREAMS
 from tests.admin.conftest import Api, Make, consumer_config, stream_config, update_consumer
 from tests.support.publish import Message, Publisher, Refused
+from tests.support.reading import wait_until
 
 Row = tuple[dict[str, Any], dict[str, Any], str, bool]
 
@@ -180,7 +180,7 @@ def test_every_kind_of_stream_updated_to_every_other(asked: str, api: Api) -> No
         try:
             planned = [each.refused for each in differences(wanted, actual)]
             accepted = done(partial(api, "STREAM.UPDATE.PAIR", update_body(wanted, actual)))
-            after = StreamInfo.from_server(api("STREAM.INFO.PAIR")).config
+            after = stream_config(api, "PAIR")
         finally:
             api("STREAM.DELETE.PAIR")
         assert accepted == (not any(planned)), (actual, planned)
@@ -322,20 +322,18 @@ def test_a_source_with_another_filter_is_copied_once_more(api: Api, make_stream:
     publisher.publish(Message(f"{origin.lower()}.a") for _ in range(3))
     name = make_stream({"subjects": [], "sources": [{"name": origin}]})
 
-    def holds(messages: int) -> None:
-        poll(
-            lambda: StreamInfo.from_server(api(f"STREAM.INFO.{name}")).state.messages == messages or None,
-            20,
-            lambda: AssertionError(f"there are not {messages} messages"),
+    def wait_for(messages: int) -> None:
+        wait_until(
+            lambda: bool(api(f"STREAM.INFO.{name}")["state"]["messages"] == messages), f"{messages} messages", 20
         )
 
-    holds(3)
+    wait_for(3)
     actual = stream_config(api, name)
     wanted = actual.changed(sources=[{"name": origin, "filter_subject": f"{origin.lower()}.a"}])
     [difference] = differences(wanted, actual)
     assert "once more" in difference.risk
     api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))
-    holds(6)
+    wait_for(6)
 
 
 def test_the_first_sequence_only_counts_for_a_new_stream(api: Api, make_stream: Make, publisher: Publisher) -> None:

@@ -209,10 +209,9 @@ def effective(config: Model) -> dict[str, Any]:
     values = _values(config)
     if isinstance(config, StreamConfig):
         return values | _implied_by_stream(config)
-    if isinstance(config, ConsumerConfig):
-        values.pop("filter_subject")
-        return values | _implied_by_consumer(config)
-    return values
+    assert isinstance(config, ConsumerConfig)
+    values.pop("filter_subject")
+    return values | _implied_by_consumer(config)
 
 
 def _left(kind: type[Model], want: dict[str, Any]) -> set[str]:

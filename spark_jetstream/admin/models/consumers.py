@@ -171,13 +171,9 @@ class ConsumerConfig(Model):
         yield per_subject and not self.filters, "deliver_policy last_per_subject needs filter_subject"
         yield self.filter_subject and self.filter_subjects, "filter_subject and filter_subjects cannot be set together"
         yield from overlaps("filter_subjects", self.filter_subjects)
-        backoff = self.backoff
-        deliveries = self.max_deliver
-        yield (
-            backoff and 0 < deliveries < len(backoff),
-            f"backoff has {len(backoff)} values, max_deliver is {deliveries}",
-        )
-        wait = self.ack_wait
+        backoff, deliveries, wait = self.backoff, self.max_deliver, self.ack_wait
+        short = backoff and 0 < deliveries < len(backoff)
+        yield short, f"backoff has {len(backoff)} values, max_deliver is {deliveries}"
         yield backoff and wait and wait != backoff[0], "ack_wait is the first value of backoff: remove it"
         if self.push:
             pulling = [name for name in _PULLING if getattr(self, name) and getattr(self, name) != -1]

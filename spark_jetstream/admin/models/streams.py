@@ -113,11 +113,8 @@ class StreamSource(Model):
     def _checks(self) -> Iterator[Check]:
         both = self.filter_subject and self.subject_transforms
         yield both, "filter_subject and subject_transforms cannot be set together"
-        start = self.opt_start_seq or self.opt_start_time or self.filter_subject
-        yield (
-            self.consumer and start,
-            "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject",
-        )
+        chosen = self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject)
+        yield chosen, "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject"
 
 
 class Placement(Model):
