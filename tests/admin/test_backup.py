@@ -107,6 +107,18 @@ def saved(whole: Path, tmp_path: Path) -> Path:
     return shutil.copytree(whole, tmp_path / "saved")
 
 
+def once(disturb: Callable[[], object], after: float) -> Progress:
+    """Something that happens once, when more than this part of a backup is done."""
+    happened: list[int] = []
+
+    def progress(done: int, total: int) -> None:
+        if done > total * after and not happened:
+            happened.append(done)
+            disturb()
+
+    return progress
+
+
 # -- what comes back --
 
 
@@ -377,12 +389,7 @@ def test_a_stream_that_is_not_there_or_goes_away(there: There, make_stream: Make
     publisher.pour(incompressible("going"), 1, Message("going.end"))
     with pytest.raises(KeyboardInterrupt):
         there.save(name, progress=interrupt)
-    going = [name]
-
-    def remove(done: int, total: int) -> None:
-        if going:
-            there.api(f"STREAM.DELETE.{going.pop()}")
-
+    remove = once(lambda: there.api("STREAM.DELETE.GOING"), after=0)
     said = r"the backup of stream GOING is broken off: the server has sent nothing for 0\.5 s"
     with pytest.raises(BackupError, match=said):
         there.save(name, window_size=1, silence=0.5, progress=remove)
@@ -543,13 +550,7 @@ def test_a_stream_that_exists_is_left_alone(there: There, whole: Path) -> None:
 
 
 def test_a_stream_made_by_others_meanwhile_is_left_alone(there: There, whole: Path) -> None:
-    sent: list[int] = []
-
-    def come_first(done: int, total: int) -> None:
-        if not sent:
-            there.api("STREAM.CREATE.RACE", {"name": "RACE", "subjects": ["race.>"]})
-        sent.append(done)
-
+    come_first = once(lambda: there.api("STREAM.CREATE.RACE", {"name": "RACE", "subjects": ["race.>"]}), after=0)
     with pytest.raises(StreamExists, match="already in use"):
         there.restore(whole, "RACE", progress=come_first)
     assert there.state("RACE")["messages"] == 0
@@ -570,18 +571,6 @@ def test_changes_are_checked_like_what_a_user_writes(there: There, whole: Path) 
     assert list(there.folder.iterdir()) == []
 
 
-def halfway(disturb: Callable[[], object]) -> Progress:
-    """Something that happens once, when half of a backup was sent."""
-    done: list[int] = []
-
-    def progress(sent: int, total: int) -> None:
-        if sent > total // 2 and not done:
-            done.append(sent)
-            disturb()
-
-    return progress
-
-
 def test_a_restore_that_is_broken_off_leaves_nothing(proxy: WireProxy, behind: There, whole: Path) -> None:
     def stop() -> None:
         assert behind.has("HALF")
@@ -593,7 +582,7 @@ def test_a_restore_that_is_broken_off_leaves_nothing(proxy: WireProxy, behind: T
     )
     for disturb, error in cases:
         with pytest.raises(error):
-            behind.restore(whole, "HALF", progress=halfway(disturb))
+            behind.restore(whole, "HALF", progress=once(disturb, after=0.5))
         assert not behind.has("HALF")
 
 
@@ -611,7 +600,7 @@ def test_an_answer_to_a_chunk_ends_it(answer: bytes, said: str, proxy: WireProxy
         return b"%s %d\r\n%s\r\n" % (frame.split(b"\r\n")[0].removesuffix(b" 0"), len(answer), answer)
 
     with pytest.raises(BackupError, match=said):
-        behind.restore(whole, "ENDED", progress=halfway(lambda: proxy.drop(answered)))
+        behind.restore(whole, "ENDED", progress=once(lambda: proxy.drop(answered), after=0.5))
     assert not behind.has("ENDED")
 
 
@@ -625,7 +614,7 @@ def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole
         poll(lambda: None if requests.connection._is_up else True, 10, lambda: TimeoutError("still up"))
 
     with pytest.raises(BackupError, match="a part of stream AWAY may be left, delete it before"):
-        replace(there, requests=requests).restore(whole, "AWAY", progress=halfway(away))
+        replace(there, requests=requests).restore(whole, "AWAY", progress=once(away, after=0.5))
     there.api("STREAM.DELETE.AWAY")
 
 

@@ -31,6 +31,7 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import Meddler
+from tests.support.calls import data_source
 from tests.support.publish import Message, Publisher
 from tests.support.queries import available_now, batch, refusal, streaming
 from tests.support.streams import Stream
@@ -47,13 +48,11 @@ Log = pytest.LogCaptureFixture
 
 @pytest.fixture
 def source(nats_server: NatsServer) -> Source:
-    """A function that makes the data source as Spark does, whose options come in lower case."""
+    """A function that makes the data source as Spark does."""
 
-    def make(ensured: object = None, /, **options: object) -> JetStreamDataSource:
-        given = {"servers": nats_server.url, **options}
-        if ensured is not None:
-            given["ensureStream"] = ensured if isinstance(ensured, str) else json.dumps(ensured)
-        return JetStreamDataSource({name.lower(): str(value) for name, value in given.items()})
+    def make(ensured: object, /, **options: object) -> JetStreamDataSource:
+        text = ensured if isinstance(ensured, str) else json.dumps(ensured)
+        return data_source({"servers": nats_server.url, "ensureStream": text, **options})
 
     return make
 
