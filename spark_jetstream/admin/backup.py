@@ -36,7 +36,6 @@ SILENCE = 30.0
 """Seconds without a message after which the backup fails."""
 
 _ACKS = "$JS.SNAPSHOT.ACK."
-_DONE = 204
 _TOKEN = "snapshot"
 
 
@@ -178,7 +177,7 @@ def _check_end(head: bytes, stream: str, *, single: bool) -> None:
     """Raise `BackupError` unless this ends a backup; that of a ``single`` chunk may end without a status."""
     line = head.partition(b"\r\n")[0].decode("utf-8", "replace").strip()
     status = line.split(None, 2)[1:]
-    if status[:1] == [str(_DONE)] or (not line and single):
+    if status[:1] == ["204"] or (not line and single):
         return
     reason = " ".join(status) or "an end without a status"
     raise BackupError(f"the backup of stream {stream} is broken off by the server: {reason}")

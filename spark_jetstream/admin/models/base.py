@@ -49,9 +49,6 @@ OptionalSubject = Annotated[str, Subject(optional=True)]
 
 M = TypeVar("M", bound="Model")
 
-SERVER_METADATA = "_nats."
-"""What the keys of ``metadata`` begin with that the server writes. They are never sent."""
-
 Check = tuple[Any, str]
 """Whether something is wrong, and what."""
 
@@ -205,8 +202,8 @@ def complaint(error: ValidationError) -> str:
 
 
 def without_server_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata without what the server wrote."""
-    return {key: value for key, value in metadata.items() if not key.startswith(SERVER_METADATA)}
+    """Return the metadata without what the server wrote, which is never sent."""
+    return {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
 
 
 def hint(name: str, known: Iterable[str]) -> str:

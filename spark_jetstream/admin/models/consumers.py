@@ -45,13 +45,7 @@ Sampling = Annotated[
 ]
 
 ONE_SECOND = Nanoseconds(1_000_000_000)
-
-_PULLING = ("max_waiting", "priority_groups")
 _SHORTEST = Nanoseconds(1_000_000)
-_PUSHING = ("rate_limit_bps", "flow_control", "idle_heartbeat")
-
-#: What each deliver policy needs beside it.
-_NEEDS = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
 
 
 class ConsumerConfig(Model):
@@ -163,7 +157,7 @@ class ConsumerConfig(Model):
     def _checks(self) -> Iterator[Check]:
         names = {self.name, self.durable_name} - {""}
         yield len(names) > 1, f"name and durable_name are different: {' and '.join(sorted(names))}"
-        for policy, needed in _NEEDS.items():
+        for policy, needed in (("by_start_sequence", "opt_start_seq"), ("by_start_time", "opt_start_time")):
             chosen, there = self.deliver_policy == policy, getattr(self, needed)
             yield chosen and not there, f"deliver_policy {policy} needs {needed}"
             yield there and not chosen and not _never(there), f"{needed} needs deliver_policy: {policy}"
@@ -176,10 +170,10 @@ class ConsumerConfig(Model):
         yield short, f"backoff has {len(backoff)} values, max_deliver is {deliveries}"
         yield backoff and wait and wait != backoff[0], "ack_wait is the first value of backoff: remove it"
         if self.push:
-            pulling = [name for name in _PULLING if getattr(self, name) and getattr(self, name) != -1]
+            pulling = [name for name in ("max_waiting", "priority_groups") if getattr(self, name) not in (0, -1, ())]
             yield pulling, f"{' and '.join(pulling)} cannot be set for a push consumer (deliver_subject)"
         else:
-            pushing = [name for name in _PUSHING if getattr(self, name)]
+            pushing = [name for name in ("rate_limit_bps", "flow_control", "idle_heartbeat") if getattr(self, name)]
             yield pushing, f"{' and '.join(pushing)} cannot be set for a pull consumer: set deliver_subject"
             yield 0 < self.max_expires < _SHORTEST, f"max_expires must be at least {_SHORTEST}, or 0 (any time)"
         if self.ack_policy == "flow_control":

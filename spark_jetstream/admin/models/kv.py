@@ -30,13 +30,12 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
 KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
-MOST_HISTORY = 64
 
 
 class BucketConfig(AnyBucketConfig):
     """How a Key-Value bucket is set up."""
 
-    history: Annotated[int, Whole(1, MOST_HISTORY)] = 1
+    history: Annotated[int, Whole(1, 64)] = 1
     """How many revisions of each key are kept, 1 to 64."""
     max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""

@@ -34,8 +34,6 @@ from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
 INT32_MAX = 2**31 - 1
-INT64_MIN = -(2**63)
-DESCRIPTION_BYTES = 4096
 METADATA_BYTES = 128 * 1024
 ZERO = Nanoseconds(0)
 NO_LIMIT = "no limit"
@@ -52,7 +50,7 @@ _NOT_IN_MIRRORS = (
     "allow_msg_schedules",
 )
 
-Description = Annotated[str, Text(most=DESCRIPTION_BYTES)]
+Description = Annotated[str, Text(most=4096)]
 StreamName = Annotated[str, Name("stream")]
 AnySubject = Annotated[str, Subject()]
 Metadata = dict[Annotated[str, Text()], Annotated[str, Text()]]
@@ -146,7 +144,7 @@ class ConsumerLimits(Model):
 
     inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = ZERO
     """How long the server keeps an unused consumer, in nanoseconds; 0 for the server's defaults."""
-    max_ack_pending: Annotated[int, Whole(INT64_MIN)] = 0
+    max_ack_pending: Annotated[int, Whole(-(2**63))] = 0
     """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
 
 
