@@ -44,6 +44,8 @@ TIMES = [
     "9999-12-31T23:59:59.999999999Z",
 ]
 LIMITS = [0, -1, None, 7]
+FLAG, UNSET_FLAG = [False, None, True], [False, None]
+DURATION, UNSET_NUMBER = [0, None, SECOND], [0, None]
 
 #: What other clients may send for a field of a stream; a server takes each of these by itself.
 STREAM_VALUES: dict[str, list[Any]] = {
@@ -51,11 +53,9 @@ STREAM_VALUES: dict[str, list[Any]] = {
     "description": ["", None, "é\n"],
     "subjects": [[], None, ["other.client.*", "other.b"], ["$KV.other.>"]],
     "retention": ["limits", "interest", "workqueue"],
-    "max_age": [0, None, SECOND],
+    **dict.fromkeys(("max_age", "duplicate_window", "subject_delete_marker_ttl"), DURATION),
     "discard": ["old", "new"],
     "num_replicas": [0, None, 1],
-    "no_ack": [False, None, True],
-    "duplicate_window": [0, None, SECOND],
     "placement": [{}, None, {"cluster": "", "tags": [], "preferred": ""}, {"tags": None}, {"tags": ["ssd"]}],
     "mirror": [
         None,
@@ -75,7 +75,7 @@ STREAM_VALUES: dict[str, list[Any]] = {
     "first_seq": [0, None, 5],
     "subject_transform": [None, {"src": "", "dest": ""}, {"src": ">", "dest": ""}],
     "republish": [None, {"src": "", "dest": ""}, {"src": "", "dest": "again.>", "headers_only": None}],
-    "discard_new_per_subject": [False, None],
+    **dict.fromkeys(("discard_new_per_subject", "mirror_direct", "sealed"), UNSET_FLAG),
     "consumer_limits": [
         None,
         {},
@@ -84,12 +84,9 @@ STREAM_VALUES: dict[str, list[Any]] = {
         {"inactive_threshold": -1, "max_ack_pending": -1},
         {"inactive_threshold": -5, "max_ack_pending": -5},
     ],
-    "mirror_direct": [False, None],
-    **{name: [False, None, True] for name in ("allow_direct", "deny_delete", "deny_purge", "allow_rollup_hdrs")},
-    **{name: [False, None, True] for name in ("allow_msg_ttl", "allow_atomic", "allow_batched")},
-    **{name: [False, None, True] for name in ("allow_msg_counter", "allow_msg_schedules")},
-    "sealed": [False, None],
-    "subject_delete_marker_ttl": [0, None, SECOND],
+    **dict.fromkeys(("no_ack", "allow_direct", "deny_delete", "deny_purge", "allow_rollup_hdrs"), FLAG),
+    **dict.fromkeys(("allow_msg_ttl", "allow_atomic", "allow_batched"), FLAG),
+    **dict.fromkeys(("allow_msg_counter", "allow_msg_schedules"), FLAG),
     "persist_mode": ["", "default", "async"],
     "metadata": [{}, None, {"": "empty", "b": ""}],
     "storage": ["file", "memory"],
@@ -100,33 +97,27 @@ CONSUMER_VALUES: dict[str, list[Any]] = {
     "name": [None, ""],
     "description": ["", None],
     "deliver_policy": ["all", "last", "new"],
-    "opt_start_seq": [0, None],
+    **dict.fromkeys(("opt_start_seq", "rate_limit_bps", "idle_heartbeat", "priority_timeout"), UNSET_NUMBER),
     "opt_start_time": [None],
     "ack_policy": ["none", "all", "explicit"],
-    "ack_wait": [0, None, SECOND],
-    "max_deliver": LIMITS,
+    **dict.fromkeys(("ack_wait", "max_expires"), DURATION),
     "backoff": [[], None, [0], [0, SECOND]],
     "filter_subject": ["", None, "c.a", "elsewhere"],
     "filter_subjects": [[], None, ["c.a"], ["c.a", "c.b"], ["elsewhere"]],
     "replay_policy": ["instant", "original"],
-    "rate_limit_bps": [0, None],
     "sample_freq": ["", None, "5", "200%", "1000%", "+5"],
-    "max_waiting": LIMITS,
+    **dict.fromkeys(("max_deliver", "max_waiting", "max_batch", "max_bytes"), LIMITS),
     "max_ack_pending": [0, -1, None],
-    **{name: [False, None] for name in ("flow_control", "direct", "sourcing")},
-    **{name: [False, None, True] for name in ("headers_only", "mem_storage")},
-    **dict.fromkeys(("max_batch", "max_bytes"), LIMITS),
-    "max_expires": [0, None, SECOND],
+    **dict.fromkeys(("flow_control", "direct", "sourcing"), UNSET_FLAG),
+    **dict.fromkeys(("headers_only", "mem_storage"), FLAG),
     "deliver_subject": ["", None, "delivered"],
     "deliver_group": ["", None, "workers"],
-    "idle_heartbeat": [0, None],
     "inactive_threshold": [0, None, 3600 * SECOND],
     "num_replicas": [0, None, 1],
     "metadata": [{}, None, {"a": ""}],
     "pause_until": [None, *TIMES],
     "priority_groups": [[], None],
     "priority_policy": ["none"],
-    "priority_timeout": [0, None],
 }
 
 #: What a server takes only together.
