@@ -237,10 +237,9 @@ class _Restore:
 
 
 def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
-    was, state = saved.state, info.state
     names = [name for name in _COMPARED if name != "bytes" or saved.config.storage == info.config.storage]
     # The first sequence of a stream that never had a message is 0 or 1.
-    was, state = (value.changed(first_seq=max(1, value.first_seq)) for value in (was, state))
+    was, state = (value.changed(first_seq=max(1, value.first_seq)) for value in (saved.state, info.state))
     for name in names:
         before, after = int(getattr(was, name)), int(getattr(state, name))
         if before != after:
