@@ -1,8 +1,8 @@
-"""Rows to frames, read back by a plain parser that takes them apart as a server does."""
+"""Rows to frames: byte for byte what the plain client of the tests sends for the same messages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 import pytest
@@ -11,44 +11,11 @@ from hypothesis import strategies as st
 
 from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.rows import Rows
+from tests.support.publish import Message
 from tests.support.sinking import read_rows
 
 INBOX = "_INBOX.abcdef.7"
 Plain = tuple[str, list[tuple[str, str]], bytes]  # subject, headers, payload
-
-
-@dataclass(frozen=True)
-class Published:
-    """What a server understands of one frame; ``headers`` is None for PUB."""
-
-    subject: bytes
-    reply: bytes
-    headers: list[tuple[bytes, bytes]] | None
-    payload: bytes
-    size: int
-
-
-def parsed(data: bytes) -> list[Published]:
-    """Frames as the client protocol describes them; fails on anything else."""
-    found = []
-    while data:
-        line, end, data = data.partition(b"\r\n")
-        assert end
-        verb, subject, reply, *sizes = line.split(b" ")
-        assert len(sizes) == {b"PUB": 1, b"HPUB": 2}[verb]
-        assert [b"%d" % int(size) for size in sizes] == sizes
-        head, total = int(sizes[0]) if verb == b"HPUB" else 0, int(sizes[-1])
-        block, payload = data[:head], data[head:total]
-        assert len(block) + len(payload) == total
-        assert data[total : total + 2] == b"\r\n"
-        data = data[total + 2 :]
-        headers = None
-        if verb == b"HPUB":
-            version, *lines, last, nothing = block.split(b"\r\n")
-            assert (version, last, nothing) == (b"NATS/1.0", b"", b"")
-            headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-        found.append(Published(subject, reply, headers, payload, total))
-    return found
 
 
 def encoded(some: Rows, ids: list[bytes | None] | None = None, stream: str | None = None, first: int = 1) -> Encoded:
@@ -56,17 +23,14 @@ def encoded(some: Rows, ids: list[bytes | None] | None = None, stream: str | Non
     return encode(some, message_ids, stream, inbox=INBOX, first_number=first)
 
 
-def expected(some: list[Plain], ids: list[bytes | None] | None, stream: str | None, first: int) -> list[Published]:
-    found = []
-    for index, (subject, headers, payload) in enumerate(some):
-        lines = [] if stream is None else [(b"Nats-Expected-Stream", stream.encode())]
-        message_id = None if ids is None else ids[index]
-        lines += [] if message_id is None else [(b"Nats-Msg-Id", message_id)]
-        lines += [(name.encode(), value.encode()) for name, value in headers]
-        block = b"NATS/1.0\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % line for line in lines) if lines else b""
-        reply = f"{INBOX}.{first + index}".encode()
-        found.append(Published(subject.encode(), reply, lines or None, payload, len(block) + len(payload)))
-    return found
+def expected(some: list[Plain], ids: list[bytes | None] | None, stream: str | None) -> list[Message]:
+    """The messages with the header lines that the sink adds in front."""
+    own = [] if stream is None else [("Nats-Expected-Stream", stream)]
+    messages = []
+    for (subject, headers, payload), message_id in zip(some, ids or [None] * len(some), strict=True):
+        named = [] if message_id is None else [("Nats-Msg-Id", message_id.decode())]
+        messages.append(Message(subject, payload, [*own, *named, *headers] or None))
+    return messages
 
 
 def made(some: list[Plain]) -> Rows:
@@ -112,13 +76,13 @@ def test_a_server_reads_what_the_rows_hold(
 ) -> None:
     ids = data.draw(st.lists(IDS, min_size=len(some), max_size=len(some))) if with_ids else None
     frames = encoded(made(some), ids, stream, first)
-    wanted = expected(some, ids, stream, first)
-    assert parsed(bytes(frames.data)) == wanted
-    assert frames.size.tolist() == [row.size for row in wanted]
-    assert frames.bounds.tolist()[0] == 0
-    assert frames.bounds.tolist()[-1] == len(bytes(frames.data))
+    messages = expected(some, ids, stream)
+    wanted = [message.frame(f"{INBOX}.{number}") for number, message in enumerate(messages, first)]
+    assert bytes(frames.data) == b"".join(wanted)
+    assert frames.size.tolist() == [len(message.head or b"") + len(message.data) for message in messages]
+    assert frames.bounds.tolist() == [0, *accumulate(map(len, wanted))]
     begin = data.draw(st.integers(0, len(some)))
     end = data.draw(st.integers(begin, len(some)))
     part = frames.frames(begin, end)
     assert isinstance(part, memoryview)
-    assert parsed(bytes(part)) == wanted[begin:end]
+    assert bytes(part) == b"".join(wanted[begin:end])
