@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.support.reading import create, options, wait_until
 from tests.support.wire import answers
 
 SECONDS = 15.0
+E = TypeVar("E", bound=JetStreamError)
 
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -82,13 +84,13 @@ def replies_until(inbox: Inbox, last: int) -> list[int]:
     return found
 
 
-def error(inbox: Inbox) -> JetStreamError:
-    """The error that comes next; acknowledgements before it are dropped."""
+def error(inbox: Inbox, kind: type[E]) -> E:
+    """The error that comes next, which must be of this kind; acknowledgements before it are dropped."""
     deadline = time.monotonic() + SECONDS
     try:
         while time.monotonic() < deadline:
             inbox.get(deadline - time.monotonic())
-    except JetStreamError as found:
+    except kind as found:
         return found
     raise TimeoutError("no error came")
 
@@ -157,8 +159,7 @@ def test_a_publish_that_is_not_permitted() -> None:
         create(server.url.replace("//", "//ann:a@"), "S")
         with connection.inbox(replies=True) as inbox:
             inbox.send(frames(inbox, 1, 2) + frames(inbox, 2, 3, "S.Secret") + frames(inbox, 3, 4))
-            found = error(inbox)
-            assert isinstance(found, PermissionDenied)
+            found = error(inbox, PermissionDenied)
             assert found.subject == "s.secret"
             assert str(found) == "the account may not publish to s.secret"
             # The connection goes on.
@@ -167,8 +168,7 @@ def test_a_publish_that_is_not_permitted() -> None:
             # What else the connection publishes may be what the inbox asks about.
             with pytest.raises(PermissionDenied):
                 connection.request("$JS.API.INFO", b"", context="look")
-            found = error(inbox)
-            assert isinstance(found, PermissionDenied)
+            found = error(inbox, PermissionDenied)
             assert found.subject == "$js.api.info"
 
 
@@ -182,11 +182,10 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
         assert len(sequences(inbox, 100)) == 100
         proxy.refuse()
         proxy.cut()
-        found = error(inbox)
-        assert isinstance(found, ConnectionFailed)
+        found = error(inbox, ConnectionFailed)
         assert "cut" in str(found)
         inbox.send(frames(inbox, 101, 102, text="down"))
-        assert isinstance(error(inbox), ConnectionFailed)
+        error(inbox, ConnectionFailed)
         with lasting(2), pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.2 s"):
             inbox.resume(0.2)
         proxy.accept()
@@ -194,7 +193,7 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
         # It is up again, but this inbox does not know that yet.
         inbox.send(frames(inbox, 102, 103, text="unaware"))
         inbox.send(frames(inbox, 103, 104, text="unaware"))
-        assert "nothing was sent" in str(error(inbox))
+        assert "nothing was sent" in str(error(inbox, ConnectionFailed))
         inbox.resume(SECONDS)
         # The second one's error is about the past.
         inbox.send(frames(inbox, 104, 304))
@@ -237,7 +236,7 @@ def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
             # One turn of the loop that makes the connection, which these would keep from running.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), connection._loop).result(SECONDS)
         inbox.send(frames(inbox, number, number + 1))
-        assert isinstance(error(inbox), ConnectionFailed)
+        error(inbox, ConnectionFailed)
         inbox.resume(SECONDS)
         inbox.send(frames(inbox, number + 1, number + 2, text="again"))
         answered = replies_until(inbox, number + 1)
@@ -261,7 +260,7 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
             connection.check(0.5)
         proxy.cut()
         proxy.unstall()
-        assert isinstance(error(inbox), ConnectionFailed)
+        error(inbox, ConnectionFailed)
         inbox.resume(SECONDS)
         inbox.send(frames(inbox, 2, 3))
         assert sorted(sequences(inbox, 1)) == [2]
@@ -285,9 +284,9 @@ def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
     connection = connect(options(server.url))
     with connection.inbox(replies=True) as inbox:
         connection.close()
-        assert isinstance(error(inbox), ConnectionFailed)
+        error(inbox, ConnectionFailed)
         inbox.send(frames(inbox, 1, 2))
-        assert isinstance(error(inbox), ConnectionFailed)
+        error(inbox, ConnectionFailed)
         with lasting(2), pytest.raises(ConnectionFailed, match="was closed"):
             inbox.resume(SECONDS)
         assert not connection.usable
