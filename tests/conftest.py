@@ -126,8 +126,8 @@ def nats_server_options() -> dict[str, Any]:
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """A server of the test's own, which holds nothing."""
-    with NatsServer() as running:
+    """A server of the test's own, which holds nothing; it tells how many clients it has."""
+    with NatsServer(http_monitor=True) as running:
         yield running
 
 

@@ -48,13 +48,6 @@ NOWHERE = "nats://127.0.0.1:1"  # nobody listens there
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
-@pytest.fixture
-def server() -> Iterator[NatsServer]:
-    """A server that tells how many clients it has."""
-    with NatsServer(http_monitor=True) as running:
-        yield running
-
-
 def account(where: ConnectionOptions | str, patience: float = 0) -> dict[str, Any]:
     given = options(where) if isinstance(where, str) else where
     requests = Requests(lambda _: connect(given), patience)
