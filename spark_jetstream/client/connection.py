@@ -79,7 +79,9 @@ class Connection:
         self._background: set[asyncio.Future[Any]] = set()
         check = InfoCheck()
         self._in_bulk = nats_py.replace_parser(self._client, self._scanner, self._deliver, check, self._complain)
-        self._transport = nats_py.replace_transport(self._client, options, check) if self._in_bulk else None
+        self._transport = (
+            nats_py.replace_transport(self._client, options, check, self._is_paced) if self._in_bulk else None
+        )
 
     # What callers use
 
@@ -234,11 +236,6 @@ class Connection:
         """`Inbox.send`."""
         self._loop.call_soon_threadsafe(self._write, inbox, frames, generation)
 
-    def pace_for(self, inbox: Inbox, paced: bool) -> None:
-        """For `Inbox.pace`."""
-        inbox.paced = paced
-        self._loop.call_soon_threadsafe(self._set_pace)
-
     def resume(self, inbox: Inbox, patience: float) -> None:
         """`Inbox.resume`."""
 
@@ -266,7 +263,6 @@ class Connection:
                 del self._inboxes[sid]
                 self._scanner.collect.discard(sid)
                 self._scanner.whole.discard(sid)
-                self._set_pace()
 
         self._loop.call_soon_threadsafe(self._spawn, unsubscribe())
 
@@ -408,11 +404,9 @@ class Connection:
         self._scanner.collect.add(sid)
         if inbox.whole:
             self._scanner.whole.add(sid)
-        self._set_pace()
 
-    def _set_pace(self) -> None:
-        if self._transport is not None:
-            self._transport.paced = any(inbox.paced for inbox in self._inboxes.values())
+    def _is_paced(self) -> bool:
+        return any(inbox.paced for inbox in self._inboxes.values())
 
     def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
         # Not through nats-py's buffer, which nats-py sends over the next connection.

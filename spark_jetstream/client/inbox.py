@@ -29,9 +29,6 @@ class Link(Protocol):
     def write_for(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
         """Send complete frames."""
 
-    def pace_for(self, inbox: Inbox, paced: bool) -> None:
-        """Delay replies by some milliseconds, or not."""
-
     def resume(self, inbox: Inbox, patience: float) -> None:
         """Wait until the connection is up, and let the inbox use it."""
 
@@ -47,7 +44,8 @@ class Inbox:
 
     Everything published through it is answered to `<subject>.<number>`, so an answer tells by its own subject which
     request it belongs to. `get` hands out what came, in the order of the wire. With `replies` everything comes as
-    `Frames`, and with `whole`, where messages have no reply subject; without, those are read as `Status`.
+    `Frames`, and with `whole`, where messages have no reply subject; without, those are read as `Status`. As long as
+    `paced` is true, answers come a few milliseconds late, as is good for many.
     """
 
     def __init__(
@@ -113,11 +111,6 @@ class Inbox:
     def expect(self, most_bytes: int) -> None:
         """The reader asks for so many bytes at a time; more of them may wait here from now on."""
         self._most_bytes = MOST_WAITING + most_bytes
-
-    def pace(self, paced: bool) -> None:
-        """From now on answers come a few milliseconds late, as is good for many, or at once."""
-        if paced != self.paced:
-            self._link.pace_for(self, paced)
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""

@@ -90,12 +90,14 @@ def replace_parser(
     return replaced
 
 
-def replace_transport(client: Client, options: ConnectionOptions, check: InfoCheck) -> BulkTransport | None:
+def replace_transport(
+    client: Client, options: ConnectionOptions, check: InfoCheck, paced: Callable[[], bool]
+) -> BulkTransport | None:
     """Make the client use a `BulkTransport` and return it; None for a WebSocket, or if nats-py keeps it elsewhere."""
     if not hasattr(client, _TRANSPORT):
         return None
     web = options.servers[0].startswith("ws")
-    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check)
+    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
     setattr(client, _TRANSPORT, transport)
     return transport if isinstance(transport, BulkTransport) else None
 
@@ -215,15 +217,15 @@ class BulkTransport(TcpTransport):
     With `requires_tls` it sends nothing before the connection is encrypted: nats-py would send credentials in plain
     text when a `tls://` server does not ask for TLS.
 
-    While it is `paced` it waits some milliseconds between two reads: each read costs the same, for one acknowledgement
-    or for hundreds.
+    While `paced` returns true it waits some milliseconds between two reads: each read costs the same, for one
+    acknowledgement or for hundreds.
     """
 
-    def __init__(self, requires_tls: bool, check: InfoCheck) -> None:
+    def __init__(self, requires_tls: bool, check: InfoCheck, paced: Callable[[], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._requires_tls = requires_tls
         self._check = check
-        self.paced = False
+        self.paced = paced
         self._last_read = 0.0
 
     def __bool__(self) -> bool:
@@ -267,7 +269,7 @@ class BulkTransport(TcpTransport):
     async def read(self, buffer_size: int) -> bytes:
         """Return what the server has sent, up to 512 KiB."""
         reader: Any = self._io_reader
-        if self.paced and (early := self._last_read + _PACE - time.monotonic()) > 0:
+        if self.paced() and (early := self._last_read + _PACE - time.monotonic()) > 0:
             await asyncio.sleep(early)
         data = bytes(await reader.read(_READ_SIZE))
         self._last_read = time.monotonic()

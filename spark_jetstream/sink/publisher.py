@@ -117,7 +117,7 @@ class Publisher:
 
     def pace(self, many: bool) -> None:
         """Read answers by the thousand, which is cheap, or (with `many` false) each as soon as it arrives."""
-        self._inbox.pace(many)
+        self._inbox.paced = many
 
     def failure(self, row: RefusedRow) -> RowRefused:
         """Return the error for a row that makes its task fail. Waits a moment for answers to count what is stored."""

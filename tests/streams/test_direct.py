@@ -135,10 +135,8 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
 def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None:
     connection = connect(options(server.url))
 
-    def paced() -> bool:
-        assert connection._transport is not None
-        return connection._transport.paced
-
+    assert connection._transport is not None
+    paced = connection._transport.paced
     with connection.inbox(whole=True):
         assert not paced()
         with connection.inbox(replies=True):
