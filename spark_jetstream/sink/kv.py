@@ -28,12 +28,10 @@ from spark_jetstream.sink.rows import (
     Rows,
     Types,
     as_bytes,
-    header_values,
     note,
     piece,
     shown_bytes,
-    with_expected,
-    with_header,
+    with_ttl_and_expected,
 )
 
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
@@ -86,10 +84,7 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, prefix: str, first_nu
             data = pc.if_else(removed, piece(NO_BYTES), data)
     missing = pc.and_(pc.is_null(data), pa.array(put))
     note(faults, missing, "column value is null, which only a row with operation DELETE or PURGE may be")
-    if "ttl" in given:
-        lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
-    if "expected_revision" in given:
-        lines = with_expected(lines, given["expected_revision"], "expected_revision", faults)
+    lines = with_ttl_and_expected(lines, given, "expected_revision", faults)
     subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES))
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     return Rows(numbers, subject, pc.fill_null(data, NO_BYTES), lines, None, faults)

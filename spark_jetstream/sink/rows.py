@@ -190,10 +190,7 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
     lines = repeated(NO_BYTES, count)
     if "headers" in given:
         lines = header_lines(given["headers"], faults)
-    if "ttl" in given:
-        lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
-    if "expected_last_subject_sequence" in given:
-        lines = with_expected(lines, given["expected_last_subject_sequence"], "expected_last_subject_sequence", faults)
+    lines = with_ttl_and_expected(lines, given, "expected_last_subject_sequence", faults)
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     return Rows(numbers, pc.fill_null(subject, NO_BYTES), pc.fill_null(data, NO_BYTES), lines, msg_id, faults)
@@ -278,10 +275,17 @@ def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> p
     return pc.binary_join_element_wise(lines, pc.fill_null(added, NO_BYTES), piece(NO_BYTES))
 
 
-def with_expected(lines: pa.BinaryArray, expected: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
-    """Add the header line of the expected sequence to the rows that have one; negative ones are noted."""
-    bad = note(faults, pc.less(expected, 0), f"column {column} is negative")
-    return with_header(lines, b"Nats-Expected-Last-Subject-Sequence", decimal(without(expected, bad)))
+def with_ttl_and_expected(
+    lines: pa.BinaryArray, given: Mapping[str, pa.Array], expected: str, faults: dict[int, str]
+) -> pa.BinaryArray:
+    """Add the header lines of columns `ttl` and `expected`, if there are such columns; invalid values are noted."""
+    if "ttl" in given:
+        lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
+    if expected in given:
+        bad = note(faults, pc.less(given[expected], 0), f"column {expected} is negative")
+        sequences = decimal(without(given[expected], bad))
+        lines = with_header(lines, b"Nats-Expected-Last-Subject-Sequence", sequences)
+    return lines
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
