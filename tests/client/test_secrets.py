@@ -117,15 +117,6 @@ def is_shown(spec: OptionSpec, value: str) -> bool:
         return False
 
 
-def cases(specs: tuple[OptionSpec, ...]) -> list[Any]:
-    params = []
-    for spec in specs:
-        values = (*PASTED, *URLS) if spec.name == "servers" else PASTED
-        given = [{**beside(spec.name), spec.name: value} for value in values if not is_shown(spec, value)]
-        params.append(pytest.param(given, id=spec.name))
-    return params
-
-
 def texts_of(thing: object) -> Iterator[str]:
     """How tools print an object."""
     yield from (repr(thing), str(thing), f"{thing}", pprint.pformat(thing), rich.pretty.pretty_repr(thing))
@@ -228,17 +219,6 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtu
     close_all()
 
 
-def check_all(given: list[dict[str, str]], uses: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    """Use each of the options in one way as they are, and in two ways together with a value that is wrong."""
-    quick = {"servers": HERE, "connectTimeout": "100ms", "requestTimeout": "100ms", "retryTimeout": "0s"}
-    caplog.set_level(logging.DEBUG)
-    for number, options in enumerate(given):
-        check_one({**quick, **options}, uses[number % len(uses)])
-        for shift in (1, len(uses) // 2):
-            check_one({**quick, **options, "connectTimeout": f"{MARK}?"}, uses[(number + shift) % len(uses)])
-    check(iter([caplog.text]))
-
-
 def check_one(options: dict[str, str], use: str) -> None:
     try:
         for thing in USES[use](options):
@@ -279,16 +259,27 @@ def test_no_text_of_a_login_shows_it(login: dict[str, str]) -> None:
     check(iter((*texts_of(options), shown, options.display_servers, options.authentication_options)))
 
 
-@pytest.mark.parametrize("given", cases(ConnectionOptions.specs))
-def test_no_connection_option_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
-    check_all(given, [*USES], caplog)
+def cases() -> Iterator[Any]:
+    """What is given in each option of a model, and how the model is used."""
+    every: dict[type[ConnectionOptions], list[str]] = {
+        ConnectionOptions: [*USES],
+        SourceOptions: ["reader", "stream reader"],
+        SinkOptions: ["writer", "stream writer"],
+    }
+    for model, uses in every.items():
+        for spec in model.specs:
+            values = (*PASTED, *URLS) if spec.name == "servers" else PASTED
+            given = [{**beside(spec.name), spec.name: value} for value in values if not is_shown(spec, value)]
+            yield pytest.param(given, uses, id=f"{model.__name__}-{spec.name}")
 
 
-@pytest.mark.parametrize("given", cases(SourceOptions.specs))
-def test_no_option_of_a_source_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
-    check_all(given, ["reader", "stream reader"], caplog)
-
-
-@pytest.mark.parametrize("given", cases(SinkOptions.specs))
-def test_no_option_of_a_sink_shows(given: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> None:
-    check_all(given, ["writer", "stream writer"], caplog)
+@pytest.mark.parametrize(("given", "uses"), list(cases()))
+def test_no_option_shows(given: list[dict[str, str]], uses: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Each is used in one way as it is, and in two ways together with a value that is wrong."""
+    quick = {"servers": HERE, "connectTimeout": "100ms", "requestTimeout": "100ms", "retryTimeout": "0s"}
+    caplog.set_level(logging.DEBUG)
+    for number, options in enumerate(given):
+        check_one({**quick, **options}, uses[number % len(uses)])
+        for shift in (1, len(uses) // 2):
+            check_one({**quick, **options, "connectTimeout": f"{MARK}?"}, uses[(number + shift) % len(uses)])
+    check(iter([caplog.text]))
