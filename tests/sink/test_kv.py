@@ -381,12 +381,7 @@ def test_order_when_answers_are_missing(proxy: WireProxy, bucket: Stream, delive
 
 def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Stream) -> None:
     """What is refused for the time being is sent again, behind the rows that nothing stood in the way of."""
-    full = threading.Event()
-
-    def look(frame: bytes) -> bytes:
-        if b"maximum bytes exceeded" in frame:
-            full.set()
-        return frame
+    full = proxy.awaiting(b"maximum bytes exceeded")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbered(0, 400, 400)
@@ -395,7 +390,6 @@ def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Strea
         yield numbered(400, 800, 400)
 
     bucket.update(max_bytes=20_000)
-    proxy.drop(look)
     assert sink_of(bucket, proxy.url).write(batches()).stored == 1200
     proxy.drop(None)
     assert_in_order(bucket, 1200, 400, once=True)

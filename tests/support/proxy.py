@@ -132,18 +132,33 @@ class WireProxy:
         """
         self._set(_hook=pattern)
 
-    def drop_frames(self, containing: bytes, count: int = 1) -> None:
-        """Drop the next `count` frames from the server that contain these bytes."""
+    def replace_frames(self, containing: bytes, count: int, by: Hook) -> threading.Event:
+        """Let `by` rewrite the next `count` frames from the server that contain these bytes.
+
+        Returns an event that is set when it has happened.
+        """
+        done = threading.Event()
         left = count
 
         def pattern(frame: bytes) -> bytes:
             nonlocal left
-            if left and containing in frame:
-                left -= 1
-                return b""
-            return frame
+            if not left or containing not in frame:
+                return frame
+            left -= 1
+            if not left:
+                done.set()
+            return by(frame)
 
         self.drop(pattern)
+        return done
+
+    def drop_frames(self, containing: bytes, count: int = 1) -> None:
+        """Drop the next `count` frames from the server that contain these bytes."""
+        self.replace_frames(containing, count, lambda frame: b"")
+
+    def awaiting(self, containing: bytes) -> threading.Event:
+        """Return an event that is set when the server sends these bytes in a frame, which is forwarded."""
+        return self.replace_frames(containing, 1, lambda frame: frame)
 
     def refuse(self) -> None:
         """Refuse new connections, as a port does where nobody listens. Those that exist stay."""
