@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -48,8 +48,8 @@ class ObjectRow:
     number: int
     name: str
     content: memoryview
-    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    problem: str | None = None
+    headers: Mapping[str, tuple[str, ...]]
+    problem: str | None
 
 
 def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int) -> Iterator[ObjectRow]:
@@ -59,17 +59,17 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
     present = contents.is_valid().to_pylist()
     content, ends = _bytes_of(contents)
     for index in range(batch.num_rows):
-        number, name = first_number + index, names[index].as_py()
-        if not name:
-            why = "column name is null" if name is None else "column name is empty"
-            yield ObjectRow(number, "", memoryview(b""), problem=why)
-            continue
+        name = names[index].as_py()
         own_headers, wrong = _headers(None if headers is None else headers[index].as_py())
-        problem = name_fault(name) or wrong
+        if name:
+            problem = name_fault(name) or wrong
+        else:
+            problem = "column name is null" if name is None else "column name is empty"
         if not present[index]:
             # The source leaves it out with contentOff.
             problem = problem or "column content is null: an object without bytes is empty, not null"
-        yield ObjectRow(number, name, content[ends[index] : ends[index + 1]], own_headers, problem)
+        part = content[ends[index] : ends[index + 1]]
+        yield ObjectRow(first_number + index, name or "", part, own_headers, problem)
 
 
 def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
