@@ -29,7 +29,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
-from spark_jetstream.options.specs import OptionSpec
+from spark_jetstream.options.specs import Options, OptionSpec
 
 MARK = "hunter2SECRET"
 PACKAGE = str(Path(errors.__file__).parent)
@@ -261,7 +261,7 @@ def test_no_text_of_a_login_shows_it(login: dict[str, str]) -> None:
 
 def cases() -> Iterator[Any]:
     """What is given in each option of a model, and how the model is used."""
-    every: dict[type[ConnectionOptions], list[str]] = {
+    every: dict[type[Options], list[str]] = {
         ConnectionOptions: [*USES],
         SourceOptions: ["reader", "stream reader"],
         SinkOptions: ["writer", "stream writer"],
