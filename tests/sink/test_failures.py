@@ -30,7 +30,7 @@ from tests.support.calls import refusal_of, store, writer_of
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
-from tests.support.sinking import seen
+from tests.support.sinking import batch, seen
 from tests.support.streams import Stream
 
 PASSWORD = "right-pass-7f3a"
@@ -70,11 +70,8 @@ NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
 TRIED = r"also after 1 retries \(option maxRetries\)"
 TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
 NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: a stream with no_ack gives none"
-TYPES = {
-    **dict.fromkeys(("data", "subject", "msg_id", "ttl"), pa.string()),
-    "headers": pa.map_(pa.string(), pa.string()),
-    "expected_last_subject_sequence": pa.int64(),
-}
+#: The types of columns where they are others than in the tests of the sink, or unknown.
+TYPES = {"data": pa.string(), "headers": pa.map_(pa.string(), pa.string()), "dta": pa.int64()}
 GOOD: dict[str, list[Any]] = {
     "data": ["row 1", "row 2", "row 3"],
     "subject": ["<s>.1", "<s>.2", "<s>.3"],
@@ -140,14 +137,10 @@ def no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def rows(s: Stream, columns: Mapping[str, Any] = NOTHING) -> pa.RecordBatch:
     """Three good rows of data and subject, with other columns."""
     found = {name: GOOD[name] for name in ("data", "subject")} | dict(columns)
-    arrays = {}
     for name, values in found.items():
         if isinstance(values, list):
-            texts = [filled_in(value, s) if isinstance(value, str) else value for value in values]
-            arrays[name] = pa.array(texts, TYPES.get(name))
-        else:
-            arrays[name] = values
-    return pa.record_batch(arrays)
+            found[name] = [filled_in(value, s) if isinstance(value, str) else value for value in values]
+    return batch(TYPES, **found)
 
 
 def settings(s: Stream, options: Mapping[str, str]) -> dict[str, str]:
@@ -476,8 +469,8 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
     window_ns = 100_000_000
     s = make(duplicate_window=window_ns)
     frame = rows(s)
-    for batch in range(3):
-        store(writer_of("s", settings(s, {}), frame.schema), [frame], batch)
+    for number in range(3):
+        store(writer_of("s", settings(s, {}), frame.schema), [frame], number)
         wait_until(lambda: s.last_age() > window_ns, "the duplicate window has passed")
     window = (
         rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"

@@ -203,8 +203,7 @@ class TestCut:
         # An answer that a cut overtakes is not counted: never more than what is stored.
         assert counted(raised.value) in (0, 10)
 
-    def test_by_a_server_that_takes_less_than_before(self, nats_server_factory: Callable[..., NatsServer]) -> None:
-        server = nats_server_factory()
+    def test_by_a_server_that_takes_less_than_before(self, server: NatsServer) -> None:
         create(server.url, "S", storage="file")
         with WireProxy(server.url) as wire:
 
@@ -497,9 +496,8 @@ class TestSharing:
         wanted = [*range(100_000, 105_000), *range(200_000, 205_000)]
         assert sorted(numbers(target.url, target.name)) == wanted
 
-    def test_no_inbox_is_left(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+    def test_no_inbox_is_left(self, server: NatsServer) -> None:
         """However a task ends, its subscription ends with it."""
-        server = nats_server_factory(http_monitor=True)  # where nobody else is connected
         create(server.url, "LEFT", subjects=["left.>"])
         sink = Sink(server.url, maxRetries=0)
 

@@ -54,18 +54,16 @@ PAYLOADS = (
 )
 
 
-def write(frame: DataFrame, s: Stream, mode: str = "append", **options: object) -> None:
+def write(frame: DataFrame, s: Stream, mode: str = "append", **options: str) -> None:
     """A batch write."""
-    given = {name: str(value) for name, value in options.items()}
-    frame.write.format("jetstream").options(servers=s.url, **given).mode(mode).save()
+    frame.write.format("jetstream").options(servers=s.url, **options).mode(mode).save()
 
 
 def write_stream(
-    frame: DataFrame, s: Stream, folder: Path, mode: str = "append", **options: object
+    frame: DataFrame, s: Stream, folder: Path, mode: str = "append", **options: str
 ) -> list[dict[str, Any]]:
     """One run of a streaming query with `availableNow`; its progress."""
-    given = {name: str(value) for name, value in options.items()}
-    writer = frame.writeStream.format("jetstream").options(servers=s.url, **given).outputMode(mode)
+    writer = frame.writeStream.format("jetstream").options(servers=s.url, **options).outputMode(mode)
     query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     assert query.awaitTermination(120), "the query did not end"
     return [json.loads(progress.json) for progress in query.recentProgress]
