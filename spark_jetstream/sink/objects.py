@@ -74,12 +74,11 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
 
 def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
     """The buffer of a binary or string column, and the offsets of its values with the end of the last."""
-    _, offsets, data = array.buffers()
-    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    kind = np.dtype("<i8" if wide else "<i4")
     if not len(array):
         return memoryview(b""), [0]
-    ends = np.frombuffer(offsets, kind, len(array) + 1, array.offset * kind.itemsize)
+    wide = array.cast(pa.large_binary())  # makes new offsets, and keeps the bytes
+    _, offsets, data = wide.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(wide) + 1, 8 * wide.offset)
     # A null may have bytes behind it all the same; its row is refused.
     return memoryview(data or b"").cast("B"), ends.tolist()
 
