@@ -174,8 +174,6 @@ class TaskWriter:
             if place is not None:
                 skipped.note_duplicate(*place)
         missing = np.array([index for index, place in enumerate(places) if place is None], np.int64)
-        if len(missing) == len(rows):
-            return rows, ids
         return rows.take(missing), ids.take(pa.array(missing))
 
 
