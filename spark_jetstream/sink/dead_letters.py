@@ -33,7 +33,7 @@ def dead_letters(
     An id depends on the row alone, so that a task that runs again makes no second letter. Header and payload of each
     have at most `max_payload` bytes; 4 KiB are enough for the dead letter's own headers.
     """
-    numbers, data, lines, ids = [], [], [], []
+    data, lines, ids = [], [], []
     for row in refused:
         payload = bytes(row.rows.data[row.index].as_py())
         own = [
@@ -55,11 +55,10 @@ def dead_letters(
         if len(payload) > room:
             own.append(cut)
             payload = payload[:room]
-        numbers.append(int(row.rows.number[row.index]))
         data.append(payload)
         lines.append(b"".join(line + b"\r\n" for line in [*kept, *own]))
     rows = Rows(
-        np.array(numbers, np.int64),
+        np.array([row.number for row in refused], np.int64),
         pa.array([subject.encode()] * len(refused), pa.binary()),
         pa.array(data, pa.binary()),
         pa.array(lines, pa.binary()),

@@ -292,14 +292,13 @@ def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
     """Note the rows with an invalid subject. Looks at each distinct subject once."""
     note(faults, pc.is_null(subject), "column subject is null")
     coded = subject.dictionary_encode()
-    reasons = [subject_fault(value) for value in coded.dictionary.to_pylist()]
-    if not any(reasons):
-        return
-    # Null rows have the first free code.
-    codes = pc.fill_null(coded.indices, len(reasons)).to_numpy(zero_copy_only=False)
-    bad = np.array([reason is not None for reason in [*reasons, None]])
-    for index in np.flatnonzero(bad[codes]):
-        faults.setdefault(int(index), str(reasons[codes[index]]))
+    # The last one is for null.
+    reasons = [*map(subject_fault, coded.dictionary.to_pylist()), None]
+    if any(reasons):
+        for index, code in enumerate(pc.fill_null(coded.indices, len(reasons) - 1).to_pylist()):
+            reason = reasons[code]
+            if reason is not None:
+                faults.setdefault(index, reason)
 
 
 def subject_fault(subject: bytes) -> str | None:
