@@ -73,17 +73,14 @@ def rows_of(batch: pa.RecordBatch, columns: BucketColumns, prefix: str, first_nu
     _check_keys(key, MAX_SUBJECT - len(prefix), faults)
     data = as_bytes(given["value"])
     lines = repeated(NO_BYTES, count)
-    put = np.ones(count, np.bool_)
     if "operation" in given:
         operations = _operations(as_bytes(given["operation"]), faults)
-        put = operations == _PUT
-        if not put.all():
+        if (operations != _PUT).any():
             lines = pa.array(_OPERATION_LINES, pa.binary()).take(pa.array(operations))
             # A row with an unknown operation keeps its value: its dead letter shows it.
             removed = pa.array((operations == _DELETE) | (operations == _PURGE))
             data = pc.if_else(removed, piece(NO_BYTES), data)
-    missing = pc.and_(pc.is_null(data), pa.array(put))
-    note(faults, missing, "column value is null, which only a row with operation DELETE or PURGE may be")
+    note(faults, pc.is_null(data), "column value is null, which only a row with operation DELETE or PURGE may be")
     lines = with_ttl_and_expected(lines, given, "expected_revision", faults)
     subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES))
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
