@@ -192,13 +192,6 @@ class Case(NamedTuple):
     config: Mapping[str, Any] = NOTHING
     columns: Mapping[str, Any] = NOTHING
 
-    def stream(self, make: Make) -> Stream:
-        """A stream as the case has it."""
-        s = make(**{name: value for name, value in self.config.items() if name != "sealed"})
-        if self.config.get("sealed"):
-            s.update(sealed=True)
-        return s
-
 
 def name_of(case: Case | BadRow) -> str:
     """The name of its tests."""
@@ -251,7 +244,7 @@ EARLY = [
 
 @pytest.mark.parametrize("case", EARLY, ids=name_of)
 def test_known_before_any_task_starts(make: Make, case: Case) -> None:
-    s = case.stream(make)
+    s = make(**case.config)
     for mode in case.modes:
         kind, said = refuse(mode, s, case.columns, case.options, early=True)
         assert kind == case.kind, said
@@ -411,7 +404,7 @@ WHOLE = [
 
 @pytest.mark.parametrize("case", WHOLE, ids=name_of)
 def test_what_fails_the_whole_task_although_there_are_dead_letters(make: Make, case: Case) -> None:
-    s, dead = case.stream(make), make()
+    s, dead = make(**case.config), make()
     options = {**case.options, "deadLetterSubject": f"{dead.subject}.row"}
     for mode in case.modes:
         kind, said = refuse(mode, s, case.columns, options, early=False)

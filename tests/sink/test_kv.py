@@ -297,8 +297,7 @@ def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStre
 
 
 def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
-    sealed = make_bucket(stream)
-    sealed.update(sealed=True, deny_delete=True)
+    sealed = make_bucket(stream, sealed=True)
     other = stream(name="KV_other", storage="memory")
     plain = stream(storage="memory")
     mirror = stream(name="KV_plainmirror", subjects=[], storage="memory", mirror={"name": plain.name})

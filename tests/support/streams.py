@@ -37,8 +37,11 @@ class Stream:
         self.create()
 
     def create(self) -> None:
+        """Make the stream, and seal it afterwards if its configuration says so: no server makes a sealed one."""
         self.messages.clear()
-        self.publisher.api(f"STREAM.CREATE.{self.name}", self._config)
+        self.publisher.api(f"STREAM.CREATE.{self.name}", {**self._config, "sealed": False})
+        if self._config.get("sealed"):
+            self.update()
 
     def update(self, **config: Any) -> None:
         """Give the stream its first configuration again, with these changes."""
