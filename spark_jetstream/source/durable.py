@@ -74,11 +74,6 @@ class ConsumerState:
         by_start = self.config.get("deliver_policy") == "by_start_sequence"
         return self.level >= RESET_LEVEL and sequence >= (start if by_start and isinstance(start, int) else 1)
 
-    @property
-    def keeps_other_filters(self) -> bool:
-        """Whether a purge of one filter of a work queue leaves the messages of the consumer's other filters."""
-        return self.level >= SEVERAL_FILTERS_LEVEL
-
     def differences(self, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
         """What keeps the consumer from holding a query's position, each as "field: wanted X, is Y".
 
@@ -229,6 +224,11 @@ class DurableConsumers:
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
         # No message fits into it: it delivers nothing, and counts as activity.
         connection.request(subject, jsapi.request_body(batch=1, max_bytes=1, no_wait=True), context=context)
+
+    def loses_messages(self, state: StreamSummary, consumer: ConsumerState) -> bool:
+        """Whether the purge of one filter of a work queue takes messages of the others (`SEVERAL_FILTERS_LEVEL`)."""
+        several = state.retention == "workqueue" and len(self.filters) > 1
+        return several and consumer.level < SEVERAL_FILTERS_LEVEL
 
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""

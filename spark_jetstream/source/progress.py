@@ -147,7 +147,7 @@ class Progress:
             # There is only a stand-in when a run ended between deleting the consumer and creating it again.
             consumer = self._consumers.create(name, durable, since, moving.next if moving else None)
             held_from = moving.next if moving else held_from
-            if self._purges_other_filters(state, consumer):
+            if self._consumers.loses_messages(state, consumer):
                 self._consumers.delete(name, durable)
         else:
             self._compare(consumer, state)
@@ -167,7 +167,7 @@ class Progress:
                     f", which another run has had since {consumer.since}" if consumer.since else "",
                 )
                 consumer = self._consumers.take_over(name, durable, consumer, since)
-        if self._purges_other_filters(state, consumer):
+        if self._consumers.loses_messages(state, consumer):
             raise several_filters(name, self._filters)
         if consumer.inactive_threshold and state.retention == "interest":
             log.warning(
@@ -198,10 +198,6 @@ class Progress:
                 option="durable",
             )
 
-    def _purges_other_filters(self, state: StreamSummary, consumer: ConsumerState) -> bool:
-        several = state.retention == "workqueue" and len(self._filters) > 1
-        return several and not consumer.keeps_other_filters
-
     # Committing
 
     def _commit(self, state: StreamSummary, held: _Held, next_sequence: int) -> None:
@@ -225,7 +221,7 @@ class Progress:
                 )
                 return
         if state.retention == "workqueue":
-            if self._purges_other_filters(state, consumer):
+            if self._consumers.loses_messages(state, consumer):
                 raise several_filters(state.name, self._filters)
             # Other consumers may still hold older messages, so `first_kept` need not move.
             if next_sequence > max(state.first_kept, held.removed):
