@@ -327,11 +327,8 @@ class Size(Whole):
 
 def _short_size(size: int) -> str:
     """Return a size with the largest unit that it is a multiple of, as options have it; "" when there is none."""
-    for power, unit in enumerate("tgmk"):
-        scale = 1 << (10 * (4 - power))
-        if size >= scale and size % scale == 0:
-            return f"{size // scale}{unit}"
-    return ""
+    text = str(Bytes(size))
+    return text.removesuffix("iB").lower() if text.endswith("iB") else ""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,7 @@ No socket, no clock, no logging. What the server sends is a chain of lines and m
     INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
 A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the
-chain of lengths says so. `Scanner` finds every line end of a buffer with one pass, reads all the lengths as
-vectors and checks the chain as a vector; where it breaks (a PING between two messages, a payload that
-imitates a frame) that buffer is walked frame by frame instead, with the same result.
+chain of lengths says so: docs/architecture.md, "Why nats-py's parser is replaced".
 
 Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see `columns.py`) and
 `Status`; everything else comes out as the bytes it was, in its place, for the client library's own parser.
@@ -157,7 +155,7 @@ class Scanner:
                 self._mean = max(1, (int(piece.end) - int(piece.begin[0])) // len(piece.begin))
                 events.extend(_events(data, piece, self.collect, self.whole))
         if used < len(data):
-            rest = data[used:] if used else data
+            rest = data[used:]
             self._need = _needed(rest)
             self._tail += rest
         return events
@@ -280,7 +278,7 @@ def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> 
     """Split a run by subscription; statuses of collected ones apart, others as their bytes."""
     sid, frames = _tokenize(data, run)
     if not collect:
-        yield data if run.begin[0] == 0 and run.end == len(data) else data[int(run.begin[0]) : run.end]
+        yield data[int(run.begin[0]) : run.end]
         return
     wanted = _among(sid, collect)
     message = frames.reply_dots >= 0

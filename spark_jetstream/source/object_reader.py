@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.object_content import Assembly
@@ -26,7 +25,7 @@ from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_o
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
-from spark_jetstream.protocol.columns import MessageRun, integers, microseconds, repeated
+from spark_jetstream.protocol.columns import MessageRun, repeated
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.objects import ObjectGroup, live_objects, refuse_large
@@ -273,10 +272,10 @@ class ObjectRows:
         column: dict[str, Callable[[pa.DataType], pa.Array]] = {
             "bucket": lambda _: repeated(self.bucket, len(rows)),
             "name": lambda kind: pa.array([row.listed.meta.name for row in rows], kind),
-            "size": lambda _: integers(np.array([row.holder.meta.size for row in rows], np.int64)),
-            "chunks": lambda _: integers(np.array([row.holder.meta.chunks for row in rows], np.int64)),
+            "size": lambda kind: pa.array([row.holder.meta.size for row in rows], kind),
+            "chunks": lambda kind: pa.array([row.holder.meta.chunks for row in rows], kind),
             "digest": lambda kind: pa.array([row.holder.meta.digest or None for row in rows], kind),
-            "modified": lambda _: microseconds(np.array([row.listed.timestamp for row in rows], np.int64)),
+            "modified": lambda kind: pa.array([row.listed.timestamp // 1000 for row in rows], kind),
             "headers": lambda kind: pa.array([list(row.listed.meta.headers.items()) or None for row in rows], kind),
             "content": lambda kind: pa.nulls(len(rows), kind) if content is None else content,
         }

@@ -292,8 +292,6 @@ class Planner:
         states: dict[str, StreamSummary],
     ) -> dict[str, StreamPosition]:
         options = self.options
-        if not (options.max_messages_per_trigger or options.max_bytes_per_trigger):
-            return ends
         shares = share(options.max_messages_per_trigger or sum(backlogs.values()), backlogs)
         if options.max_bytes_per_trigger:
             if options.object_bucket is not None:

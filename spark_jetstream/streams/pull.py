@@ -127,7 +127,6 @@ class PullSession:
         self.outstanding = 0
         self.number = 0
         self.consumed = 0
-        self.max_bytes = 0
         self.limit_bytes(owner.settings.max_bytes)
         self.since_request = 0
         self.heartbeats = 0
@@ -317,10 +316,8 @@ class RangeReader:
         sequences = acks.sequences()
         if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
             raise ConsumerLost("the consumer delivered messages out of order")
-        inside = len(frames)
-        if int(sequences[-1]) >= self.part.end:
-            inside = int(sequences.searchsorted(self.part.end))
-        self.next = self.part.end if inside < len(frames) else int(sequences[-1]) + 1
+        inside = int(sequences.searchsorted(self.part.end))
+        self.next = min(int(sequences[-1]) + 1, self.part.end)
         self.found_nothing = 0
         self.confirming.reset()
         if not inside:
