@@ -145,12 +145,8 @@ class DirectProbe:
 
     def state(self) -> StreamSummary:
         """See `StreamProbe.state`."""
-
-        def ask(connection: Connection) -> StreamSummary:
-            check_server(connection)
-            return stream_info(connection, self._stream, self._context)
-
-        state = self._requests.call(ask)
+        self._requests.call(check_server)
+        state = self._requests.stream(self._stream, self._context)
         refuse_indirect(state)
         return state
 
