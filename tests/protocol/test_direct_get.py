@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.columns import MessageRun, record_batch
+from spark_jetstream.protocol.columns import record_batch
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
 from spark_jetstream.schema import COLUMNS
 from tests.support import wire
@@ -71,13 +71,6 @@ def answers(chunks: Iterable[bytes]) -> list[DirectBatch | EndOfBatch]:
     return [answer for frames in wire.frames_in(chunks, {SID}, {SID}) for answer in read_answers(frames, INBOX)]
 
 
-def columns(run: MessageRun) -> list[list[object]]:
-    """Sequences, times, subjects, payloads."""
-    assert len(run) == len(run.sequences)
-    texts = (run.subjects().to_pylist(), run.payloads().to_pylist())
-    return [run.sequences.tolist(), run.timestamps().tolist(), *texts]
-
-
 def rows(found: Iterable[DirectBatch | EndOfBatch]) -> list[object]:
     """Messages as tuples, endings as they are."""
     out: list[object] = []
@@ -85,7 +78,7 @@ def rows(found: Iterable[DirectBatch | EndOfBatch]) -> list[object]:
         if isinstance(run, EndOfBatch):
             out.append(run)
         else:
-            plain = zip(run.previous.tolist(), *columns(run), strict=True)
+            plain = zip(run.previous.tolist(), *wire.columns(run), strict=True)
             out += [(run.number, run.stream, *row) for row in plain]
     return out
 
@@ -332,7 +325,7 @@ def test_runs_read_apart_come_in_the_order_of_the_stream(owners: list[int], size
     readers = [runs_of([m for m in stored if m.subject == b"s.%d" % owner], sizes[owner:]) for owner in range(4)]
     found: list[tuple[object, ...]] = []
     for run in merge(readers):
-        found += zip(*columns(run), [row is not None for row in run.headers().to_pylist()], strict=True)
+        found += zip(*wire.columns(run), [row is not None for row in run.headers().to_pylist()], strict=True)
     assert found == [(m.sequence, m.timestamp, m.subject.decode(), m.payload, bool(m.block)) for m in stored]
 
 

@@ -15,7 +15,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import wire
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
-from tests.support.wire import Answer, answers, by_byte, cut, frame, frames_in, scanned
+from tests.support.wire import Answer, answers, by_byte, columns, cut, frame, frames_in, scanned
 
 DATA, OTHER, ACKS = 7, 3, 5
 
@@ -47,7 +47,7 @@ class Message:
 
     @property
     def row(self) -> tuple[object, ...]:
-        return self.subject.decode("utf-8", "replace"), self.sequence, self.timestamp, self.payload, self.header
+        return self.sequence, self.timestamp, self.subject.decode("utf-8", "replace"), self.payload, self.header
 
 
 @dataclass
@@ -79,15 +79,8 @@ def delivered(frames: Frames) -> Delivered:
 
 
 def rows(frames: Frames) -> list[tuple[object, ...]]:
-    messages = delivered(frames)
-    columns = (
-        messages.subjects().to_pylist(),
-        messages.sequences.tolist(),
-        messages.timestamps().tolist(),
-        messages.payloads().to_pylist(),
-        [header for _, header, _, _ in answers(frames)],
-    )
-    return list(zip(*columns, strict=True))
+    headers = [header for _, header, _, _ in answers(frames)]
+    return list(zip(*columns(delivered(frames)), headers, strict=True))
 
 
 HEADER = b"NATS/1.0\r\nA: 1\r\nStatus: 404\r\n\r\n"

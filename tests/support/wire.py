@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import HEADERS_TYPE
-from spark_jetstream.protocol.wire import Event, Frames, IntArray, Scanner
+from spark_jetstream.protocol.wire import Event, Frames, IntArray, Scanner, gather
 
 #: Subject, header, payload, and whether there is a reply subject.
 Answer = tuple[bytes, bytes, bytes, bool]
@@ -52,16 +53,16 @@ def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
 
 def answers(frames: Frames) -> list[Answer]:
     """Each frame by itself."""
-    end = frames.line_end + frames.head
-    return [
-        (
-            bytes(frames.lines[frames.subject_start[i] : frames.subject_end[i]]),
-            frames.data[frames.line_end[i] : end[i]],
-            frames.data[end[i] : frames.line_end[i] + frames.size[i]],
-            bool(frames.reply_dots[i] >= 0),
-        )
-        for i in range(len(frames))
-    ]
+    subjects = gather(frames.lines, frames.subject_start, frames.subject_end).to_pylist()
+    replied = (frames.reply_dots >= 0).tolist()
+    return [(name, *part, reply) for name, part, reply in zip(subjects, frames.parts(), replied, strict=True)]
+
+
+def columns(run: MessageRun) -> list[list[object]]:
+    """Sequences, times, subjects, payloads."""
+    assert len(run) == len(run.sequences)
+    texts = (run.subjects().to_pylist(), run.payloads().to_pylist())
+    return [run.sequences.tolist(), run.timestamps().tolist(), *texts]
 
 
 @dataclass(frozen=True)
