@@ -7,8 +7,6 @@ nanoseconds since the epoch.
 
 Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error (nor
 anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info of a URL.
-
-``python -m spark_jetstream.options > docs/options.md`` writes the reference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What is known of a stream, as data: its state, and ranges of its sequences. Pure.
-
-`StreamSummary` is what ``STREAM.INFO`` said, with what planning and the checks before writing need of it.
-`SequenceRange` says what to read; planning makes it, and `pull.read_range` reads it.
-"""
+"""What is known of a stream, as data: its state, and ranges of its sequences. Pure."""
 
 from __future__ import annotations
 
