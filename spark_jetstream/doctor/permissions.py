@@ -14,17 +14,20 @@ that have no addressee:
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_jetstream.buckets import objects
+from spark_jetstream.buckets import kv, objects
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import stream_info
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
 from spark_jetstream.errors import JetStreamError, NoResponders, OptionError, PermissionDenied, RequestTimeout
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import did_you_mean
 from spark_jetstream.permissions import Permission, merged, needed
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 
 _ADMINISTER = ("admin-account", "admin-look", "admin-streams", "admin-consumers", "admin-messages")
 _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
@@ -202,7 +205,7 @@ def _try_publish(connection: Connection, line: Permission) -> Finding:
             return unknown(line.subject, str(error))
         return _denied(line)
     except NoResponders:
-        if is_data:
+        if is_data and not _of_ledger_to_come(connection, inner):
             said = "allowed, but no stream captures it: rows would not be stored"
             return failed(line.subject, said, "correct the subject, or add it to the subjects of a stream")
         if is_api and not api.startswith(_UNADDRESSED):
@@ -217,6 +220,19 @@ def _try_publish(connection: Connection, line: Permission) -> Finding:
     except JetStreamError as error:
         return unknown(line.subject, str(error))
     return ok(line.subject, line.why)
+
+
+def _of_ledger_to_come(connection: Connection, subject: str) -> bool:
+    """Return whether a subject is of the ledger, and that is not there: the sink makes it before the first row.
+
+    If the account may not look, the finding of that permission says so.
+    """
+    if not subject.startswith(f"$KV.{LEDGER_BUCKET}."):
+        return False
+    with contextlib.suppress(JetStreamError):
+        stream_info(connection, kv.stream_name(LEDGER_BUCKET))
+        return False
+    return True
 
 
 def _send(connection: Connection, subject: str) -> None:

@@ -163,6 +163,21 @@ def test_looking_behind_a_domain_stores_nothing(nats_server_factory: Callable[..
         assert [publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in names] == [0, 0, 0]
 
 
+def test_a_ledger_that_the_first_write_will_make(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory(config="jetstream { domain: hub }")
+    given = ("doctor", "--no-spark", *CHOICES["write"].split())
+    ledger = "KV_spark_jetstream_ledger"
+    with Publisher(server.url) as publisher:
+        publisher.api("STREAM.CREATE.S", {"name": "S", **STREAMS["S"]})
+        for prefix in ((), ("--js-domain", "hub")):
+            succeed(*given, "--strict", *prefix, url=server.url)
+        assert publisher.api("STREAM.NAMES")["streams"] == ["S"]
+        # One that is there must take its entries.
+        publisher.api(f"STREAM.CREATE.{ledger}", {"name": ledger, "subjects": ["elsewhere"]})
+        ran = run_command(*given, url=server.url)
+    assert (ran.code, ran.out.count("no stream captures it")) == (1, 1)
+
+
 def test_who_may_do_all_changes_nothing_by_looking(server: NatsServer) -> None:
     before = everything(server)
     for line in CHOICES.values():
