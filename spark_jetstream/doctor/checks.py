@@ -19,7 +19,7 @@ from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect
-from spark_jetstream.doctor.permissions import Job, check_permissions
+from spark_jetstream.doctor.permissions import WRITING, Job, check_permissions
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.servers import (
     check_account,
@@ -53,7 +53,6 @@ _CONSUMERS_LEVEL = 5
 _MAX_LAG = 1000  # messages
 _QUIET = 60_000_000_000  # ns without a sign of life of a mirror's origin
 _READING = frozenset({"read", "direct", "durable"})
-_WRITING = frozenset({"write", "exactly-once"})
 
 
 @dataclass(frozen=True)
@@ -245,7 +244,7 @@ def check_stream(
     if _READING & purposes:
         yield from _check_retention(info, purposes, account)
         yield from _check_consumers(info, purposes, account)
-    if _WRITING & purposes:
+    if WRITING & purposes:
         # The stream of a bucket captures all keys.
         yield from _check_writable(info, job.subject if job.stream is not None else None)
         yield from _check_room(info)

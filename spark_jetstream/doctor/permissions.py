@@ -49,6 +49,7 @@ _WITHOUT_STREAM = {"administer": _ADMINISTER}
 
 PURPOSES = tuple(_OF_STREAMS)
 """The values of ``--for``."""
+WRITING = frozenset({"write", "exactly-once"})
 
 _HALF = b'{"spark-jetstream doctor":'
 _HALF_PURGE = b'{"filter":"spark-jetstream.doctor.nothing","seq":1,"spark-jetstream doctor":'
@@ -95,22 +96,31 @@ class Job:
         if len(given) > 1:
             raise OptionError("--stream, --bucket and --object-bucket exclude each other", option="stream")
         wanted = list(purposes)
-        if subject is not None and not {"write", "exactly-once"} & {*wanted}:
+        if subject is not None and WRITING.isdisjoint(wanted):
             wanted.append("write")
         if durable is not None:
             wanted.append("durable")
         wanted = wanted or (["read"] if given else [])
-        known = _table(stream, bucket, object_bucket)
+        job = cls(tuple(dict.fromkeys(wanted)), stream, bucket, object_bucket, subject, tuple(filters), durable)
         for name in wanted:
             if name not in PURPOSES:
                 hint = did_you_mean(name, PURPOSES, 0.0)
                 raise OptionError(f"--for {name} is none of {', '.join(PURPOSES)}{hint}")
-            if name not in known:
+            if name not in job._sets:
                 what = "a bucket" if given else "nothing: name a stream with --stream"
                 raise OptionError(f"--for {name} has no meaning for {what}")
-        if {"write", "exactly-once"} & {*wanted} and bucket is None and object_bucket is None and subject is None:
+        if stream is not None and subject is None and not WRITING.isdisjoint(wanted):
             raise OptionError("--for write needs --subject, where rows are to go; it may have wildcards")
-        return cls(tuple(dict.fromkeys(wanted)), stream, bucket, object_bucket, subject, tuple(filters), durable)
+        return job
+
+    @property
+    def _sets(self) -> Mapping[str, tuple[str, ...]]:
+        """The purposes that it can have, each with its sets of permissions."""
+        if self.bucket is not None:
+            return _OF_BUCKETS
+        if self.object_bucket is not None:
+            return _OF_OBJECTS
+        return _OF_STREAMS if self.stream is not None else _WITHOUT_STREAM
 
     @property
     def stream_name(self) -> str | None:
@@ -122,7 +132,7 @@ class Job:
     def permissions(self, options: ConnectionOptions, *, queue: bool, old: bool) -> tuple[Permission, ...]:
         """Return the least permissions of the job. ``queue``: on a work queue; ``old``: with a server before 2.14."""
         changed = _OF_QUEUES if queue else _OF_OLD_SERVERS if old else {}
-        table = {**_table(self.stream, self.bucket, self.object_bucket), **changed}
+        table = {**self._sets, **changed}
         rows = () if self.subject is None else (self.subject,)
         sets = [
             needed(
@@ -140,29 +150,19 @@ class Job:
         return merged(*sets)
 
 
-def _table(stream: str | None, bucket: str | None, object_bucket: str | None) -> Mapping[str, tuple[str, ...]]:
-    if bucket is not None:
-        return _OF_BUCKETS
-    if object_bucket is not None:
-        return _OF_OBJECTS
-    return _OF_STREAMS if stream is not None else _WITHOUT_STREAM
-
-
 def check_permissions(connection: Connection, lines: Iterable[Permission], *, clustered: bool) -> Iterator[Finding]:
-    """Try each permission. ``clustered`` includes those that only a cluster needs.
+    """Try each permission; that to receive replies comes first. ``clustered`` includes those that only a cluster needs.
 
     A finding names the subject to allow. It is failed if the job needs the permission in any case, else a warning.
     """
     no_replies = False
-    publishing = []
     for line in lines:
         if line.kind == "subscribe":
             yield (finding := _try_inbox(connection, line))
             no_replies = finding.status == "failed"
-        elif clustered or line.when != "cluster":
-            publishing.append(line)
-    for line in publishing:
-        if no_replies:
+        elif line.when == "cluster" and not clustered:
+            continue
+        elif no_replies:
             yield unknown(line.subject, "cannot be tried while no replies can be received")
         else:
             yield _try_publish(connection, line)
@@ -188,9 +188,8 @@ def _try_inbox(connection: Connection, line: Permission) -> Finding:
 def _try_publish(connection: Connection, line: Permission) -> Finding:
     subject = _literal(line.subject)
     inner = subject.removeprefix(f"{connection.prefix}.")
-    is_api = inner != subject and not inner.startswith(_DATA)
-    is_data = not is_api and not inner.startswith("$JS.")
-    api = inner if is_api else ""
+    api = "" if inner == subject or inner.startswith(_DATA) else inner
+    is_data = not api and not inner.startswith("$JS.")
     if api.startswith(_FINAL) and subject == line.subject:
         return unknown(line.subject, f"not tried, since it deletes what it names ({line.why})")
     half = _HALF_PURGE if api.startswith(_PURGE) else _HALF
@@ -208,7 +207,7 @@ def _try_publish(connection: Connection, line: Permission) -> Finding:
         if is_data and not _of_ledger_to_come(connection, inner):
             said = "allowed, but no stream captures it: rows would not be stored"
             return failed(line.subject, said, "correct the subject, or add it to the subjects of a stream")
-        if is_api and not api.startswith(_UNADDRESSED):
+        if api and not api.startswith(_UNADDRESSED):
             said = "allowed, but no server replies there"
             advice = "correct option domain or apiPrefix; export and import it, if JetStream is another account's"
             return failed(line.subject, said, advice)

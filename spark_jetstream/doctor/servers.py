@@ -339,8 +339,8 @@ def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
     yield _level(info)
 
 
-def _limits(info: AccountInfo) -> Iterator[Finding]:
-    full = False
+def _limits(info: AccountInfo) -> list[Finding]:
+    full = []
     for name, tier in (info.tiers or {"": info}).items():
         used = {
             "bytes of memory": (max(tier.memory, tier.reserved_memory), tier.limits.max_memory),
@@ -349,11 +349,10 @@ def _limits(info: AccountInfo) -> Iterator[Finding]:
         }
         for what, (amount, most) in used.items():
             if most > 0 and amount > most * _FULL:
-                full = True
                 said = f"{amount:,} of {most:,} {what}{f' of {name}' if name else ''} are used or reserved"
-                yield warning("limits", said, "remove what is not needed, or raise the limits of the account")
-    if not full:
-        yield ok("limits", "less than 90 % of each is used")
+                advice = "remove what is not needed, or raise the limits of the account"
+                full.append(warning("limits", said, advice))
+    return full or [ok("limits", "less than 90 % of each is used")]
 
 
 def _level(info: AccountInfo) -> Finding:

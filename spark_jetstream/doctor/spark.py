@@ -274,22 +274,20 @@ def check_spark(
     yield ok("local Spark", f"started, and read {rows} row(s) of the stream's end, in {seconds:.0f} s")
 
 
-def _job_options(connection: ConnectionOptions) -> dict[str, str]:
-    """Return the options in the form in which a job gives them."""
+def _job_options(connection: ConnectionOptions) -> dict[str, Any]:
+    """Return the options in the form in which a job gives them. Spark makes text of numbers and booleans."""
     given = connection.given()
     return {
-        spec.name: _option_text(revealed(getattr(connection, spec.field_name)))
+        spec.name: _job_option(revealed(getattr(connection, spec.field_name)))
         for spec in ConnectionOptions.specs
         if spec.name in given and spec.name != "context"
     }
 
 
-def _option_text(value: Any) -> str:
+def _job_option(value: Any) -> Any:
     if isinstance(value, tuple):
         return ",".join(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value * 1000:.0f}ms" if isinstance(value, float) else str(value)
+    return f"{value * 1000:.0f}ms" if isinstance(value, float) else value
 
 
 def _spark_error(stderr: str) -> str:
