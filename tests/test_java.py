@@ -33,8 +33,8 @@ def test_version_is_read_from_old_and_new_forms(text: str, major: int | None) ->
 def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
     """A `bin/java` that says what a Java of this version says; returns its home."""
     refusal = "" if vector else 'case "$*" in *jdk.incubator.vector*) exit 1 ;; esac'
-    script = f"#!/bin/sh\n{refusal}\necho '    java.home = {home}' >&2\necho 'openjdk version \"{version}\"' >&2\n"
-    write_program(home / "bin" / "java", script)
+    says = f"echo '    java.home = {home}' >&2", f"echo 'openjdk version \"{version}\"' >&2"
+    write_program(home / "bin" / "java", refusal, *says)
     return home
 
 
@@ -133,8 +133,8 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(("given", "passed_on"), ARGUMENTS)
 def test_shim_drops_the_vector_module_and_nothing_else(tmp_path: Path, given: list[str], passed_on: list[str]) -> None:
-    script = f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n"
-    real = write_program(tmp_path / "it's a folder" / "bin" / "java", script)
+    path = tmp_path / "it's a folder" / "bin" / "java"
+    real = write_program(path, "import sys", "print(sys.argv[1:])", interpreter=sys.executable)
     shim = make_shim(real, tmp_path / "cache") / "bin" / "java"
     ran = subprocess.run([shim, *given], capture_output=True, text=True, check=True)
     assert ran.stdout == f"{passed_on}\n"

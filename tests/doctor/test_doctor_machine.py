@@ -64,7 +64,7 @@ MINE = Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.
 def script(path: Path, does: object) -> str:
     """A program that answers as a Python would, or does what a text says."""
     text = does if isinstance(does, str) else f"echo {json.dumps(json.dumps(does))}"
-    return str(write_program(path, f"#!/bin/sh\n{text}\n"))
+    return str(write_program(path, text))
 
 
 def workers(python: str, **more: str) -> list[Finding]:

@@ -215,10 +215,10 @@ def run_script(*arguments: object, folder: Path, **environment: str) -> dict[str
     return result
 
 
-def write_program(path: Path, script: str) -> Path:
-    """Write an executable script, with the folders above it."""
+def write_program(path: Path, *lines: str, interpreter: str = "/bin/sh") -> Path:
+    """Write an executable script of these lines, with the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script)
+    path.write_text("\n".join([f"#!{interpreter}", *lines, ""]))
     path.chmod(0o755)
     return path
 

@@ -34,10 +34,6 @@ def ended(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def script(directory: Path, *lines: str) -> Path:
-    return write_program(directory / "fake-server", "\n".join(["#!/bin/sh", *lines, ""]))
-
-
 class TestLife:
     def test_starts_with_jetstream_on_a_loopback_port(self, server: NatsServer) -> None:
         assert server.url == f"nats://127.0.0.1:{server.port}"
@@ -85,8 +81,8 @@ class TestLife:
         assert stored(server.url, "AFTER") == 1
 
     def test_stop_ends_by_force_what_ignores_the_signal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        stubborn = script(
-            tmp_path,
+        stubborn = write_program(
+            tmp_path / "fake-server",
             "trap '' TERM",
             'while [ "$1" != --ports_file_dir ]; do shift; done',
             """echo '{"nats": ["nats://127.0.0.1:1"]}' > "$2/fake-server_$$.ports" """,
@@ -280,7 +276,9 @@ class TestFailedStart:
         ],
     )
     def test_what_is_no_server(self, program: str | None, said: str, tmp_path: Path) -> None:
-        binary = tmp_path / "nowhere" if program is None else script(tmp_path, program)
+        binary = tmp_path / "fake-server"
+        if program is not None:
+            write_program(binary, program)
         with pytest.raises(ServerStartError, match=said):
             NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2).start()
 
