@@ -179,11 +179,11 @@ def _read_info(wire: socket.socket) -> dict[str, Any]:
 
 
 def _check_info(info: dict[str, Any]) -> Iterator[Finding]:
-    version = str(info.get("version", ""))
+    version = info["version"]
     # Without server_name in its configuration a server uses its id as its name.
-    name = f" {info['server_name']}" if info.get("server_name") != info.get("server_id") else ""
+    name = f" {info['server_name']}" if info.get("server_name", "") not in ("", info.get("server_id")) else ""
     cluster = f", cluster {info['cluster']}" if info.get("cluster") else ""
-    said = f"nats-server {version}{name}{cluster}, max_payload {info.get('max_payload', 0):,}"
+    said = f"nats-server {version}{name}{cluster}, max_payload {info['max_payload']:,}"
     if version_of(version) < OLDEST:
         yield failed("server", said, "upgrade to nats-server 2.10 or newer: older ones lack what the connector uses")
     elif info.get("ldm"):
@@ -222,16 +222,12 @@ def _start_tls(url: str, options: ConnectionOptions, wire: socket.socket, tls: s
 
 def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
     """Check when the certificate of the server expires. TLS has verified it already."""
-    version = secured.version() or "TLS"
-    certificate = secured.getpeercert() or {}
-    text = certificate.get("notAfter")
-    if not isinstance(text, str):
-        yield unknown("tls", f"{version}, the certificate is trusted, and does not say until when")
-        return
-    end = datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(text), datetime.timezone.utc)
+    certificate: dict[str, Any] = secured.getpeercert() or {}
+    seconds = ssl.cert_time_to_seconds(certificate["notAfter"])
+    end = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     days = (end - datetime.datetime.now(datetime.timezone.utc)).days
-    names = ", ".join(str(name[1]) for name in certificate.get("subjectAltName", ()) if isinstance(name, tuple))
-    said = f"{version}, the certificate is trusted, for {names or 'no names'}, until {end:%Y-%m-%d}"
+    names = ", ".join(str(name) for _, name in certificate.get("subjectAltName", ()))
+    said = f"{secured.version()}, the certificate is trusted, for {names or 'no names'}, until {end:%Y-%m-%d}"
     if days < _EXPIRES_SOON:
         yield warning("tls", f"{said}: {days} days", "renew the certificate of the server")
     else:

@@ -128,14 +128,16 @@ def test_what_is_no_server_for_clients(nats_server: NatsServer) -> None:
     wrong("server", 3, monitor, *QUICK, said="no NATS server", advice="tlsHandshakeFirst")
     with socket.create_server((LOOPBACK, 0)) as liar, ThreadPoolExecutor(1) as pool:
 
-        def greet() -> None:
+        def greet(info: bytes) -> None:
             with liar.accept()[0] as wire:
-                wire.sendall(b'INFO {"version": "2.12.0", "max_payload": "much"}\r\n')
+                wire.sendall(b"INFO %s\r\n" % info)
 
-        greeted = pool.submit(greet)
+        greeted = pool.submit(greet, b'{"version": "2.12.0", "max_payload": "much"}')
         url = f"nats://{LOOPBACK}:{liar.getsockname()[1]}"
         wrong("server", 3, url, *QUICK, said="has no usable max_payload")
         greeted.result()
+        pool.submit(greet, b'{"version": "2.12.0", "max_payload": 9, "server_id": "S"}')
+        assert look(url, *QUICK)[1]["server"]["said"] == "nats-server 2.12.0, max_payload 9"
     wrong("tls", 3, nats_server.url.replace("nats:", "tls:"), *QUICK, said="offers none")
 
 
