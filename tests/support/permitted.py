@@ -16,8 +16,9 @@ from spark_jetstream.errors import OptionError, RowRefused
 from spark_jetstream.permissions import needed
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.source.offsets import Offset
-from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
+from spark_jetstream.source.reader import JetStreamStreamReader
 from tests.support import keyed
+from tests.support.calls import rows as rows_read
 from tests.support.permissions import INBOX, Account, Work
 from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, rows
@@ -32,8 +33,7 @@ def column(name: str) -> StructType:
 
 def read(account: Account, what: str = "data", **given: Any) -> int:
     """How many rows a batch read has: what Spark's driver and its executors do."""
-    reader = JetStreamBatchReader({**account.login, **{key: str(value) for key, value in given.items()}}, column(what))
-    return sum(len(found) for part in reader.partitions() for found in reader.read(part))
+    return len(rows_read({**account.login, **given}, column(what)))
 
 
 def nothing(account: Account) -> None:
