@@ -22,7 +22,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from pyspark.sql import SparkSession
 
@@ -37,9 +36,8 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.calls import store, writer_of
-from tests.support.client import ask
 from tests.support.leaf import Linked
-from tests.support.objects import assert_only_objects, content
+from tests.support.objects import assert_only_objects, content, in_store
 from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
 from tests.support.sinking import HEADERS, Sink, batch
@@ -79,11 +77,7 @@ class Bucket(Stream):
 
     def nats(self, work: Callable[[Any], Any]) -> Any:
         """What `work` does with nats-py's object store."""
-
-        async def run(js: JetStreamContext) -> Any:
-            return await work(await js.object_store(self.bucket))
-
-        return ask(self.url, run)
+        return in_store(self.url, self.bucket, work)
 
     def contents(self) -> dict[str, bytes]:
         """All objects, their digests verified by nats-py."""

@@ -32,7 +32,7 @@ from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
-from tests.support.client import ask, full
+from tests.support.client import full
 from tests.support.objects import ALL, SOME, Bucket, buckets, by_name, rows_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -105,12 +105,11 @@ def test_what_nats_py_wrote(bucket: Bucket) -> None:
     bucket.delete("gone")
     assert bucket.plan("gone") == []
 
-    async def written(js: Any) -> dict[str, ObjectStore.ObjectResult]:
-        store = await js.object_store(bucket.name)
+    async def written(store: ObjectStore) -> dict[str, ObjectStore.ObjectResult]:
         infos = await store.list(ignore_deletes=True)
         return {info.name: await store.get(info.name) for info in infos}
 
-    results = ask(bucket.url, written)
+    results = bucket.nats(written)
     assert results.keys() == {*CONTENTS, "headers", "small chunks"}
     expected = {
         name: {

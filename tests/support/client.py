@@ -64,11 +64,7 @@ def lasting(less_than: float, at_least: float = 0.0) -> Iterator[None]:
 
 
 def stored(url: str, stream: str = "S") -> int:
-
-    async def work(js: JetStreamContext) -> int:
-        return (await js.stream_info(stream)).state.messages
-
-    return ask(url, work)
+    return ask(url, lambda js: js.stream_info(stream)).state.messages
 
 
 def server_info(url: str, **options: Any) -> dict[str, Any]:

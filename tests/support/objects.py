@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from nats.js import api as nats_api
@@ -35,7 +35,7 @@ from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.streams.latest import TablePart
 from spark_jetstream.streams.pull import PullSettings
-from tests.support.client import ask
+from tests.support.client import T, ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, connecting
 from tests.support.streams import nanoseconds
@@ -43,8 +43,6 @@ from tests.support.streams import nanoseconds
 ALL = tuple(column.name for column in OBJECT_COLUMNS)
 SOME = ("name", "content")
 ROLLUP = [("Nats-Rollup", "sub")]
-
-T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -80,11 +78,7 @@ class Bucket:
 
     def nats(self, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
         """What ``work`` does with nats-py's object store."""
-
-        async def run(js: JetStreamContext) -> T:
-            return await work(await js.object_store(self.name))
-
-        return ask(self.url, run)
+        return in_store(self.url, self.name, work)
 
     def put(self, *objects: tuple[str, bytes], chunk: int = DEFAULT_CHUNK_SIZE, **meta: Any) -> None:
 
@@ -156,6 +150,15 @@ class Bucket:
 
     def contents(self, *groups: ObjectGroup, **how: Any) -> dict[str, bytes]:
         return by_name(self.read(*groups, **how))
+
+
+def in_store(url: str, bucket: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
+    """What `work` does with nats-py's object store of this name."""
+
+    async def run(js: JetStreamContext) -> T:
+        return await work(await js.object_store(bucket))
+
+    return ask(url, run)
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, bytes]:
