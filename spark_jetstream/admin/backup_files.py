@@ -96,10 +96,7 @@ class Manifest(Model):
 
 
 class Framing:
-    """Follows the chunks of an S2 stream, which is fed in pieces of any size.
-
-    Errors name `where`. `size` counts the bytes that were fed.
-    """
+    """Follows the chunks of an S2 stream, fed in pieces of any size. `size` counts the bytes. Errors name `where`."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -297,10 +294,7 @@ def opened(source: Path) -> Iterator[Saved]:
 
 
 def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> bool:
-    """Read all data, and leave the file at its beginning. Returns and raises what `Framing.finish` does.
-
-    `progress` gets the bytes read and their total.
-    """
+    """Read all data, and leave the file at its beginning. Returns and raises what `Framing.finish` does."""
     where = saved.source / DATA
     framing = Framing(str(where))
     digest = hashlib.sha256()

@@ -69,7 +69,7 @@ class Buckets(ABC, Generic[C, B]):
     def update(self, bucket: str, /, **changes: Any) -> list[Difference]:
         """Change fields of a bucket's configuration; return what was changed of its stream. None sets the default.
 
-        What the new limits exclude is removed, such as revisions that are older than a shorter ``ttl``.
+        What the new limits exclude is removed, such as what is older than ``ttl``, and revisions beyond ``history``.
 
         Raises:
             OptionError: A value is not possible.

@@ -256,10 +256,7 @@ class JetStreamAdmin:
         carry_out(self._api, plan)
 
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
-        """Return a stream and its durable consumers, as `plan` takes them; ``readable`` as for `description`.
-
-        Raises `StreamNotFound`.
-        """
+        """Return the `description` of a stream and its durable consumers, for `plan`. Raises `StreamNotFound`."""
         durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)
 

@@ -131,8 +131,7 @@ class Consumers:
     """The consumers of an account's streams; ``admin.consumers``.
 
     A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as for `Streams`. All
-    methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name what was asked for; `OptionError` for
-    an argument that cannot be one.
+    methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name what was asked for.
     """
 
     def __init__(self, api: Api) -> None:
@@ -158,10 +157,7 @@ class Consumers:
         return self._api.reply(ConsumerInfo, jsapi.CONSUMER_INFO, context=context, stream=stream, consumer=name)
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
-        """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster.
-
-        Raises `ConsumerNotFound`, `StreamNotFound`.
-        """
+        """Return the replicas, the leader first; empty outside of a cluster. Raises what `load` raises."""
         return replicas(self.load(stream, name).cluster)
 
     # Creating and changing
@@ -277,8 +273,7 @@ class Consumers:
         """Create a consumer of the same stream with the configuration of another one and these changes.
 
         It begins where its ``deliver_policy`` says. It is durable if the other one is. The metadata of a Spark query
-        (option ``durable``) and a pause that is over are not copied. Raises `ConsumerNotFound`, and what
-        `create` raises.
+        (option ``durable``) and a pause that is over are not copied. Raises what `load` and `create` raise.
         """
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)

@@ -1,7 +1,4 @@
-"""Messages to events, and the subjects of events. Pure.
-
-Any message at a subject of events becomes an `Event`: no message may end a watch.
-"""
+"""Messages to events, and the subjects of events. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event:
-    """Return the event of a message; it never raises.
+    """Return the event of a message. It never raises: no message may end a watch.
 
     The class is that of the event's type, `Event` for a type that is not known, and `UnknownEvent` for a message that
     is not an event; its ``timestamp`` is ``received``.

@@ -1,8 +1,4 @@
-"""Events as they happen: `JetStreamAdmin.events`.
-
-Events are core NATS messages, which no server keeps. Events that are published while the connection is lost are lost; a
-`Gap` says so. To lose none, let a stream capture ``$JS.EVENT.>``, and read it.
-"""
+"""Events as they happen: `JetStreamAdmin.events`. No server keeps these core NATS messages: see docs/events.md."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ class Messages:
     for accounts that may do no more: any replica or mirror answers, which may lag. `NoResponders` is raised where the
     stream does not allow it (``allow_direct``).
 
-    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for; `OptionError`
-    for an argument that cannot be one.
+    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for.
     """
 
     def __init__(self, api: Api) -> None:
@@ -220,10 +219,7 @@ class Messages:
 def _last_of_each(
     connection: Connection, stream: str, filters: Sequence[str], limit: Mapping[str, Any], context: str
 ) -> list[StoredMessage]:
-    """Return the last message of each subject. ``limit`` is ``up_to_seq`` or ``up_to_time``, or empty.
-
-    Raises `AnswerRejected` when a message of an answer was lost on the way.
-    """
+    """Return the last messages; ``limit`` is ``up_to_seq``, ``up_to_time`` or empty. Raises what `_answer` raises."""
     subject = jsapi.subject(connection.prefix, jsapi.DIRECT_GET, stream)
     messages: list[StoredMessage] = []
     with connection.inbox(whole=True) as inbox:

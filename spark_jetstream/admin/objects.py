@@ -1,8 +1,7 @@
 """Object Store buckets: list, create, change, seal, delete; and the objects of one bucket (`ObjectBucket`).
 
-ADR-20 "JetStream based Object Stores". A meta message is stored only if the one that the writer has read is still the
-latest. So of several writers the last one wins, and no writer removes content that a meta message refers to. Clients
-without this check, such as nats-py, can write at the same time.
+ADR-20 "JetStream based Object Stores". Of several writers the last one wins, and none removes content that a meta
+message refers to. Clients that do not check what they replace, such as nats-py, can write at the same time.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class ObjectBucket:
     """The objects of one bucket; ``admin.objects.bucket(name)``. The first method sends the first request.
 
     A name is any text of up to 2,048 bytes; ``/`` has no meaning. All methods raise what `Api` raises; `StreamNotFound`
-    when there is no such bucket; `MessageNotFound` for an object that does not exist or was deleted; `OptionError` for
-    an argument that cannot be one.
+    when there is no such bucket; `MessageNotFound` for an object that does not exist or was deleted.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:
@@ -94,10 +92,7 @@ class ObjectBucket:
                     yield ObjectInfo.of(stored)
 
     def info(self, name: str, *, deleted: bool = False) -> ObjectInfo:
-        """Return an object, or a link without following it; with ``deleted`` also a deleted one.
-
-        Raises `MessageNotFound`.
-        """
+        """Return an object, or a link itself; with ``deleted`` also a deleted one. Raises `MessageNotFound`."""
         if deleted and (newest := self._reader.newest(object_name(name))) is not None:
             return ObjectInfo.of(newest)
         return ObjectInfo.of(self._reader.existing(object_name(name)))
@@ -273,10 +268,7 @@ class ObjectBucket:
             )
 
     def delete(self, name: str) -> None:
-        """Delete an object, or a link (not what it leads to). Its meta message stays, and says that it was deleted.
-
-        Raises `MessageNotFound`.
-        """
+        """Delete an object, or a link itself. Its meta message stays, marked as deleted. Raises `MessageNotFound`."""
 
         def gone(stored: StoredObject) -> ObjectMeta:
             return replace(stored.meta, deleted=True, size=0, chunks=0, digest="")
@@ -478,8 +470,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     """The Object Store buckets of an account; ``admin.objects``.
 
     A configuration is an `ObjectBucketConfig`, a mapping, or single fields by name. The streams are those that the
-    clients of NATS create. A shorter ``ttl`` removes objects. All methods raise what `Api` raises; `StreamNotFound`
-    names the bucket.
+    clients of NATS create. All methods raise what `Api` raises; `StreamNotFound` names the bucket.
     """
 
     _info = ObjectBucketInfo

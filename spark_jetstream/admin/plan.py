@@ -1,8 +1,4 @@
-"""Plans: the steps that make streams and consumers what descriptions say, and their execution.
-
-A plan is data: it prints as lines of text and as JSON before it is carried out. After that the next plan of the same
-descriptions has no changes.
-"""
+"""Plans: the steps that make streams and consumers what descriptions say, as data, and their execution."""
 
 from __future__ import annotations
 
@@ -92,10 +88,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps in their order: each stream, and then its consumers.
-
-    ``given_only``: fields that a description does not set stay as they are; else they get their defaults.
-    """
+    """The steps in their order: each stream, and then its consumers. ``given_only`` as for `JetStreamAdmin.plan`."""
 
     steps: tuple[Step, ...]
     given_only: bool = False
@@ -120,18 +113,13 @@ class Plan:
 
 
 def make_plan(api: Api, wanted: Iterable[Wanted], *, given_only: bool = False, note: str = "") -> Plan:
-    """Compare descriptions with what the server has. Consumers that no description names are ignored.
-
-    Errors have ``note`` after what was asked. Raises what `Api` raises.
-    """
+    """Compare descriptions with what the server has. Raises what `Api` raises, with ``note`` after what was asked."""
     work = _Work(api, given_only, note)
     return Plan(tuple(step for description in wanted for step in work.steps(description)), given_only)
 
 
 def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
-    """Carry out a plan; each reply of the server is compared with the description.
-
-    Nothing is done when a step is refused. An update reads the configuration again first.
+    """Carry out a plan. An update reads the configuration again first. Each reply is compared with the description.
 
     Raises:
         PlanOutdated: The configuration is neither that of the plan nor the described one.

@@ -43,10 +43,7 @@ class Streams:
     """The streams of an account; ``admin.streams``.
 
     A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single fields by name. Fields
-    beside one of the others replace its fields.
-
-    All methods raise what `Api` raises; `StreamNotFound` names the stream; `OptionError` for an argument that cannot be
-    one.
+    beside one of the others replace its fields. All methods raise what `Api` raises; `StreamNotFound` names the stream.
     """
 
     def __init__(self, api: Api) -> None:
@@ -55,10 +52,7 @@ class Streams:
     # Looking
 
     def names(self, subject: str | None = None) -> Iterator[str]:
-        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page.
-
-        Raises `OptionError` for a ``subject`` that cannot be one.
-        """
+        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
         request, context = _listed(subject)
         for page in self._api.pages(StreamNamesPage, jsapi.STREAM_NAMES, request, context=context):
             yield from page.streams
@@ -78,20 +72,14 @@ class Streams:
         return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=f"look at stream {name}", stream=name)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
-        """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request.
-
-        Raises `StreamNotFound`, and `OptionError` for a ``subject`` that cannot be one.
-        """
+        """Return subjects with their number of messages; sorted, 100,000 of a request. Raises `StreamNotFound`."""
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
         for page in self._api.pages(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name):
             yield from sorted(page.state.subjects.items())
 
     def replicas(self, name: str) -> tuple[Replica, ...]:
-        """Return the servers with a replica of a stream, the leader first; outside of a cluster the only server.
-
-        Raises `StreamNotFound`.
-        """
+        """Return the replicas, the leader first; outside of a cluster the only server. Raises `StreamNotFound`."""
         return replicas(self.load(name).cluster)
 
     def origins(self, name: str) -> tuple[StreamSourceInfo, ...]:
@@ -186,8 +174,7 @@ class Streams:
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
 
-        Two streams cannot store the same subject. The copy of a sealed stream is not sealed. Raises `StreamNotFound`,
-        and what `create` raises.
+        Two streams cannot store the same subject. The copy is not sealed. Raises what `load` and `create` raise.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
@@ -227,10 +214,7 @@ class Streams:
     # Removing
 
     def delete(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a stream with its messages and consumers; return whether it existed.
-
-        Raises `StreamNotFound` unless ``missing_ok``.
-        """
+        """Delete a stream and all it has; return whether it existed. Raises `StreamNotFound` unless ``missing_ok``."""
         context = f"delete stream {name}"
         return self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, missing_ok, context=context, stream=name)
 

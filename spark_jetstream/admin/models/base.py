@@ -109,9 +109,8 @@ class Model(BaseModel):
     def changed(self: M, **changes: Any) -> M:
         """Return a copy with other values, checked like those of a user; None takes a field back to its default.
 
-        Raises:
-            pydantic.ValidationError: A change is not allowed, or does not fit to the other fields. What did not fit
-                before does not count.
+        Raises `pydantic.ValidationError` when a change is not allowed, or does not fit to the other fields. What did
+        not fit before does not count.
         """
         required = {name: getattr(self, name) for name, field in type(self).model_fields.items() if field.is_required()}
         checked = type(self).model_validate({**required, **changes}, context={_PART: True})

@@ -187,10 +187,7 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
 
 
 def merged(wanted: M, actual: M) -> M:
-    """Return ``actual`` with all that ``wanted`` sets, down to single keys of metadata.
-
-    Raises `pydantic.ValidationError` when both do not fit together.
-    """
+    """Return ``actual`` with all that ``wanted`` sets, single metadata keys too. Raises `pydantic.ValidationError`."""
     changes: dict[str, Any] = {}
     for name in wanted.model_fields_set:
         value, have = getattr(wanted, name), getattr(actual, name, None)

@@ -70,8 +70,7 @@ class Event(Model):
 class Gap(Event):
     """Events may be missing here: the server does not repeat events of the time without a connection.
 
-    Made by `Events.watch`, once when the connection is lost, and again with ``until`` when events are heard again. No
-    server sends it.
+    Made by `Events.watch`, once when the connection is lost, and again with ``until`` when events are heard again.
     """
 
     TYPE: ClassVar[str] = "spark_jetstream.event.v1.gap"

@@ -1,7 +1,6 @@
 """Key-Value buckets: their configuration, their state, and revisions of their keys. Pure.
 
-A bucket is a stream with the settings that the clients of NATS give it (ADR-8 "JetStream based Key-Value Stores",
-ADR-48 "TTL Support for Key-Value Buckets").
+See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Value Buckets".
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Object Store buckets and their objects (ADR-20 "JetStream based Object Stores"). Pure.
-
-A bucket is a stream with the settings that the clients of NATS give it.
-"""
+"""Object Store buckets and their objects (ADR-20 "JetStream based Object Stores"). Pure."""
 
 from __future__ import annotations
 
