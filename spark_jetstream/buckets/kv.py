@@ -3,8 +3,7 @@
 See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Value Buckets".
 
 A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Each message is a revision of its
-key, and its sequence the number of that; headers say whether the key was put, deleted or purged. A message that expects
-a revision (`EXPECTED`) is stored only when that is the latest one of its key.
+key, and its sequence the number of that; headers say whether the key was put, deleted or purged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Cuts the content of objects into chunks, and checks and assembles chunks that were read. Pure.
-
-`Assembly` gives each object a place in one buffer, by the size in its meta message. A chunk is copied there once, and
-the buffer becomes the column as it is.
-"""
+"""Cuts the content of objects into chunks, and checks and assembles chunks that were read. Pure."""
 
 from __future__ import annotations
 
@@ -86,9 +82,10 @@ class ContentCheck:
 
 
 class Assembly:
-    """Made for objects by their meta messages, each with the bucket that its chunks' subjects name.
+    """Copies each chunk once, to its object's place in one buffer, which becomes the column as it is.
 
-    The sizes must have room in one Arrow column: 2**31 - 1 bytes together.
+    Objects are meta messages, each with the bucket that its chunks' subjects name. Their sizes must have room in one
+    Arrow column: 2**31 - 1 bytes together.
     """
 
     def __init__(self, objects: Sequence[tuple[ObjectMeta, str]]) -> None:

@@ -11,9 +11,8 @@ Whenever a writer is killed, readers see the old object or the new one, and no c
    writer that noted its ids before cannot store its meta message.
 5. Removes the chunks under all other ids of the note, then the note.
 
-A writer that stores an object again does all of this again. The result is the same, and the note names what an earlier
-attempt left. An upload that was refused in part, cut off, or not answered in time is given up as a whole, and started
-again under another id.
+An upload that was refused in part, cut off, or not answered in time is given up as a whole, and started again under
+another id. docs/objects.md says what a killed writer leaves.
 """
 
 from __future__ import annotations

@@ -85,12 +85,11 @@ def digest_bytes(text: str) -> bytes:
 class ObjectMeta:
     """What a meta message says of one object.
 
-    `size` in bytes, and `chunks` is their number; `digest` is text as `digest_text` makes it, "" where there is none;
-    `nuid` names the chunks (`chunk_subject`). `headers` and `metadata` are the user's, empty for none. `link` is
-    (bucket, name) of the object that this name stands for, with an empty name for a link to a whole bucket; a link
-    has no content of its own. Of a `deleted` object only the name is left. `max_chunk_size` is what its writer asked
-    for, None where it did not say. `extra` and `extra_options` are fields that are not known here, kept for
-    `to_json`.
+    `size` is in bytes; `digest` is text as `digest_text` makes it, "" where there is none; `nuid` names the chunks
+    (`chunk_subject`). `headers` and `metadata` are the user's. `link` is (bucket, name) of the object that this name
+    stands for, with an empty name for a link to a whole bucket; a link has no content of its own. Of a `deleted` object
+    only the name is left. `max_chunk_size` is what its writer asked for, None where it did not say. `to_json` keeps
+    `extra` and `extra_options`: fields that are not known here.
     """
 
     bucket: str
