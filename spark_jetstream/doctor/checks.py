@@ -1,7 +1,4 @@
-"""All checks in order, and those of the options and of the stream.
-
-Each section runs when it is asked for, and is shown before the next one begins.
-"""
+"""All checks in order, and those of the options and of the stream."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ _READING = frozenset({"read", "direct", "durable"})
 
 @dataclass(frozen=True)
 class Section:
-    """Findings under a title. Reading them runs the checks."""
+    """Findings under a title. Reading them runs the checks, so they can be shown before the next section runs."""
 
     title: str
     findings: Iterable[Finding]

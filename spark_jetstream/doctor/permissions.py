@@ -1,15 +1,12 @@
-"""The permissions that a job needs, and whether the account has them. The probes change nothing.
+"""The permissions that a job needs, and whether the account has them. The probes change nothing (docs/doctor.md).
 
 A server looks at permissions before it reads a request. So the probes are requests that the server then refuses, or
 that have no addressee:
 
 - To the JetStream API goes the beginning of a JSON object. It must be one: a purge takes text that is no JSON as
-  "everything" (seen with 2.15.1), and a pause takes it as "resume". Half an object is refused on every subject, on
-  2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1. Wildcards of the subject become names of nothing that exists. The half
-  object for a purge names a subject without messages, should a server ever take it for whole. A subject that says
-  which stream or consumer to delete is not tried.
+  "everything" (seen with 2.15.1), and a pause takes it as "resume". Half an object is refused on every subject. For a
+  purge it names a subject without messages, should a server ever take it for whole.
 - To the subjects of rows goes a message that only a stream with an impossible name may store (`Nats-Expected-Stream`).
-  Subscribers without JetStream see it, an empty message.
 """
 
 from __future__ import annotations

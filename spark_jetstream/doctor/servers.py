@@ -1,7 +1,4 @@
-"""Checks of each server of the option ``servers``, of the login, and of the JetStream account.
-
-`probe_server` connects without logging in. So it can say which step fails: the name, the port, the greeting or TLS.
-"""
+"""Checks of each server of the option ``servers``, of the login, and of the JetStream account."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ class _ProbeError(Exception):
 
 
 def probe_server(url: str, options: ConnectionOptions) -> ServerProbe:
-    """Connect to one server without logging in. Each step takes at most `connectTimeout`."""
+    """Connect to one server without logging in, to find the step that fails. Each takes at most `connectTimeout`."""
     findings: list[Finding] = []
     info: dict[str, Any] | None = None
     try:

@@ -77,10 +77,7 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
 
 @dataclass(frozen=True)
 class Python:
-    """A Python interpreter: its version, and the versions of distributions by name.
-
-    ``import_error`` is the error of importing the connector, empty if there is none.
-    """
+    """A Python: its version, those of distributions by name, and the error of importing the connector, or ``""``."""
 
     version: str
     versions: Mapping[str, str]
@@ -173,10 +170,7 @@ def check_extras(options: ConnectionOptions) -> Iterator[Finding]:
 
 
 def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the Python of Spark's workers on this machine: ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``.
-
-    Executors on other machines need the same, and are not checked.
-    """
+    """Check the Python of Spark's workers on this machine: ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``."""
     given = environ.get("PYSPARK_PYTHON")
     where = f"PYSPARK_PYTHON={given}" if given else "python3 on the PATH (PYSPARK_PYTHON is not set)"
     theirs = _ask(given or "python3", environ)
