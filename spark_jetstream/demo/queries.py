@@ -1,8 +1,4 @@
-"""What Spark does in the demo.
-
-A batch writes the flights to a stream. One query adds up delays by carrier and hour, another writes every late flight
-to a second stream, and a batch reads that stream back.
-"""
+"""The Spark session and the queries of the demo."""
 
 from __future__ import annotations
 

