@@ -84,10 +84,7 @@ for group in (account, streams, consumers, kv, objects, lag, events, doctor, ben
 
 
 def main() -> None:
-    """Entry point of the console script.
-
-    An error is one line on standard error, and an exit code of `cli.app`.
-    """
+    """Run the console script. An error is one line on standard error, and an exit code of `cli.app`."""
     try:
         code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:
