@@ -14,10 +14,7 @@ __all__ = ["__version__", "register"]
 
 
 def register(spark: Any) -> None:
-    """Make `format("jetstream")` known to a session. `spark` is a `SparkSession`, classic or Spark Connect.
-
-    Does nothing where Spark knows it already.
-    """
+    """Register `format("jetstream")` with a `SparkSession`, classic or Spark Connect, unless Spark knows it already."""
     from spark_jetstream.datasource import JetStreamDataSource  # noqa: PLC0415  # this package works without pyspark
 
     try:

@@ -61,10 +61,7 @@ def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class JetStreamError(Exception):
-    """Base of all errors of this package.
-
-    ``retriable`` is true when the same request may succeed later although nothing is changed.
-    """
+    """Base of all errors of this package. ``retriable``: the same request may succeed later without any change."""
 
     retriable: ClassVar[bool] = False
 
@@ -283,10 +280,9 @@ API_ERRORS: Mapping[int, type[ApiError]] = {
 
 
 def api_error(error: Mapping[str, Any], context: str) -> ApiError:
-    """The exception for the ``error`` object of a JetStream API reply.
+    """The exception for the ``error`` object of a JetStream API reply, whose fields may be missing or malformed.
 
     ``context`` says what was asked, as an infinitive without "to": ``"create a consumer on stream ORDERS"``.
-    Missing or malformed fields become 0 and ``""``; this never fails.
     """
     code = _integer(error.get("code"))
     err_code = _integer(error.get("err_code"))

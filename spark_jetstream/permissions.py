@@ -1,7 +1,6 @@
 """The least permissions of a NATS user for each purpose, and the server's configuration of them. Pure.
 
-One function for each of `PURPOSES` yields the permissions, and `needed` returns them. docs/permissions.md shows them,
-`spark-jetstream doctor` probes them, and tests run each purpose with them, and with each one left out.
+docs/permissions.md shows them. Tests run each purpose with them, and with each one left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The rows of a stream, of a Key-Value bucket and of an Object Store bucket: their columns, once.
+"""The only lists of the columns that rows of a stream, a Key-Value bucket and an Object Store bucket have.
 
-`COLUMNS`, `BUCKET_COLUMNS` and `OBJECT_COLUMNS` are the only lists of them. The Arrow types are those that Spark
-derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time zone UTC), because the first batch
-that a reader yields must equal that schema in names, types and nullability. All columns are nullable. Nothing here
-imports pyspark.
+The Arrow types are those that Spark derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time
+zone UTC), because the first batch that a reader yields must equal that schema in names, types and nullability. All
+columns are nullable. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
