@@ -61,8 +61,7 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
 def bytes_to_messages(max_bytes: int, state: StreamSummary) -> int:
     """Return ``maxBytesPerTrigger`` as a number of messages, at least 1.
 
-    A soft limit: it goes by the mean stored size of all messages of the stream, subject, headers and a few bytes of
-    storage included. Those that match a filter may be larger or smaller.
+    A soft limit, by the mean stored size of all messages; those that match a filter may be larger or smaller.
     """
     if state.messages <= 0 or state.bytes <= 0:
         return 1

@@ -1,10 +1,7 @@
 """Finds out whether the stream still holds the messages that follow an offset. Pure.
 
-Three things can have happened to a stream since the offset was written: it was deleted and created again; it lost its
-tail (a power failure before the flush, a restore from a backup) and gives the same sequences to other messages; or
-unread messages were removed. A reader that just continues notices none of them.
-
-docs/data-loss.md says what a gap means for each kind of stream; tests/source/test_gaps.py produces each case.
+The stream may have been deleted and created again, may have lost its tail, and may have removed unread messages.
+docs/data-loss.md says what each means; tests/source/test_gaps.py produces each case.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ class Evidence:
     ``reread`` is the timestamp (ns) that the message at sequence ``next - 1`` has now; None when it was not looked up,
     or was not found. ``later`` is sequence and timestamp of the first message that was stored after the position's
     ``last_timestamp``; None when it was not looked up, or there is none. ``matched_up_to``: below this sequence the
-    query has read everything that matches its filter; 0 when that is not known. ``held``: a consumer of the query
-    (option durable) has existed since the position was next, and was not moved past it: no purge has removed a message
-    that the query must read, and only the stream's limits can have removed a matching one.
+    query has read everything that matches its filter; 0 when that is not known. ``held`` is `Progress.holds` of the
+    position: only the stream's limits can have removed a message that the query must read.
     """
 
     reread: int | None = None
@@ -59,9 +55,8 @@ def latest_position(state: StreamSummary) -> StreamPosition:
 def idle_position(position: StreamPosition, state: StreamSummary, *, held: bool) -> StreamPosition | None:
     """Return where to move a query whose filter matched nothing for long, or None while there is no need.
 
-    The offset of a filtered query stays behind the last message that matched. If nothing matches for longer than the
-    stream keeps messages, `check_continuity` can no longer tell a quiet subject from a loss. So the position moves to
-    the end of the stream before that, which makes one batch without rows in a long time:
+    If nothing matches for longer than the stream keeps messages, `check_continuity` can no longer tell a quiet subject
+    from a loss. So the position moves to the end of the stream before that:
 
     - once it is in the older half of a stream whose messages are removed by limits or by acknowledgements;
     - with a consumer that holds what matches (``held``, as in `Evidence`), once limits have come half as far.
@@ -88,9 +83,8 @@ def check_continuity(
     """Compare a position with the stream as it is now, and with what `evidence` tells besides.
 
     ``fail`` is the option ``failOnDataLoss``, ``filtered``: the query has subject filters. ``bucket``: the stream is a
-    bucket (ADR-8 "JetStream based Key-Value Stores", ADR-20 "JetStream based Object Stores"). Its revisions also go by
-    their TTL, and by purges that leave a message behind: no loss, unless nothing at all is left of a bucket without
-    TTL.
+    bucket (ADR-8 "JetStream based Key-Value Stores", ADR-20 "JetStream based Object Stores"). Its expired and purged
+    revisions are no loss, unless nothing at all is left of a bucket without TTL.
 
     Returns the position to continue at, and a sentence to log if something is missing. Without a loss it is the same
     position, with a sentence only where a loss cannot be excluded. After a loss (`DataLossError` if ``fail`` is set) it
@@ -101,8 +95,7 @@ def check_continuity(
       ``evidence.reread`` shows the loss;
     - of one whose next messages are gone: its first kept message.
 
-    In the first two cases the position may go back. The batch that notices it ends at the returned position and reads
-    nothing of the stream; the next batch starts there (see `ranges.ranges_between`).
+    In the first two cases the position may go back (see `ranges.ranges_between`).
     """
     name, next_ = state.name, position.next
     if position.created != state.created:
@@ -170,8 +163,7 @@ def _goes_by_design(position: StreamPosition, state: StreamSummary, *, bucket: b
 def _removal(position: StreamPosition, state: StreamSummary, share: int = 1) -> Removal:
     """Return what the limits of the stream, tightened by the factor ``share``, can have removed from the position on.
 
-    A limit removes the oldest message first. So `max_age` has removed none that was stored after the last one read
-    unless that one is too old itself, and `max_msgs` none unless the stream has had more messages than that since.
+    docs/data-loss.md gives the reasons ("Limits").
     """
     if state.max_age > 0:
         oldest = position.last_timestamp or parse_time(state.created)

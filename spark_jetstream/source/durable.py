@@ -1,7 +1,6 @@
 """The durable consumers that show how far Spark has committed (option durable): their state, and requests about them.
 
-No client pulls from such a consumer. `progress` moves it only when a batch is committed. So it holds the messages of an
-interest stream, reserves its part of a work queue, and shows a query's lag in every list of the stream's consumers.
+No client pulls from such a consumer; `progress` moves it when a batch is committed (docs/progress.md).
 """
 
 from __future__ import annotations

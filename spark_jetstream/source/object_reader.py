@@ -1,13 +1,11 @@
 """Reads the rows of an Object Store bucket on an executor (ADR-20 "JetStream based Object Stores").
 
-The content of an object is that of its chunks, one after the other. It is copied once, from the wire to the column, and
-hashed at the same time. The rules:
+Content is copied once, from the wire to the column, and hashed at the same time. The rules:
 
 - One consumer with a filter for each object reads the objects of a record batch; subjects tell them apart.
-- A row needs the number of chunks, the bytes and the SHA-256 of the meta message. If they differ, the meta message is
-  read again: of an object that was replaced the new version is read, and one that was deleted has no row. One that is
-  unchanged is damaged, and one whose meta message is gone was not deleted by a client: both are data loss.
-- A link to an object has the content of that object. A link to a link is not followed.
+- If chunks, bytes or SHA-256 are not those of the meta message, that is read again: of an object that was replaced the
+  new version is read, and one that was deleted has no row. One that is unchanged is damaged, and one whose meta message
+  is gone was not deleted by a client (docs/objects.md, "What is checked").
 """
 
 from __future__ import annotations
@@ -103,10 +101,9 @@ class ObjectRows:
     def of_range(self, part: SequenceRange, pattern: re.Pattern[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Read the objects with meta messages in `part` whose whole names `pattern` matches.
 
-        `part.subjects` is the filter of the bucket's meta messages. A version of an object that was deleted or replaced
-        has no row: a newer version has its meta message, and its row, later in the stream. So a reader of all ranges of
-        a stream reads the last version of each object once. All meta messages of the range are read before the first
-        row, because a later one may replace the first.
+        `part.subjects` is the filter of the bucket's meta messages. All of the range are read before the first row,
+        because a later one may replace the first: a version that was replaced or deleted has no row (docs/objects.md,
+        "A stream of objects").
         """
         # Newer meta messages replace older ones, so that their number may be smaller than planned.
         uncounted = replace(part, count=None)

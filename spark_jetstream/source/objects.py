@@ -1,7 +1,6 @@
 """The objects that an Object Store bucket has now, and the tasks of a batch read of them.
 
-Runs on the driver, which plans from one list of all meta messages, without content (`spark_jetstream.buckets.objects`
-has the layout of a bucket). `object_reader` reads the objects of a task.
+The driver makes both from meta messages alone. `spark_jetstream.buckets.objects` has the layout of a bucket.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The offset of a streaming query: a file format, kept in the checkpoint. docs/architecture.md shows version 1.
 
-Spark compares the serialised text to find out whether there is new data. So the text is canonical: streams are sorted
-by name, fields come in the order of `StreamPosition`, and nothing else is in it (no wall clock, no counts).
+Spark compares the text, so it is canonical: sorted streams, the fields of `StreamPosition` in order, nothing else.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class Offset:
-    """How far each stream of a query was read.
-
-    ``streams`` is read-only and sorted by name, whatever it was made from: equal offsets have equal text.
-    """
+    """How far each stream of a query was read. ``streams`` is read-only and sorted by name."""
 
     streams: Mapping[str, StreamPosition]
 

@@ -1,7 +1,6 @@
 """Plans a query on Spark's driver: where it starts, where a micro-batch ends, and which ranges its tasks read.
 
-Knows no class of Spark; `reader` is what Spark calls. The state of a planner (what was verified, what matched nothing,
-since when messages wait) only saves requests: another planner plans the same batch from the same two offsets.
+Knows no class of Spark. What a planner remembers only saves requests (docs/architecture.md, "Processes").
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""The two probes of a stream (`search.Probe`): by consumers, and by Direct Gets.
-
-`StreamProbe` needs no more than the permissions of a reader (STREAM.INFO, CONSUMER.CREATE, MSG.NEXT): counts are the
-exact `num_pending` of a consumer that is created for one question, and times come from one message without its payload.
-
-`DirectProbe` creates no consumer. It asks the stream's leader for the position of a message, because any replica or
-mirror may answer a Direct Get from an older state, or from other messages. Only a Direct Get counts messages without a
-consumer, so counts are those of a replica that may lag.
-"""
+"""The two probes of a stream (`search.Probe`): by consumers, and by Direct Gets."""
 
 from __future__ import annotations
 
@@ -49,7 +41,8 @@ _MAX_BYTES = 1 << 20
 class StreamProbe:
     """One stream, seen through the subject filters of a query.
 
-    All methods raise what `Requests.call` raises, and `ConsumerLost`.
+    All methods raise what `Requests.call` raises, and `ConsumerLost`. They need the permissions of a reader:
+    STREAM.INFO, CONSUMER.CREATE and MSG.NEXT.
     """
 
     def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
@@ -133,8 +126,9 @@ class StreamProbe:
 class DirectProbe:
     """One stream, seen through the subject filters of a query.
 
-    All methods raise what `Requests.call` raises, and `JetStreamError` where the stream cannot be read by Direct Gets.
-    They need the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
+    The stream's leader is asked for the position of a message: a replica or mirror may answer a Direct Get from an
+    older state, or from other messages. All methods raise what `Requests.call` raises, and `JetStreamError` where the
+    stream cannot be read by Direct Gets. They need the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
     """
 
     def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
@@ -153,7 +147,8 @@ class DirectProbe:
     def pending(self, first: int) -> int:
         """See `Probe.pending`. Return 0 only when the leader confirms it.
 
-        The replica that answers may lack the latest messages, and still have removed ones: two answers may disagree.
+        Only a Direct Get counts without a consumer. The replica that answers may lack the latest messages, and still
+        have removed ones: two answers may disagree.
         """
         return sum(
             self._requests.call(partial(self._pending, subject=subject, first=first))

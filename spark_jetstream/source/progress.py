@@ -1,11 +1,8 @@
 """Keeps on the server how far Spark has committed: a durable consumer for each stream of a query (option durable).
 
 On streams with limits or interest retention a commit moves the consumer (CONSUMER.RESET, server 2.14), or creates it
-again where the server cannot do that; the server holds the messages of an interest stream until then. On a work queue
-the consumer reserves the filter, and a commit purges what was read. Each step may be repeated, and the next
-`Progress.open` repairs whatever a crash leaves.
-
-`LazyCommit` runs the commits of a `Progress` in a thread, so that the query does not wait for them.
+again where the server cannot do that; on a work queue it purges what was read (docs/progress.md). Each step may be
+repeated, and the next `Progress.open` repairs whatever a crash leaves.
 """
 
 from __future__ import annotations

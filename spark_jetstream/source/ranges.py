@@ -1,7 +1,6 @@
 """From offsets to half-open sequence ranges ``[first, end)``, one for each task. Pure.
 
-A task reads all messages of its range that match, whatever was counted when it was planned. A batch that is planned
-again may be cut at other sequences, and still covers the same ones.
+A task reads all messages of its range that match, whatever was counted when it was planned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What planning asks the server about a stream, and the search that makes do with it.
 
-Planning needs the sequence of the n-th matching message. The server only counts the messages that match from a sequence
-on. `find_cut` finds the first by a few of the second.
+Planning needs the sequence of the n-th matching message; the server only counts those from a sequence on.
 """
 
 from __future__ import annotations
