@@ -1,8 +1,6 @@
 """Reads a range of sequences to its end with batched Direct Gets (ADR-31 "JetStream Direct Get"), without a consumer.
 
-`read_direct` keeps the contract of `pull.read_range`: each matching message of a half-open range once, in order,
-whatever happens to connections and servers in between. Any server that has the stream may answer a Direct Get, hence
-the rules:
+`read_direct` keeps the contract of `pull.read_range`. Any server that has the stream may answer, hence the rules:
 
 - A replica of the stream may lag behind its leader. A replica has all messages up to its last one, so a message proves
   that nothing is missing in front of it. An empty answer proves nothing. The range ends with a message at or behind its
@@ -13,8 +11,6 @@ the rules:
 - Each message of an answer names the one before it, and a status ends the answer: the reader requests what was lost.
 - An answer does not say when its stream was created. The reader looks that up behind the first answer, behind the last
   one, and behind each answer with messages that are younger than the last look.
-
-An outage may last `retryTimeout`, counted from the last message.
 """
 
 from __future__ import annotations

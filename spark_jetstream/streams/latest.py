@@ -3,16 +3,13 @@
 Other writers may store messages during the read, and a subject that is written again loses the message that the reader
 has not read yet. So a read has two parts. First the messages that the stream held at the beginning, without those that
 were overwritten before their turn. Then all messages stored since, until the stream holds nothing more, and of these
-only subjects that have not come yet. Each subject that the stream held all the time comes once, with a message that was
-its latest at some time during the read.
+only subjects that have not come yet. docs/buckets.md has the promise ("The table").
 
 - If each subject has one message only (`max_msgs_per_subject` 1), the first part is a plain range of sequences, and the
   reader continues it after an outage. Otherwise it is the list of a consumer that delivers `last_per_subject`.
-- The reader keeps a hash of each subject: 9 bytes for those of the first part, 16 to 32 more for each that is stored
-  during the read (`hashing.HashSet`). Nothing else grows.
+- The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also if `failOnDataLoss` is false.
-- A consumer says where the stream ends, however fast others write. With Direct Get the end is only known when nothing
-  was overwritten for a moment: of a bucket with hot keys that never happens, and the read fails.
+- Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The table").
 
 What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`, `processWaiting`):
 

@@ -25,10 +25,7 @@ _VALID = 1.0  # seconds for which an answer about a subject, or a failed request
 
 @dataclass(frozen=True)
 class RawMessage:
-    """A message as it is stored: its stream sequence, its header block (empty without one), its payload.
-
-    ``time`` is when the server stored it, in nanoseconds since the epoch.
-    """
+    """A stored message. ``headers`` is its header block, ``b""`` without one; ``time`` is in ns since the epoch."""
 
     sequence: int
     headers: bytes

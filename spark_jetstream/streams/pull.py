@@ -1,8 +1,7 @@
 """Reads a range of sequences to its end with pull consumers.
 
-`read_range` returns the messages of a half-open range of stream sequences, in order, each exactly once, whatever
-happens to connections, servers and consumers in between. docs/architecture.md has the rules ("How a range is read",
-"What happens in an outage"); requests follow ADR-37 "JetStream Simplification".
+docs/architecture.md has the rules ("How a range is read", "What happens in an outage"); requests follow ADR-37
+"JetStream Simplification".
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ class PullSettings:
 
 
 def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
-    """Yield the messages of `part`, in stream order; the names of the consumers begin with `label`.
+    """Yield the messages of `part`, in stream order, each exactly once, whatever fails in between.
 
-    Raises `DataLossError` if messages that were planned are gone, `OutageError` after `settings.retry_timeout`, and
-    `JetStreamError` for another error that no retry can mend.
+    The names of the consumers begin with `label`. Raises `DataLossError` if messages that were planned are gone,
+    `OutageError` after `settings.retry_timeout`, and `JetStreamError` for another error that no retry can mend.
     """
     reader = RangeReader(connect, part, settings, label)
     with accepted_loss(settings):
