@@ -1,9 +1,7 @@
 """Dead letters: messages made of rows that can never be stored. Pure.
 
-A dead letter has the row's payload and headers, and headers of its own: `Dead-Letter-Subject` (the subject of the row),
-`Dead-Letter-Reason`, `Dead-Letter-Error-Code` (the server's code, or 0), and `Dead-Letter-Size`, the real size of the
-payload in bytes, if the payload is cut. If the row's headers do not fit, the dead letter has none of them: the reason
-must get through.
+docs/writing.md has the headers of a dead letter. If the row's own headers do not fit, the dead letter has none of them:
+the reason must get through.
 """
 
 from __future__ import annotations

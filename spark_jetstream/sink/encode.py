@@ -6,9 +6,6 @@ r"""Rows to PUB and HPUB frames, in bulk. Pure: Arrow in, bytes out.
     HPUB <subject> <inbox>.<number> <header size> <total size>\r\n<header><payload>\r\n
 
     header: NATS/1.0\r\n<Name: value\r\n>*\r\n
-
-All frames of a portion are one Arrow join. The publisher sends its value buffer; its offsets say where the frame of
-each row begins, so that the publisher can send some of them again.
 """
 
 from __future__ import annotations

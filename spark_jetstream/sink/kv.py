@@ -1,7 +1,6 @@
 """Rows for a Key-Value bucket: its columns, and its keys and operations as messages (ADR-8). Pure.
 
-A PUT is a message with the value. DELETE and PURGE are empty messages with headers; for a PURGE the server removes the
-earlier revisions of the key. `buckets.kv` describes the rest of the layout.
+A PUT is a message with the value; DELETE and PURGE have headers alone. `buckets.kv` has the rest of the layout.
 """
 
 from __future__ import annotations

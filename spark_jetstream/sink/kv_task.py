@@ -1,11 +1,10 @@
 """One task of a write to a Key-Value bucket: the last row of each key wins, whatever fails on the way.
 
-- Of the rows of one key, the task sends each only when the row before it has its answer. A row that is sent again after
-  a timeout or a cut could otherwise be stored after a later row of its key, for good. The task sends rows of different
-  keys thousands at a time.
-- An earlier attempt of the task may have stored rows whose message ids the stream still knows, after the stream forgot
-  the ids of earlier rows: the stream would then store the earlier rows again and drop the later ones as duplicates. The
-  task therefore sends a row once more, without an id, when it was stored before an earlier row of its key.
+- The task sends a row only when the row before it with the same key has its answer: a row that is sent again after a
+  timeout or a cut could otherwise be stored after a later one of its key, for good.
+- The stream may have forgotten the message ids of an earlier attempt's first rows, and still know those of its later
+  rows: it would store the first rows again and drop the later ones as duplicates. The task therefore sends a row once
+  more, without an id, when it was stored before an earlier row of its key.
 - A row with expected revision 0 also replaces a delete or purge marker, as in the client libraries. If an earlier
   attempt has already stored a later row of the same key, the row counts as stored.
 """

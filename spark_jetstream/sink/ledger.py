@@ -1,17 +1,14 @@
 """The ledger of delivery exactly-once: where each task began to write, and what it finished.
 
-The ledger outlives the duplicate window of the streams. It is the Key-Value bucket `spark_jetstream_ledger` (stream
-`KV_spark_jetstream_ledger`), with one key for each partition of a write: `<query id>.<partition>`, or
-`w-<writeId>.<partition>` for a batch write. Its value is JSON::
+Its Key-Value bucket has one key for each partition of a write: `<query id>.<partition>`, or `w-<writeId>.<partition>`
+for a batch write. Its value is JSON::
 
     {"version": 1, "batch": 12, "attempt": "<random>", "lease": 2.0, "done": false,
      "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
 
-docs/delivery.md has the rules ("How `exactly-once` outlives it"). An attempt owns the entry as long as the entry has
-its name. It reads the entry at least once in half a lease, and sends nothing when it has not seen its name for a lease.
-An attempt that takes over waits for a lease before it reads what is stored, because the other attempt sends nothing
-more then. It looks again for what was in flight even longer, before a stream forgets the ids. The entry's revision
-guards writes (`Nats-Expected-Last-Subject-Sequence`).
+docs/delivery.md ("How `exactly-once` outlives it") and docs/architecture.md ("Exactly once") have the rules. An attempt
+owns the entry as long as the entry has its name. It reads the entry at least once in half a lease, and sends nothing
+when it has not seen its name for a lease.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Message ids that are the same whenever the same task of the same batch writes the same row. Pure.
 
-An id consists of the write (query, batch and partition, or `writeId` and partition) and a hash of the row's subject,
-headers and payload. It does not contain the row's place in the partition: after a shuffle the rows may come in another
-order when the task runs again, and the server would drop other rows as duplicates. The second, third, ... of equal rows
-get their number after the hash, so that the server stores each of them.
+docs/delivery.md ("Message ids") says what an id consists of, and why a row's place in its partition is no part of it.
 """
 
 from __future__ import annotations
@@ -53,10 +50,7 @@ class MessageIds:
         self._repeats: dict[bytes, int] = {}
 
     def ids(self, rows: Rows, tails: pa.BinaryArray) -> pa.BinaryArray:
-        """Return the ids of rows, a binary array without nulls. A row's own `msg_id` stays as it is.
-
-        `tails` is the result of `encode.tails` for the same rows.
-        """
+        """Return the ids of rows with these `encode.tails`, without nulls. A row's own `msg_id` stays as it is."""
         if rows.msg_id is None:
             return self._made(rows.subject, tails)
         missing = pc.is_null(rows.msg_id)

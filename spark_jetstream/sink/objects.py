@@ -1,7 +1,4 @@
-"""One task of a write to an Object Store bucket: takes rows, and returns when every object is stored.
-
-`buckets.object_store` stores one object. A task that runs again stores all of its objects again, with the same result.
-"""
+"""One task of a write to an Object Store bucket: takes rows, and returns when every object is stored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks on the driver before the first row is written, of the stream or bucket that the options name.
-
-What a publisher's permissions do not let it see is not checked, except what delivery exactly-once needs.
-"""
+"""Checks on the driver before the first row is written, of the stream or bucket that the options name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Publish rows over one connection and read their acknowledgements, with a bounded window of rows in flight.
 
 One thread does both. docs/architecture.md has the rules ("How rows are stored"), and docs/delivery.md what they mean
-for the rows: a row counts as stored when its acknowledgement says so, never before. The publisher collects rows that
-can never be stored, and the caller decides what becomes of them. With a ledger, it sends only while the ledger's
-attempt owns the task, and looks up rows that it sends again after longer than a stream remembers message ids.
+for the rows. The publisher collects rows that can never be stored; the caller decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -295,9 +293,8 @@ class Publisher:
     def _settle_expected(self, portion: InFlight, index: int) -> Outcome | None:
         """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
 
-        The server checks the expected sequence before the message id, so the message at that place may be this very
-        row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is recognised by
-        payload and headers, and looked for only if it was sent more than once.
+        docs/delivery.md has the rule ("Expected sequences"). A row without a message id is looked for only if it was
+        sent more than once.
         """
         row = portion.row(index)
         if row.message_id is None and not portion.again[index]:

@@ -1,8 +1,4 @@
-"""Rows of a DataFrame as the parts of messages: subject, header lines, payload. Pure: Arrow in, Arrow out.
-
-This module finds the rows that can never be stored (no payload, an invalid subject, a header that would break the
-frame), and gives the reason, before the publisher sends anything of them.
-"""
+"""Rows of a DataFrame as the parts of messages, and why some can never be stored. Pure: Arrow in, Arrow out."""
 
 from __future__ import annotations
 

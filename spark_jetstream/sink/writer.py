@@ -1,8 +1,4 @@
-"""The writers of the data source, for batches and for streams (pyspark.sql.datasource).
-
-Spark hands over Arrow record batches: for batch writes in every version, for streams since 4.1. Spark 4.0 hands over a
-stream's rows as Python rows, which `record_batches` puts into record batches.
-"""
+"""The writers of the data source, for batches and for streams (pyspark.sql.datasource)."""
 
 from __future__ import annotations
 
