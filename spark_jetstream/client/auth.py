@@ -41,8 +41,7 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
     """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
 
     A file is used under the path given if it exists, else under ``resolve(base name)``: where it would be if it was
-    sent along with the job. Raises `OptionError` for a file that is missing, unreadable, or holds something else. Reads
-    a few small files.
+    sent along with the job. Raises `OptionError` for a file that is missing, unreadable, or holds something else.
     """
     files = _Files({spec.name: getattr(options, spec.field_name, None) for spec in options.specs}, resolve)
     arguments: dict[str, Any] = {"inbox_prefix": options.inbox_prefix}

@@ -1,8 +1,4 @@
-"""A blocking connection to NATS.
-
-nats-py opens the connection and keeps it open: TLS, WebSocket, NKeys, JWTs, server discovery, reconnects. It runs on
-the event loop of a background thread (`pool`).
-"""
+"""A blocking connection to NATS, over nats-py on the event loop of a background thread (`pool`)."""
 
 from __future__ import annotations
 

@@ -85,10 +85,9 @@ class Inbox:
     def resume(self, patience: float) -> None:
         """Wait up to `patience` seconds until the connection is up, and send over that one from now on.
 
-        What was sent before and has no answer yet may be stored or not, unless the connection was never cut. Answers
-        that came before the cut are still to be had from `get`. Raises `ConnectionFailed` when the connection does
-        not come back in time; at once when it was closed for good (`Connection.usable` is false then, and only a new
-        connection helps).
+        What was sent before and has no answer yet may be stored or not, unless the connection was never cut. `get`
+        still hands out answers that came before the cut. Raises `ConnectionFailed` if the connection does not come back
+        in time, at once if it was closed for good (`Connection.usable` is false).
         """
         self._link.resume(self, patience)
 

@@ -1,8 +1,6 @@
 """Replacements for parts of nats-py. The only module that relies on its private attributes and error texts.
 
-docs/architecture.md says why ("Why nats-py's parser is replaced"). A `wire.Scanner` reads the bytes first, gives the
-messages of an `Inbox` to the inbox, and all others to nats-py. Bulk publishes bypass nats-py's buffer, which nats-py
-sends once more after a reconnect.
+docs/architecture.md says why ("Why nats-py's parser is replaced").
 """
 
 from __future__ import annotations
@@ -215,10 +213,8 @@ class BulkTransport(TcpTransport):
     """nats-py's TCP and TLS transport with larger reads: 32 KiB at a time cost five times the CPU of 512 KiB.
 
     With `requires_tls` it sends nothing before the connection is encrypted: nats-py would send credentials in plain
-    text when a `tls://` server does not ask for TLS.
-
-    While `paced` returns true it waits some milliseconds between two reads: each read costs the same, for one
-    acknowledgement or for hundreds.
+    text when a `tls://` server does not ask for TLS. While `paced` returns true it waits some milliseconds between two
+    reads: each read costs the same, for one acknowledgement or for hundreds.
     """
 
     def __init__(self, requires_tls: bool, check: InfoCheck, paced: Callable[[], bool]) -> None:

@@ -1,8 +1,4 @@
-"""The connections of this process: one event loop in a background thread, one connection for each set of options.
-
-A worker that Spark uses again for the next task finds its connection open. A forked child starts with none of its
-parent's.
-"""
+"""The connections of this process: one event loop in a background thread, one connection for each set of options."""
 
 from __future__ import annotations
 
