@@ -26,10 +26,7 @@ _DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 
 
 
 class Acks:
-    """The numbers in the reply subjects of `frames`, read on demand.
-
-    Raises `ProtocolError` when a reply subject has neither of the two forms of a JetStream server.
-    """
+    """The numbers in the reply subjects of `frames`, read on demand. Raises `ProtocolError` for an unknown form."""
 
     def __init__(self, frames: Frames) -> None:
         self._lines = frames.lines

@@ -13,8 +13,6 @@ the six continues the last line of the block, and two bytes of a block without a
 
 A status ends an answer: a first line with a code, few lines behind it, no payload. A message always has the six lines,
 and a publisher cannot write anything behind them, so no message is mistaken for a status.
-
-`merge` puts together runs of messages that were read with several filters, in the order of the stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """NATS message headers (ADR-4) of many messages at once, to one Arrow map column. Pure.
 
-A header block is `NATS/1.0` and an optional inline status, then lines `Name: value`, each ended by CR LF, then
-an empty line. Names may repeat: their values become one list in the order of the wire. Blanks around a name or
-a value do not belong to it. A line without a colon or without a name says nothing and is passed over: the
+A header block is `NATS/1.0` and an optional inline status, then lines `Name: value`, each ended by CR LF, then an empty
+line. Blanks around a name or a value do not belong to it. A line without a colon or without a name is passed over: the
 server stores whatever block a publisher sends, and one malformed block must not stop a stream.
 """
 

@@ -237,10 +237,7 @@ def reply(payload: bytes, context: str) -> dict[str, Any]:
 
 
 def field(body: Mapping[str, Any], path: str, kind: type[T], context: str, default: T | None = None) -> T:
-    """Return the value at a dotted path of a reply, or the default where it is missing or of another type.
-
-    Raises `ProtocolError` if there is no default.
-    """
+    """Return the value of type ``kind`` at a dotted path of a reply, else the default, else raise `ProtocolError`."""
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

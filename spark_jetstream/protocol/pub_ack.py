@@ -1,9 +1,7 @@
 """Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row. Pure.
 
 A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
-message id, or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``. The
-plain answers are compared as bytes with what the stream's answers begin with and read as vectors; whatever looks
-different is read one by one.
+message id, or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``.
 """
 
 from __future__ import annotations

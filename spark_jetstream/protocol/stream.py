@@ -18,11 +18,9 @@ _SECOND = 1_000_000_000
 class SequenceRange:
     """What one reader reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
 
-    ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's
-    creation time as the server prints it, so that a reader notices a stream that was created again.
-    ``subjects`` are the filters, empty for all. ``direct``: it is read with Direct Get, not with a consumer. Plain
-    data: it pickles, and crosses to the executors.
-
+    ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's creation
+    time as the server prints it, so that a reader notices a stream that was created again. ``subjects`` are the
+    filters, empty for all. ``direct``: it is read with Direct Get, not with a consumer. Plain data that pickles.
     `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
 

@@ -1,7 +1,4 @@
-"""Subjects and filters of them: what is wrong with one, what two have in common. Pure.
-
-The rules are the server's own (nats-server: server/sublist.go).
-"""
+"""Subjects and filters (nats-server: server/sublist.go): what is wrong with one, what two have in common. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Durations, sizes and times: how people and the server write them, as exact numbers. Pure.
 
-`duration_seconds` and `time_nanoseconds` parse text. `Nanoseconds` and `Bytes` are integers that print as
-people write them; `Timestamp` is the text of a time. Nothing is rounded: the server counts nanoseconds, and `datetime`
-would lose the last three digits.
+Nothing is rounded: the server counts nanoseconds, and `datetime` would lose the last three digits.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ No socket, no clock, no logging. What the server sends is a chain of lines and m
     HMSG <subject> <sid> [reply] <header size> <total size>\r\n<header><payload>\r\n
     INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
-A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the
-chain of lengths says so: docs/architecture.md, "Why nats-py's parser is replaced".
+A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the chain of
+lengths says so. docs/architecture.md says how `Scanner` checks it ("Why nats-py's parser is replaced").
 
 Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see `columns.py`) and
 `Status`; everything else comes out as the bytes it was, in its place, for the client library's own parser.
@@ -118,9 +118,8 @@ Event = Frames | Status | bytes
 class Scanner:
     """Cuts what the server sends into events, whatever the places where the network cut it.
 
-    `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change
-    it between two calls of `feed`. Those that are in `whole` as well have no statuses: their messages without a reply
-    subject are `Frames` like all others.
+    `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change it between
+    two calls of `feed`. Those in `whole` as well have no statuses: all their messages are `Frames`.
     """
 
     def __init__(self) -> None:
