@@ -1,12 +1,10 @@
 """Options, parsed once into frozen models.
 
-`ConnectionOptions` says how to reach JetStream, `SourceOptions` what to read and how, `SinkOptions` where to
-write and how. All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable,
-pickle to the executors, and hold Python values: durations in seconds (float), sizes in bytes, times in
-nanoseconds since the epoch.
+All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable, pickle to the executors,
+and hold Python values: durations in seconds (float), sizes in bytes, times in nanoseconds since the epoch.
 
-Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error (nor
-anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info of a URL.
+Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error (nor anything
+reachable from it) nor a ``repr`` holds the value of a secret option or the user info of a URL.
 """
 
 from __future__ import annotations

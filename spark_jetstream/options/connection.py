@@ -51,9 +51,8 @@ def _both(given: frozenset[str], some: tuple[str, ...], others: tuple[str, ...])
 class ConnectionOptions(Options):
     """How to reach JetStream. Equal options share one connection in a process.
 
-    User info in a server URL becomes ``user`` and ``password``, or ``token``, and applies to all servers,
-    those that the cluster announces included; ``servers`` holds none. A ``context`` has been resolved and
-    leaves no trace but its values.
+    User info in a server URL becomes ``user`` and ``password``, or ``token``, and applies to all servers, those that
+    the cluster announces included; ``servers`` holds none. Of a ``context`` only its values remain.
     """
 
     side: ClassVar[Side] = "connection"

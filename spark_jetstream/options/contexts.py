@@ -4,9 +4,8 @@ A context is a JSON file, ``$XDG_CONFIG_HOME/nats/context/NAME.json`` (``~/.conf
 tool writes and ``--context NAME`` uses. The names of its fields, where they are looked up, which are expanded, and
 which kind of authentication wins follow github.com/nats-io/jsm.go, package natscontext. Nothing is written.
 
-Source and sink use a context only where option ``context`` names it. Only the command line and
-`JetStreamAdmin.from_environment` use the selected context and the variables: ``nats context select`` or an exported
-variable must not change the server of a job.
+Only the command line and `JetStreamAdmin.from_environment` use the selected context and the variables: ``nats context
+select`` or an exported variable must not change the server of a job.
 """
 
 from __future__ import annotations

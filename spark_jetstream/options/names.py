@@ -1,7 +1,6 @@
 """Kinds of names, subjects and positions, and lists of them. Pure.
 
-The rules are the server's own (nats-server: server/stream.go, server/sublist.go), checked here so that a mistake is
-found before anything connects. `values` has the other kinds.
+The rules are the server's own (nats-server: server/stream.go, server/sublist.go). `values` has the other kinds.
 """
 
 from __future__ import annotations

@@ -23,10 +23,7 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 class Login(NamedTuple):
-    """The user info of a server URL, percent-decoded.
-
-    NATS reads ``user:password@`` as just that, and a lone ``text@`` as a token.
-    """
+    """The user info of a server URL, percent-decoded; a lone ``text@`` is a token."""
 
     user: str | None
     password: SecretStr | None

@@ -32,12 +32,7 @@ Delivery = Literal["at-least-once", "deduplicated", "exactly-once"]
 
 
 class SinkOptions(SideOptions):
-    """Where rows go, how often at most, and what happens to those that are refused.
-
-    ``subject``, when set, wins over the column of that name. ``stream`` is the one that must store the rows.
-    ``max_retries`` counts the times a message is sent again. ``write_id`` is None on a stream. ``ensure_stream`` is
-    JSON, or the path of a file.
-    """
+    """Where rows go, how often at most, and what happens to those that are refused."""
 
     side: ClassVar[Side] = "sink"
 

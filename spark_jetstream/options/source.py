@@ -37,11 +37,10 @@ Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 class SourceOptions(SideOptions):
     """What to read, from where to where, and in what portions.
 
-    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of
-    ``streams`` (or for the bucket) and sorted by name: the first sequence to read, and the first not to read.
-    ``starting_timestamp``, when set, wins over ``starting_offsets``, and ``ending_timestamp`` over ``ending_offsets``.
-    ``subjects`` is empty when nothing is filtered. Just one of ``streams``, ``bucket`` and ``object_bucket`` is set;
-    `read_streams` are the streams behind any of them. ``ensure_stream`` is JSON, or the path of a file.
+    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of ``streams`` (or
+    for the bucket) and sorted by name: the first sequence to read, and the first not to read. ``subjects`` is empty
+    when nothing is filtered. Just one of ``streams``, ``bucket`` and ``object_bucket`` is set; `read_streams` are the
+    streams behind any of them.
     """
 
     side: ClassVar[Side] = "source"

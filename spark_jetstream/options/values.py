@@ -1,6 +1,5 @@
 """Kinds of values: numbers, durations, sizes, times, flags, choices, texts. Pure.
 
-Each class is one kind. `Kind.expects` says what is allowed, and `Kind.read` turns what a user gave into a Python value.
 A kind is used in two places:
 
 - for an option, with `Kind.parse`. Spark hands every option over as text, and any text may be a secret that was given
@@ -64,8 +63,7 @@ _WHOLE_VALUE = object()
 def hidden(options: Mapping[str, object]) -> dict[str, SecretStr | None]:
     """Return options in a form that no ``repr``, log or traceback with local variables reveals.
 
-    Any value may be a secret that the caller put into the wrong option. Therefore all values stay hidden until they are
-    parsed. A list becomes one text with commas.
+    All values stay hidden until they are parsed. A list becomes one text with commas.
     """
     return {name: _hidden(value) for name, value in options.items()}
 
