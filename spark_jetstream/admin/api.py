@@ -36,7 +36,6 @@ class Api:
 
     It holds no state that a fork or a lost connection invalidates. Any thread may use it. Every method raises:
 
-    - `OptionError`: an argument cannot be one.
     - `ApiError` and its subclasses: the server answered with an error.
     - `PermissionDenied`: the account may not publish to the subject, which the error has.
     - `NoResponders`: no server answers at the subject.

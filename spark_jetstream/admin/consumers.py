@@ -131,7 +131,8 @@ class Consumers:
     """The consumers of an account's streams; ``admin.consumers``.
 
     A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as for `Streams`. All
-    methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name what was asked for.
+    methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name what was asked for; `OptionError` for
+    an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -157,7 +158,10 @@ class Consumers:
         return self._api.reply(ConsumerInfo, jsapi.CONSUMER_INFO, context=context, stream=stream, consumer=name)
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
-        """Return the replicas, the leader first; empty outside of a cluster. Raises what `load` raises."""
+        """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster.
+
+        Raises `ConsumerNotFound`, `StreamNotFound`.
+        """
         return replicas(self.load(stream, name).cluster)
 
     # Creating and changing
@@ -273,7 +277,8 @@ class Consumers:
         """Create a consumer of the same stream with the configuration of another one and these changes.
 
         It begins where its ``deliver_policy`` says. It is durable if the other one is. The metadata of a Spark query
-        (option ``durable``) and a pause that is over are not copied. Raises what `load` and `create` raise.
+        (option ``durable``) and a pause that is over are not copied. Raises `ConsumerNotFound`, and what
+        `create` raises.
         """
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)

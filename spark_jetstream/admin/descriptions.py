@@ -1,7 +1,9 @@
-"""Descriptions of streams and their consumers in JSON or YAML, and templates of configurations (docs/admin.md).
+"""Descriptions of streams and their consumers in JSON or YAML, and templates of configurations.
 
 A description is a stream's configuration (`StreamConfig`), with an optional list ``consumers`` (`ConsumerConfig`)
-beside its fields. A key that appears twice is refused, since only one of the two would count.
+beside its fields. The output of ``stream info --json`` and ``consumer info --json``, here and of the ``nats`` command,
+counts as the configuration in it. A text has one description, a list of them, an object of them by the names of the
+streams, or, in YAML, several documents. A key that appears twice is refused, since only one of the two would count.
 
 A template is a mapping of fields; fields beside it replace its own::
 

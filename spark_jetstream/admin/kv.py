@@ -89,8 +89,9 @@ class Bucket:
     the mirror and written at its origin. The first method reads the bucket's configuration; an account that may not
     read it can still write, and `get`.
 
-    All methods raise what `Api` raises, such as `OptionError` for a key with a blank; `StreamNotFound` when there is no
-    such bucket. After a write that raises `RequestTimeout` or `ConnectionFailed` the value may be stored or not.
+    All methods raise what `Api` raises; `StreamNotFound` when there is no such bucket; `OptionError` for an argument
+    that cannot be one, such as a key with a blank. After a write that raises `RequestTimeout` or `ConnectionFailed`
+    the value may be stored or not.
     """
 
     def __init__(self, api: Api, name: str) -> None:
@@ -142,7 +143,10 @@ class Bucket:
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
     def entries(self, *filters: str, include_deletes: bool = False) -> Iterator[Entry]:
-        """Return each key's latest revision, with ``include_deletes`` deletions too. Otherwise as `keys`."""
+        """Return the latest revision of each key; with ``include_deletes`` those of deleted keys too.
+
+        Arguments and errors are those of `keys`.
+        """
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
     def history(self, key: str) -> list[Entry]:
@@ -225,7 +229,10 @@ class Bucket:
         return self._remove(key, "PURGE", revision, self._ttl(ttl))
 
     def revert(self, key: str, revision: int) -> int:
-        """Put the value of an earlier revision again; return the new revision. Raises what `get` and `update` raise."""
+        """Put the value again that a key had at a revision, as `get` and `update`; return the new revision.
+
+        Raises `KeyNotFound`, `WrongRevision`.
+        """
         before = self.get(key, revision=revision)
         last = self._last(key)
         expected = before.revision if last is None else last.revision
@@ -236,6 +243,7 @@ class Bucket:
 
         Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that is put at the same
         time stays, and a mark whose subject has a wildcard: to purge that subject would purge all that it matches.
+        Raises `OptionError` if ``older_than`` is no duration.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         try:

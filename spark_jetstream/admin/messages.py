@@ -44,7 +44,8 @@ class Messages:
     for accounts that may do no more: any replica or mirror answers, which may lag. `NoResponders` is raised where the
     stream does not allow it (``allow_direct``).
 
-    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for.
+    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for; `OptionError`
+    for an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:

@@ -59,7 +59,8 @@ class ObjectBucket:
     """The objects of one bucket; ``admin.objects.bucket(name)``. The first method sends the first request.
 
     A name is any text of up to 2,048 bytes; ``/`` has no meaning. All methods raise what `Api` raises; `StreamNotFound`
-    when there is no such bucket; `MessageNotFound` for an object that does not exist or was deleted.
+    when there is no such bucket; `MessageNotFound` for an object that does not exist or was deleted; `OptionError` for
+    an argument that cannot be one.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:

@@ -119,7 +119,9 @@ def make_plan(api: Api, wanted: Iterable[Wanted], *, given_only: bool = False, n
 
 
 def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
-    """Carry out a plan. An update reads the configuration again first. Each reply is compared with the description.
+    """Carry out a plan; each reply of the server is compared with the description.
+
+    Nothing is done when a step is refused. An update reads the configuration again first.
 
     Raises:
         PlanOutdated: The configuration is neither that of the plan nor the described one.

@@ -43,7 +43,10 @@ class Streams:
     """The streams of an account; ``admin.streams``.
 
     A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single fields by name. Fields
-    beside one of the others replace its fields. All methods raise what `Api` raises; `StreamNotFound` names the stream.
+    beside one of the others replace its fields.
+
+    All methods raise what `Api` raises; `StreamNotFound` names the stream; `OptionError` for an argument that cannot be
+    one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -52,7 +55,10 @@ class Streams:
     # Looking
 
     def names(self, subject: str | None = None) -> Iterator[str]:
-        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page."""
+        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page.
+
+        Raises `OptionError` for a ``subject`` that cannot be one.
+        """
         request, context = _listed(subject)
         for page in self._api.pages(StreamNamesPage, jsapi.STREAM_NAMES, request, context=context):
             yield from page.streams
@@ -72,7 +78,10 @@ class Streams:
         return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=f"look at stream {name}", stream=name)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
-        """Return subjects with their number of messages; sorted, 100,000 of a request. Raises `StreamNotFound`."""
+        """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request.
+
+        Raises `StreamNotFound`, and `OptionError` for a ``subject`` that cannot be one.
+        """
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
         for page in self._api.pages(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name):
@@ -174,7 +183,8 @@ class Streams:
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
 
-        Two streams cannot store the same subject. The copy is not sealed. Raises what `load` and `create` raise.
+        Two streams cannot store the same subject. The copy of a sealed stream is not sealed. Raises `StreamNotFound`,
+        and what `create` raises.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config

@@ -56,8 +56,13 @@ def watch(
 
     Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
     ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds; without ``follow``,
-    before the None. Raises what `Bucket.watch` raises; at once `StreamNotFound`; and `ApiError` for errors that do not
-    pass, such as 10138: the filters overlap.
+    before the None.
+
+    Raises:
+        StreamNotFound: At once: there is no such stream.
+        DataLossError: The stream was deleted or created again, or a server lost data that it had.
+        OutageError: The server was away for longer than option ``retryTimeout``.
+        ApiError: Error 10138: the filters overlap; and other errors that do not pass.
     """
     if timeout is not None and not timeout > 0:
         raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")

@@ -1,4 +1,7 @@
-"""Checks on the driver before the first row is written, of the stream or bucket that the options name."""
+"""Checks on the driver before the first row is written, of the stream or bucket that the options name.
+
+What a publisher's permissions do not let it see is not checked, except what delivery exactly-once needs.
+"""
 
 from __future__ import annotations
 

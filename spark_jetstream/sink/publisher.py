@@ -293,8 +293,9 @@ class Publisher:
     def _settle_expected(self, portion: InFlight, index: int) -> Outcome | None:
         """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
 
-        docs/delivery.md has the rule ("Expected sequences"). A row without a message id is looked for only if it was
-        sent more than once.
+        The server checks the expected sequence before the message id, so the message at that place may be this very
+        row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is recognised by
+        payload and headers, and looked for only if it was sent more than once.
         """
         row = portion.row(index)
         if row.message_id is None and not portion.again[index]:

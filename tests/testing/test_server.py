@@ -49,10 +49,10 @@ class TestLife:
         assert "Listening for client connections" in server.wait_for_log("Listening for client")
         with pytest.raises(TimeoutError, match="'no such line'"):
             server.wait_for_log("no such line", timeout=0.05)
-        with pytest.raises(RuntimeError, match="without its monitor port"):
-            server.monitor("/varz")
         with pytest.raises(RuntimeError, match="without its websocket port"):
             _ = server.websocket_url
+        with NatsServer() as plain, pytest.raises(RuntimeError, match="without its monitor port"):
+            plain.monitor("/varz")
 
     def test_restarts_keep_port_and_messages_and_take_a_new_configuration(self, server: NatsServer) -> None:
         publish(server.url, 5)
