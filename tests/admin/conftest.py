@@ -185,5 +185,4 @@ def make_store(nats_server: NatsServer, admin: JetStreamAdmin, publisher: Publis
 
 @pytest.fixture
 def store(make_store: Callable[[], Made]) -> Made:
-    """An Object Store bucket."""
     return make_store()

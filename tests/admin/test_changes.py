@@ -80,12 +80,7 @@ STREAM_CHANGES: list[Row] = [
     ({}, {"subject_transform": {"src": "a.*", "dest": "b.$1"}}, "subject_transform", True),
     ({}, {"republish": {"dest": "again.>"}}, "republish", True),
     (AWAY, {"mirror_direct": True}, "mirror_direct", True),
-    (
-        {"discard": "new", "max_msgs_per_subject": 1},
-        {"discard_new_per_subject": True},
-        "discard_new_per_subject",
-        True,
-    ),
+    ({"discard": "new", "max_msgs_per_subject": 1}, {"discard_new_per_subject": True}, "discard_new_per_subject", True),
     ({"deny_purge": True}, {"deny_purge": False}, "deny_purge", False),
     ({}, {"consumer_limits": {"max_ack_pending": 5}}, "consumer_limits.max_ack_pending", True),
     ({"consumer_limits": {"max_ack_pending": 5}}, {"consumer_limits": None}, "consumer_limits.max_ack_pending", True),

@@ -34,7 +34,7 @@ from tests.admin.fake_api import Meddler
 from tests.support.calls import data_source
 from tests.support.publish import Message, Publisher
 from tests.support.queries import available_now, batch, refusal, streaming
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream
 
 COLUMNS = StructType([StructField("subject", StringType()), StructField("data", BinaryType())])
 UPDATE = {"ensureStreamOnConflict": "update"}
@@ -91,7 +91,7 @@ def test_a_missing_stream_is_made_and_stays(side: str, source: Source, new_strea
 
 
 def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
-    source: Source, stream: Callable[..., Stream], publisher: Publisher, caplog: Log
+    source: Source, stream: MakeStream, publisher: Publisher, caplog: Log
 ) -> None:
     s = stream(max_age=7200 * 10**9, max_msgs=100, metadata={"owner": "me"})
     s.fill(3)
@@ -116,7 +116,7 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
 
 
 def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
-    source: Source, stream: Callable[..., Stream], new_stream: New, publisher: Publisher, caplog: Log
+    source: Source, stream: MakeStream, new_stream: New, publisher: Publisher, caplog: Log
 ) -> None:
     s, name = stream(), new_stream()
     before = config(publisher, s.name)
@@ -144,7 +144,7 @@ def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
 
 
 def test_several_streams_as_a_list_and_by_name(
-    source: Source, new_stream: New, publisher: Publisher, stream: Callable[..., Stream]
+    source: Source, new_stream: New, publisher: Publisher, stream: MakeStream
 ) -> None:
     one, two, there = new_stream(), new_stream(), stream()
     both = f"{one},{two},{there.name}"
@@ -248,7 +248,7 @@ def test_a_stream_that_was_made_again_is_noticed(source: Source, new_stream: New
 
 
 @pytest.fixture
-def ensured(nats_server: NatsServer) -> Callable[..., list[str]]:
+def ensured(nats_server: NatsServer) -> Ensured:
     """A function that ensures a stream while something happens; the requests that were made."""
     options = ConnectionOptions.from_spark({"servers": nats_server.url})
 
@@ -356,9 +356,7 @@ def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source
 
 
 @pytest.mark.full
-def test_what_the_user_sees(
-    spark: SparkSession, nats_server: NatsServer, stream: Callable[..., Stream], tmp_path: Path
-) -> None:
+def test_what_the_user_sees(spark: SparkSession, nats_server: NatsServer, stream: MakeStream, tmp_path: Path) -> None:
     s = stream()
     described = '{"max_msgs": 5}'
     expected = f"stream {s.name} is not as option ensureStream describes it: max_msgs is -1, not 5; "
@@ -383,7 +381,7 @@ def test_what_the_user_sees(
 
 @pytest.mark.full
 def test_a_work_queue_is_given_direct_reads(
-    spark: SparkSession, nats_server: NatsServer, stream: Callable[..., Stream], publisher: Publisher, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, stream: MakeStream, publisher: Publisher, tmp_path: Path
 ) -> None:
     s = stream(retention="workqueue")
     s.fill(3)

@@ -21,6 +21,7 @@ from spark_jetstream.streams.pull import create_reader
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import MakeKv
+from tests.support.client import full
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, consumers, wait_until
@@ -158,7 +159,7 @@ def _put(url: str, value: str) -> int:
         return publisher.publish([Message("$KV.b.a", value.encode())])[0]
 
 
-@pytest.mark.parametrize("history", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("history", [True, *full(False)])
 def test_every_change_comes_once_over_a_wire_that_is_cut(
     make: MakeKv, nats_server: NatsServer, publisher: Publisher, history: bool
 ) -> None:

@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage
-from spark_jetstream.errors import (
-    ApiError,
-    DataLossError,
-    JetStreamError,
-    MessageNotFound,
-    NoResponders,
-    OptionError,
-)
+from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, NoResponders, OptionError
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import read
 from tests.admin.conftest import Make
@@ -32,9 +25,8 @@ COUNT = 30
 @pytest.fixture(scope="module", params=[True, False], ids=["direct", "leader"])
 def stream(request: pytest.FixtureRequest, publisher: Publisher) -> Iterator[str]:
     """A stream with 30 messages at ``looked.0`` to ``looked.2`` in turn, the 8th deleted; the 4th has headers."""
-    publisher.api(
-        "STREAM.CREATE.LOOKED", {"name": "LOOKED", "subjects": ["looked.*"], "allow_direct": bool(request.param)}
-    )
+    config = {"name": "LOOKED", "subjects": ["looked.*"], "allow_direct": bool(request.param)}
+    publisher.api("STREAM.CREATE.LOOKED", config)
     publisher.publish(
         Message(f"looked.{number % 3}", b"\x00%d" % number, HEADERS if number == 4 else None)
         for number in range(1, COUNT + 1)

@@ -17,6 +17,7 @@ from tests.admin.conftest import admin, api, name
 from tests.support.command import Ran, run_command, succeed
 
 Command = Callable[..., Ran]
+Start = Callable[..., NatsServer]
 
 __all__ = ["admin", "api", "name"]
 

@@ -41,7 +41,6 @@ def server() -> Iterator[NatsServer]:
 
 
 def info(server: NatsServer, *arguments: str) -> Ran:
-    """``account info``."""
     return succeed("account", "info", *LOGIN, *arguments, url=server.url)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.cli.conftest import Command
 from tests.support.command import running
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream
 
 GROUP = ("bench",)
 FEW = ("--messages", 2000, "--single", 20)
@@ -67,7 +67,7 @@ def test_json(do: Command) -> None:
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
 
 
-def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, stream: Callable[..., Stream]) -> None:
+def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, stream: MakeStream) -> None:
     made = stream(allow_direct=True)
     made.fill(300)
     publisher.api(f"STREAM.MSG.DELETE.{made.name}", {"seq": 7})
@@ -78,9 +78,7 @@ def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, 
     wait_until(lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before, "the stream is as it was")
 
 
-def test_streams_whose_consumers_decide_what_stays(
-    do: Command, publisher: Publisher, stream: Callable[..., Stream]
-) -> None:
+def test_streams_whose_consumers_decide_what_stays(do: Command, publisher: Publisher, stream: MakeStream) -> None:
     queue = stream(retention="workqueue", allow_direct=True)
     queue.fill(10)
     ran = do("--json", "--stream", queue.name)
@@ -140,7 +138,7 @@ def test_percentiles() -> None:
     assert percentile([3.0], 50) == 3.0
 
 
-def test_what_is_not_all_there_is_no_figure(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+def test_what_is_not_all_there_is_no_figure(nats_server: NatsServer, stream: MakeStream) -> None:
     made = stream()
     made.fill(10)
     options = ConnectionOptions.from_spark({"servers": nats_server.url})

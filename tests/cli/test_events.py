@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +14,7 @@ from spark_jetstream.admin import JetStreamAdmin, parse_event
 from spark_jetstream.admin.models.events import StreamAction
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.cli.conftest import refused
+from tests.cli.conftest import Start, refused
 from tests.support.command import Ran, run_command, running, succeed
 from tests.support.reading import create
 
@@ -93,9 +93,7 @@ system_account: SYS
 """
 
 
-def test_without_jetstream_in_the_account(
-    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
-) -> None:
+def test_without_jetstream_in_the_account(nats_server_factory: Start, no_connection_left: None) -> None:
     server = nats_server_factory(config=ACCOUNTS)
 
     def run(user: str, *line: str) -> Ran:
@@ -109,9 +107,7 @@ def test_without_jetstream_in_the_account(
         assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
 
 
-def test_without_jetstream_on_the_server(
-    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
-) -> None:
+def test_without_jetstream_on_the_server(nats_server_factory: Start, no_connection_left: None) -> None:
     server = nats_server_factory(jetstream=False)
     for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
         refused(run_command(*line, url=server.url), 3, "is JetStream enabled for this server and account")
@@ -126,9 +122,7 @@ def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_a_gap_is_told_and_ends_with_1(
-    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
-) -> None:
+def test_a_gap_is_told_and_ends_with_1(nats_server_factory: Start, no_connection_left: None) -> None:
     server = nats_server_factory(http_monitor=True)
 
     def told() -> int:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,8 @@ from spark_jetstream.cli.output import Output
 from spark_jetstream.demo import run as demo
 from spark_jetstream.java import JavaNotFound
 from spark_jetstream.testing import NatsServer
+from tests.cli.conftest import Start
+from tests.support.client import full
 from tests.support.command import run_command, run_process, succeed
 
 
@@ -109,7 +110,7 @@ def test_completion(line: str, offered: list[str], nats_server: NatsServer) -> N
     assert (ran.exit_code, ran.output.split()) == (0, offered)
 
 
-@pytest.mark.parametrize("shell", ["bash", *(pytest.param(each, marks=pytest.mark.full) for each in ("zsh", "fish"))])
+@pytest.mark.parametrize("shell", ["bash", *full("zsh", "fish")])
 def test_completion_can_be_shown(shell: str) -> None:
     # Else typer takes the shell that started all this, if it finds one.
     environ = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
@@ -121,7 +122,7 @@ def test_completion_can_be_shown(shell: str) -> None:
 # -- output --
 
 
-def test_what_comes_when_the_process_ends_is_one_line(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_what_comes_when_the_process_ends_is_one_line(nats_server_factory: Start) -> None:
     """Nothing else comes from the libraries: of output that cannot be written (as on a full disk), of a login."""
     server = nats_server_factory(config='authorization { user: ann, password: "right" }')
     with open(os.devnull, "rb") as unwritable:

@@ -17,7 +17,6 @@ DATA = content("a", 1, 300_000)
 
 @pytest.fixture
 def bucket(name: str, admin: JetStreamAdmin) -> str:
-    """A bucket."""
     admin.objects.create(name, storage="memory")
     return name
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from spark_jetstream.admin import JetStreamAdmin, StreamConfig, differences, ren
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.admin.configs import STREAMS
 from tests.admin.fake_api import FakeApi
-from tests.cli.conftest import Command, refused, written
+from tests.cli.conftest import Command, Start, refused, written
 from tests.support.client import ask, stored
 from tests.support.command import Ran, on_terminal, run_command, succeed
 from tests.support.publish import Message, Publisher
@@ -197,9 +196,7 @@ def test_add_and_copy(do: Command, run: Command, name: str) -> None:
     assert config(do, f"{name}C")["mirror"] == {"name": name}
 
 
-def test_what_may_not_be_looked_at_was_perhaps_created(
-    nats_server_factory: Callable[..., NatsServer], no_connection_left: None
-) -> None:
+def test_what_may_not_be_looked_at_was_perhaps_created(nats_server_factory: Start, no_connection_left: None) -> None:
     """The server gives the same answer for a stream that it creates and for one that exists."""
     may = '{ publish: "$JS.API.STREAM.CREATE.>", subscribe: "_INBOX.>" }'
     server = nats_server_factory(config=f"authorization {{ users: [{{ user: a, password: p, permissions: {may} }}] }}")
