@@ -149,10 +149,9 @@ def test_single_messages_directly(admin: JetStreamAdmin, direct: str) -> None:
         lambda: admin.messages.next(direct, "d.1", 3, direct=True),
         lambda: admin.messages.since(direct, "2036-01-01T00:00:00Z", direct=True),
     ]
+    said = r"of stream DIRECT: the server that answered has no such message \(404"
     for request in missing:
-        with pytest.raises(
-            MessageNotFound, match=r"of stream DIRECT: the server that answered has no such message \(404"
-        ):
+        with pytest.raises(MessageNotFound, match=said):
             request()
 
 

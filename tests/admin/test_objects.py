@@ -148,9 +148,8 @@ def test_what_stands_beside_the_content(store: Made) -> None:
             store.objects.update_meta("a", **wrong)
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.put("a", b"y", **wrong)
-    with pytest.raises(
-        JetStreamError, match=rf"cannot store object 'b' in bucket {store.name}: .*takes 1048576 \(max_p"
-    ):
+    said = rf"cannot store object 'b' in bucket {store.name}: .*takes 1048576 \(max_p"
+    with pytest.raises(JetStreamError, match=said):
         store.objects.put("b", b"x", description="y" * 2**20)
     store.check()
 

@@ -35,10 +35,8 @@ def test_to_and_from_files(
     put = do("put", bucket, file, "--json").json
     assert (put["name"], put["size"], put["chunks"]) == ("cat.bin", len(DATA), 3)
     more = ("-H", "Kind: cat", "--metadata", "a=b", "--chunk-size", "10k")
-    assert (
-        do("put", bucket, file, "--name", "pets/tom.bin", *more).out
-        == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
-    )
+    said = do("put", bucket, file, "--name", "pets/tom.bin", *more).out
+    assert said == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
     told = do("info", bucket, "pets/tom.bin", "--json").json
     assert (told["headers"], told["metadata"], told["chunks"]) == ({"Kind": ["cat"]}, {"a": "b"}, 30)
     assert put["digest"] in do("info", bucket, "cat.bin").out

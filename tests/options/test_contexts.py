@@ -36,14 +36,12 @@ def write(folder: Path, name: str = "prod", /, **fields: Any) -> Path:
 
 
 def test_every_field_that_has_a_counterpart(home: Path) -> None:
-    without = dict.fromkeys(
-        ["nsc", "socks_proxy", "jetstream_api_prefix", "jetstream_event_prefix", "color_scheme"], ""
-    )
+    unset = ("nsc", "socks_proxy", "jetstream_api_prefix", "jetstream_event_prefix", "color_scheme")
     files = {"cert": "/c.pem", "key": "/k.pem", "ca": "/ca.pem"}
     others = {"description": "production", "windows_ca_certs_match": None, "a_field_of_tomorrow": 7}
     login = {"url": "nats://a:4222, b", "user": "me", "password": "x"}
     names = {"jetstream_domain": "hub", "inbox_prefix": "_INBOX_me", "tls_first": True}
-    write(home, **without, **files, **others, **login, **names)
+    write(home, **dict.fromkeys(unset, ""), **files, **others, **login, **names)
     assert context_options("prod") == {
         "servers": "nats://a:4222,nats://b",
         "user": "me",

@@ -200,9 +200,7 @@ def test_what_may_stand_together() -> None:
     assert (bucket.read_streams, bucket.named("KV_b"), bucket.table) == (("KV_b",), "b", False)
     objects = SourceOptions.from_spark({"objectBucket": "o", "minPartitions": "2"}, streaming=False)
     assert (objects.read_streams, objects.named("OBJ_o"), objects.table) == (("OBJ_o",), "o", True)
-    revisions = SourceOptions.from_spark(
-        {"bucket": "b", "history": "true", "endingOffsets": '{"b": 5}'}, streaming=False
-    )
+    revisions = source(BATCH, stream=None, bucket="b", history="true", endingOffsets='{"b": 5}')
     assert (revisions.table, source().table) == (False, False)
     assert connection(servers="wss://a", tlsCaFile="/ca").tls_ca_file == "/ca"
     assert connection(servers="nats://me:x@a") == connection(servers="nats://a", user="me", password="x")
@@ -211,9 +209,7 @@ def test_what_may_stand_together() -> None:
 
 def test_the_connection_comes_along(tmp_path: Path) -> None:
     options = sink(servers="nats://me:x@a", subject="a", requestTimeout="3s")
-    assert options.connection == ConnectionOptions.from_spark(
-        {"servers": "a", "user": "me", "password": "x", "requesttimeout": "3s"}
-    )
+    assert options.connection == connection(servers="a", user="me", password="x", requesttimeout="3s")
     context = tmp_path / "production.json"
     context.write_text(json.dumps({"url": "nats://b:4333", "token": SECRET, "jetstream_domain": "hub"}))
     options = sink(context=str(context), domain="leaf")

@@ -100,11 +100,8 @@ BAD: list[tuple[Kind, str, list[object]]] = [
     (Servers(), "holds an empty element", ["", "a,,b"]),
     (Servers(), "the scheme is not one of", ["http://a"]),
     (Servers(), "the host is missing or malformed", ["nats://", "nats://a b"]),
-    (
-        Servers(),
-        "the port is not a number",
-        ["nats://a:0", "nats://a:65536", "nats://a:", "nats://a:4222:1", "nats://u:p/w@a"],
-    ),
+    (Servers(), "the port is not a number", ["nats://a:0", "nats://a:65536", "nats://a:", "nats://a:4222:1"]),
+    (Servers(), "the port is not a number", ["nats://u:p/w@a"]),
     (Servers(), "in which the", ["nats://[::1"]),
     (Servers(), "not an IPv6 address", ["nats://[1.2.3.4]"]),
     (Servers(), "a path follows the host", ["nats://a/path"]),
@@ -218,7 +215,7 @@ def test_sizes_are_powers_of_1024(number: int, unit: str, suffix: str) -> None:
 @given(
     st.datetimes(datetime(1971, 1, 1), datetime(2262, 1, 1)),  # noqa: DTZ001 - hypothesis wants bounds without a zone
     st.integers(0, 999_999_999),
-    st.integers(-18 * 60, 18 * 60).filter(lambda minutes: abs(minutes) % 60 < 60),
+    st.integers(-18 * 60, 18 * 60),
 )
 def test_times_agree_with_datetime_to_the_nanosecond(moment: datetime, nanosecond: int, zone: int) -> None:
     moment = moment.replace(microsecond=0, tzinfo=timezone(timedelta(minutes=zone)))

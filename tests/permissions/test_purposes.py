@@ -214,8 +214,10 @@ def case(
 
 FILTERED = partial(use.durable, subjects="s.a")
 DIRECTLY = partial(use.durable, readWith="direct")
+KV_DIRECTLY = partial(use.read_kv, revisions=2, readWith="direct")
 INTEREST = partial(use.made, retention="interest")
 QUEUE = partial(use.made, retention="workqueue")
+working = partial(keeping, "read-direct", "durable-queue")
 OLD = "durable on an older server"
 DURABLE = (CREATE, *CONSUMING[2:])
 CHANGES = ("CREATE", "UPDATE", "DELETE", "PURGE")
@@ -231,22 +233,11 @@ CASES = [
     case(OLD, INTEREST, use.durable, *DURABLE, lines=keeping("read", "durable-old")),
     case(f"{OLD}, with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable-old")),
     case("durable with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable")),
-    case("durable-queue", QUEUE, use.queue, "STREAM.PURGE.S", lines=keeping("read-direct", "durable-queue")),
-    case(
-        "durable-queue with a filter",
-        QUEUE,
-        FILTERED,
-        "STREAM.PURGE.S",
-        lines=keeping("read-direct", "durable-queue", "s.a"),
-    ),
+    case("durable-queue", QUEUE, use.queue, "STREAM.PURGE.S", lines=working()),
+    case("durable-queue with a filter", QUEUE, FILTERED, "STREAM.PURGE.S", lines=working("s.a")),
     case("kv-read", use.bucket_kv, use.read_kv, *(each.replace(".S.", ".KV_b.") for each in CONSUMING), bucket="b"),
     case("kv-read one key", use.bucket_kv, use.kv_keys, *others("KV_b", *USING), bucket="b", subjects=["x"]),
-    case(
-        "kv-read-direct",
-        partial(use.bucket_kv, history=1),
-        partial(use.read_kv, revisions=2, readWith="direct"),
-        bucket="b",
-    ),
+    case("kv-read-direct", partial(use.bucket_kv, history=1), KV_DIRECTLY, bucket="b"),
     case("object-read", use.bucket_objects, use.read_objects, *others("OBJ_b", "CREATE", *USING), bucket="b"),
     case("object-read-direct", use.bucket_objects, partial(use.read_objects, readWith="direct"), bucket="b"),
     # Writing
