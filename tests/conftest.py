@@ -22,7 +22,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 # Two cores that Spark and a server share: how long one example takes says nothing.
 settings.register_profile("shared", deadline=None)
@@ -157,7 +157,7 @@ def publisher(nats_server: NatsServer) -> Iterator[Publisher]:
 
 
 @pytest.fixture
-def stream(nats_server: NatsServer, publisher: Publisher) -> Iterator[Callable[..., Stream]]:
+def stream(nats_server: NatsServer, publisher: Publisher) -> Iterator[MakeStream]:
     """A function that makes a stream on the shared server, with a name of its own; gone after the test."""
     made: list[Stream] = []
 

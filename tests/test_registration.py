@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from spark_jetstream.datasource import JetStreamDataSource
 from tests.support.jobs import run_script
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
-from tests.support.streams import Stream
-
-MakeStream = Callable[..., Stream]
+from tests.support.streams import MakeStream, Stream
 
 
 def filled(stream: MakeStream) -> Stream:

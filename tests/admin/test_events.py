@@ -253,7 +253,6 @@ def accounts() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def own(nats_server_factory: Start, no_connection_left: None) -> NatsServer:
-    """A server to be stopped."""
     return nats_server_factory()
 
 

@@ -163,7 +163,6 @@ class Strikes:
         return kill(self.job.planners()) + kill(self.job.workers())
 
     def everybody(self) -> int:
-        """The whole job."""
         killed = len(self.job.processes())
         self.job.kill()
         return killed

@@ -88,7 +88,6 @@ def reading(url: str, name: str, **options: Any) -> Iterator[Stored]:
 
 
 def read(url: str, name: str, **options: Any) -> list[Stored]:
-    """The rows of a batch read."""
     return list(reading(url, name, **options))
 
 

@@ -22,7 +22,6 @@ MODULES = ("", ".admin", ".admin.event_models", ".testing", ".permissions", ".op
 
 
 def interface() -> dict[str, Any]:
-    """Everything, by kind."""
     return {name: make() for name, make in KINDS.items()}
 
 

@@ -329,7 +329,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(name: str) -> Any:
-    """What one of the files holds."""
     return json.loads((FORMATS / name).read_text())
 
 

@@ -20,7 +20,7 @@ from spark_jetstream.testing.process import LOOPBACK
 from tests.support.client import tls_config
 from tests.support.command import Ran, run_command, run_process, succeed
 from tests.support.publish import Publisher
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream
 
 QUICK = ("-o", "connectTimeout=300ms")
 
@@ -58,7 +58,7 @@ def wrong(
 # Healthy
 
 
-def test_a_healthy_server(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+def test_a_healthy_server(nats_server: NatsServer, stream: MakeStream) -> None:
     orders = stream(allow_direct=True)
     purposes = [part for each in ("read", "direct", "write") for part in ("--for", each)]
     given = ("--stream", orders.name, "--subject", f"{orders.subject}.a", *purposes, "--strict")
@@ -284,7 +284,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_streams(nats_server: NatsServer, stream: Callable[..., Stream], case: str) -> None:
+def test_streams(nats_server: NatsServer, stream: MakeStream, case: str) -> None:
     config, arguments, expected = CASES[case]
     made = stream(**config)
     given = [each.format(subject=made.subject) for each in arguments]
@@ -293,9 +293,7 @@ def test_streams(nats_server: NatsServer, stream: Callable[..., Stream], case: s
     assert code == (1 if "failed" in trouble(findings).values() else 0)
 
 
-def test_streams_that_cannot_be_used(
-    nats_server: NatsServer, stream: Callable[..., Stream], publisher: Publisher
-) -> None:
+def test_streams_that_cannot_be_used(nats_server: NatsServer, stream: MakeStream, publisher: Publisher) -> None:
     """Not there, full, sealed, a mirror."""
     for option, name, said in (("--stream", "NOWHERE", "NOWHERE"), ("--bucket", "nowhere", "KV_nowhere")):
         code, findings = look(nats_server.url, option, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
 from tests.support.jobs import write_program
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream
 from tests.test_java import fake_java
 
 
@@ -174,7 +174,7 @@ def test_a_spark_that_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: MakeStream) -> None:
     orders = stream()
     orders.fill(3)
     ran = run_command("doctor", "--spark", "--json", "--stream", orders.name, url=nats_server.url)

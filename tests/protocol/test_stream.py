@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.testing import NatsServer
 from tests.support.reading import api
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 CREATED = "2026-02-03T04:05:06.123456789Z"
 LEAST: dict[str, Any] = {
@@ -34,7 +33,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return body
 
 
-def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: MakeStream) -> None:
     def state_of(made: Stream) -> StreamSummary:
         return stream_summary(api(nats_server.url, f"STREAM.INFO.{made.name}"), "look")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
 from tests.support.sinking import batch, seen
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 PASSWORD = "right-pass-7f3a"
 WRONG = "wrong-pass-91be"
@@ -56,7 +56,6 @@ accounts {{
 #: Short times: what goes wrong here does so at once, or never gets better.
 QUICK = {"connectTimeout": "2s", "requestTimeout": "2s", "retryTimeout": "2s", "ackTimeout": "2s", "maxRetries": "1"}
 Refusal = tuple[str, str]
-Make = Callable[..., Stream]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
 #: Words of the sentences, and options.
@@ -106,7 +105,7 @@ _used = iter(range(1, 1000))
 
 
 @pytest.fixture
-def make(server: Server) -> Iterator[Make]:
+def make(server: Server) -> Iterator[MakeStream]:
     """A function that makes a stream of the test's own, in account A unless told; gone after the test."""
     made: list[Stream] = []
 
@@ -162,7 +161,6 @@ def at(bad: str | None) -> dict[str, list[Any]]:
 
 
 def write(s: Stream, options: Mapping[str, str], columns: Mapping[str, Any] = NOTHING) -> None:
-    """A batch write."""
     frame = rows(s, columns)
     store(writer_of("b", settings(s, options), frame.schema), [frame])
 
@@ -194,7 +192,6 @@ class Case(NamedTuple):
 
 
 def name_of(case: Case | BadRow) -> str:
-    """The name of its tests."""
     return f"{case.sentence if isinstance(case, Case) else case.reason} {dict(case.config) or ''}"
 
 
@@ -243,7 +240,7 @@ EARLY = [
 
 
 @pytest.mark.parametrize("case", EARLY, ids=name_of)
-def test_known_before_any_task_starts(make: Make, case: Case) -> None:
+def test_known_before_any_task_starts(make: MakeStream, case: Case) -> None:
     s = make(**case.config)
     for mode in case.modes:
         kind, said = refuse(mode, s, case.columns, case.options, early=True)
@@ -252,7 +249,7 @@ def test_known_before_any_task_starts(make: Make, case: Case) -> None:
     s.wait_for(3 if "mirror" in case.config else 0)
 
 
-def test_exactly_once_without_permission_to_make_the_ledger(server: Server, make: Make) -> None:
+def test_exactly_once_without_permission_to_make_the_ledger(server: Server, make: MakeStream) -> None:
     s = make(server.bob)
     options = {"user": "noledger", "delivery": "exactly-once", "stream": "<N>"}
     for mode in "bs":
@@ -334,7 +331,7 @@ def messages_of(s: Stream) -> list[tuple[str, dict[str, list[str]], bytes]]:
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
-def test_a_row_that_cannot_be_stored_is_named(make: Make, bad: BadRow) -> None:
+def test_a_row_that_cannot_be_stored_is_named(make: MakeStream, bad: BadRow) -> None:
     s = make(**bad.config)
     prepare(s, bad)
     kind, said = refuse("b", s, bad.columns, bad.options, early=False)
@@ -353,7 +350,7 @@ def test_a_row_that_cannot_be_stored_is_named(make: Make, bad: BadRow) -> None:
 
 @pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
 def test_dead_letters_tell_what_happened_and_all_else_is_stored(
-    make: Make, caplog: pytest.LogCaptureFixture, bad: BadRow
+    make: MakeStream, caplog: pytest.LogCaptureFixture, bad: BadRow
 ) -> None:
     s, dead = make(**bad.config), make()
     prepare(s, bad)
@@ -403,7 +400,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("case", WHOLE, ids=name_of)
-def test_what_fails_the_whole_task_although_there_are_dead_letters(make: Make, case: Case) -> None:
+def test_what_fails_the_whole_task_although_there_are_dead_letters(make: MakeStream, case: Case) -> None:
     s, dead = make(**case.config), make()
     options = {**case.options, "deadLetterSubject": f"{dead.subject}.row"}
     for mode in case.modes:
@@ -415,7 +412,7 @@ def test_what_fails_the_whole_task_although_there_are_dead_letters(make: Make, c
     assert messages_of(dead) == []
 
 
-def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(make: Make) -> None:
+def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(make: MakeStream) -> None:
     s = make()
     subjects = ["<s>.secret" if number in (11, 20, 30) else "<s>.a" for number in range(1, 1001)]
     columns = {"data": ["x"] * 1000, "subject": subjects}
@@ -424,7 +421,7 @@ def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_s
     assert s.state()["messages"] == 997
 
 
-def test_a_user_who_may_only_publish(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_who_may_only_publish(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be looked at is not checked: the rows themselves tell."""
     s = make()
     for options in ({}, HERE, {"subject": "<s>.x", "stream": "<N>"}, {"subject": "<s>.x"}):
@@ -445,7 +442,7 @@ SHORT = (
 )
 
 
-def test_a_short_duplicate_window_is_warned_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_duplicate_window_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
     s = make(duplicate_window=1_000_000_000)
     for options in (HERE, {"subject": "<s>.x"}):
         write(s, {**options, "ackTimeout": "1500ms"})
@@ -457,7 +454,7 @@ def test_a_short_duplicate_window_is_warned_of(make: Make, caplog: pytest.LogCap
 
 
 def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
-    make: Make, caplog: pytest.LogCaptureFixture
+    make: MakeStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     window_ns = 100_000_000
     s = make(duplicate_window=window_ns)
@@ -485,7 +482,6 @@ def selected(frame: DataFrame, s: Stream, bad: str) -> DataFrame:
 
 
 def save(frame: DataFrame, s: Stream, options: Mapping[str, str], mode: str = "append") -> None:
-    """A batch write through Spark."""
     frame.write.format("jetstream").options(**settings(s, options)).mode(mode).save()
 
 
@@ -523,7 +519,7 @@ def fail_as_stream(
 
 
 def test_spark_shows_the_error_of_the_driver(
-    spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog
+    spark: SparkSession, make: MakeStream, tmp_path: Path, spark_log: SparkLog
 ) -> None:
     s, case = make(), WRONG_PASSWORD
     for failure in (
@@ -540,7 +536,7 @@ def test_spark_shows_the_error_of_the_driver(
 
 
 def test_spark_shows_the_error_of_a_task_of_a_batch_and_what_the_driver_logs(
-    spark: SparkSession, make: Make, spark_log: SparkLog
+    spark: SparkSession, make: MakeStream, spark_log: SparkLog
 ) -> None:
     s, dead = make(duplicate_window=1_000_000_000), make()
     failure = fail_as_batch(spark, s, "null", HERE, early=False)
@@ -556,7 +552,7 @@ def test_spark_shows_the_error_of_a_task_of_a_batch_and_what_the_driver_logs(
 
 @pytest.mark.full
 def test_spark_shows_the_error_of_a_task_of_a_stream(
-    spark: SparkSession, make: Make, tmp_path: Path, spark_log: SparkLog
+    spark: SparkSession, make: MakeStream, tmp_path: Path, spark_log: SparkLog
 ) -> None:
     s, dead = make(), make()
     failure = fail_as_stream(spark, tmp_path / "failing", s, "null", {}, early=False)
@@ -581,7 +577,7 @@ def check_refused_row(failure: BaseException, s: Stream, stored: int) -> None:
     ), said
 
 
-def test_the_only_mode_is_append(spark: SparkSession, make: Make) -> None:
+def test_the_only_mode_is_append(spark: SparkSession, make: MakeStream) -> None:
     s = make()
     with pytest.raises(AnalysisException) as caught:
         save(frame_of(spark, s), s, {}, "overwrite")

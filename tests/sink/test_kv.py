@@ -30,9 +30,7 @@ from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, seen, stored
-from tests.support.streams import Stream
-
-MakeStream = Callable[..., Stream]
+from tests.support.streams import MakeStream, Stream
 
 LEVELS = ["at-least-once", "deduplicated"]
 HOME = KeyBucket.of("b", "$JS.API")
@@ -42,7 +40,6 @@ HOME = KeyBucket.of("b", "$JS.API")
 
 
 def rows(**columns: list[Any]) -> Rows:
-    """The rows of these columns."""
     made = batch(**columns)
     return rows_of(made, BucketColumns(tuple((name, "") for name in made.schema.names)), "$KV.b.", 1)
 

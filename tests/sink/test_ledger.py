@@ -28,13 +28,12 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
 from tests.support.sinking import Died, Sink, batch, die, forget, numbers, payload, rows, stored
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
 SECOND = 1_000_000_000
 WINDOW = SECOND // 4
-Make = Callable[..., Stream]
 
 
 def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None:
@@ -62,7 +61,7 @@ def admin(server: NatsServer) -> Iterator[Publisher]:
 
 
 @pytest.fixture
-def make(server: NatsServer, admin: Publisher) -> Make:
+def make(server: NatsServer, admin: Publisher) -> MakeStream:
     """A function that makes a stream with a short duplicate window, unless told otherwise."""
 
     def made(name: str = "S", **config: Any) -> Stream:
@@ -72,7 +71,7 @@ def make(server: NatsServer, admin: Publisher) -> Make:
 
 
 @pytest.fixture
-def s(make: Make) -> Stream:
+def s(make: MakeStream) -> Stream:
     return make()
 
 
@@ -87,7 +86,6 @@ def exactly(url: str, **options: object) -> Sink:
 
 
 def entry(admin: Publisher) -> dict[str, Any]:
-    """The ledger's entry."""
     found: dict[str, Any] = json.loads(base64.b64decode(message(admin)["data"]))
     return found
 
@@ -227,7 +225,7 @@ class TestTakingOver:
         wait_until(lambda: consumers(s.url, "S") == [], "no consumer is left")
         assert entry(admin)["streams"]["S"]["next"] == 6
 
-    def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: Make) -> None:
+    def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         streams = [make(name) for name in ("S", "T", "U")]
         sink = exactly(server.url)
 
@@ -251,7 +249,7 @@ class TestTakingOver:
         assert found == [*range(900), *range(1000, 1010)]
         assert set(report.streams) == {"S", "T", "U"}
 
-    def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: Make) -> None:
+    def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         s, dead = make(max_msg_size=150), make("DEAD")
         sink = exactly(server.url, deadLetterSubject="dead.row")
         data = batch(
@@ -481,7 +479,7 @@ class TestOutage:
         assert report.duplicates >= 500
         assert sorted(numbers(server.url, "S")) == list(range(1500))
 
-    def test_a_stream_that_is_made_while_nobody_listens(self, server: NatsServer, make: Make, s: Stream) -> None:
+    def test_a_stream_that_is_made_while_nobody_listens(self, server: NatsServer, make: MakeStream, s: Stream) -> None:
         """Rows for a subject without a stream are refused at once: nobody could find them again."""
         with WireProxy(server.url) as proxy:
             with pytest.raises(RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"):
@@ -550,7 +548,7 @@ class TestStart:
             look(away, SinkOptions.from_spark({**times, **given}, streaming=streaming))
         assert asked == [77.0 if streaming else 7.0]
 
-    def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: Make) -> None:
+    def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: MakeStream) -> None:
         s = make(retention="workqueue")
         with pytest.raises(DeliveryError, match="it has workqueue retention"):
             exactly(s.url, stream="S")
@@ -558,7 +556,7 @@ class TestStart:
             entry(admin)
         assert missing.value.err_code == 10059
 
-    def test_warns_of_batches_that_are_far_apart(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    def test_warns_of_batches_that_are_far_apart(self, make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
         s = make(duplicate_window=SECOND // 10)
         sink = Sink(s.url)
         for message_id in ("q.3.0.a", "q.4.0.b", "other.4.0.c", "q.5.0.d"):

@@ -41,7 +41,7 @@ from tests.support.objects import assert_only_objects, content, in_store
 from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
 from tests.support.sinking import HEADERS, Sink, batch
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 from tests.support.write_job import run_apart
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -63,11 +63,9 @@ class Bucket(Stream):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a sink."""
         return {"servers": self.url, "objectBucket": self.bucket}
 
     def sink(self, **given: Any) -> Sink:
-        """A sink for the bucket."""
         return Sink(**{**self.options, **given})
 
     def write(self, *objects: tuple[Any, Any], **given: object) -> TaskReport:
@@ -357,7 +355,7 @@ class TestRefusals:
         assert made.contents() == {"a": b"2"}
         made.check()
 
-    def test_no_bucket_that_is_another_stream(self, make: Make, stream: Callable[..., Stream]) -> None:
+    def test_no_bucket_that_is_another_stream(self, make: Make, stream: MakeStream) -> None:
         """Another stream has the subjects of the bucket: it must not take what is meant for the bucket."""
         made = make(subjects=["$O.nothing.>"])
         other = stream(subjects=[f"$O.{made.bucket}.>"], storage="memory")

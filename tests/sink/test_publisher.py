@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -42,7 +42,7 @@ def ledger(publisher: Publisher) -> None:
 
 
 @pytest.fixture
-def target(stream: Callable[..., Stream]) -> Stream:
+def target(stream: MakeStream) -> Stream:
     return stream(storage="memory")
 
 
@@ -109,7 +109,7 @@ class TestWindow:
         assert max_in_flight / 2 <= window.most <= max_in_flight
         assert numbers(target.url, target.name) == list(range(150))
 
-    def test_bounds_dead_letters_too(self, proxy: WireProxy, stream: Callable[..., Stream]) -> None:
+    def test_bounds_dead_letters_too(self, proxy: WireProxy, stream: MakeStream) -> None:
         small, dead = stream(storage="memory", max_msg_size=100), stream(storage="memory")
         window = Window(proxy, small.subject, dead.subject)
         sink = Sink(proxy.url, maxInFlight=8, deadLetterSubject=f"{dead.subject}.row", delivery="at-least-once")
@@ -280,7 +280,7 @@ class TestNobodyListens:
             assert {headers["Dead-Letter-Subject"][0] for headers in letters} == {"nowhere.a"}
             target.purge()
 
-    def test_a_stream_that_is_made_in_time(self, proxy: WireProxy, stream: Callable[..., Stream]) -> None:
+    def test_a_stream_that_is_made_in_time(self, proxy: WireProxy, stream: MakeStream) -> None:
         refused = proxy.awaiting(b"NATS/1.0 503")
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(Sink(proxy.url).write, [rows("later.a", 0, 10)])
@@ -290,7 +290,7 @@ class TestNobodyListens:
         assert sorted(numbers(made.url, made.name)) == list(range(10))
 
     def test_is_asked_once_for_many_rows_and_again_later(
-        self, proxy: WireProxy, target: Stream, stream: Callable[..., Stream]
+        self, proxy: WireProxy, target: Stream, stream: MakeStream
     ) -> None:
         refusal = functools.partial(answer, body=b"", head=b"NATS/1.0 503\r\n\r\n")
         without_leader = proxy.replace_frames(b'{"stream":"AGAIN"', 3, refusal)
@@ -431,10 +431,18 @@ class TestExpectedSequence:
         assert (raised.value.err_code, counted(raised.value)) == (10071, 0)
         assert target.state()["messages"] == 1
 
+    def test_a_row_that_was_sent_once_is_not_looked_for(self, target: Stream) -> None:
+        """Another writer's message may be the same in every header; without an id only a second try is one's own."""
+        own = ("Nats-Expected-Last-Subject-Sequence", "0")
+        target.send(Message(f"{target.subject}.a", payload(0), [own]))
+        row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
+        with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)"):
+            Sink(target.url, delivery="at-least-once").write([row])
+
 
 class TestDeadLetters:
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_thousands_at_once(self, nats_server: NatsServer, stream: Callable[..., Stream], delivery: str) -> None:
+    def test_thousands_at_once(self, nats_server: NatsServer, stream: MakeStream, delivery: str) -> None:
         small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
         sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row", stream=small.name)
         data = [payload(number, 400 if number % 2 else 10) for number in range(2000)]
@@ -448,7 +456,7 @@ class TestDeadLetters:
         assert sink.write(batches).dead_letters == 1000
         assert len(stored(dead.url, dead.name)) == (2000 if delivery == "at-least-once" else 1000)
 
-    def test_that_nobody_takes_any_more(self, nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    def test_that_nobody_takes_any_more(self, nats_server: NatsServer, stream: MakeStream) -> None:
         small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -465,7 +473,7 @@ class TestDeadLetters:
 
 
 class TestReport:
-    def test_of_several_streams_and_of_none(self, nats_server: NatsServer, stream: Callable[..., Stream]) -> None:
+    def test_of_several_streams_and_of_none(self, nats_server: NatsServer, stream: MakeStream) -> None:
         one, two = stream(storage="memory"), stream(storage="memory")
         two.fill(7)
         sink = Sink(nats_server.url)

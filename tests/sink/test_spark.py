@@ -30,10 +30,9 @@ from tests.support.queries import refusal, streaming
 from tests.support.sinking import batch, forget, seen
 from tests.support.sinking import rows as numbered
 from tests.support.sinking import stored as payloads_of
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 LEVELS = ["at-least-once", "deduplicated", "exactly-once"]
-MakeStream = Callable[..., Stream]
 
 MAX_PAYLOAD = 1024 * 1024
 PAYLOADS = (
@@ -55,7 +54,6 @@ PAYLOADS = (
 
 
 def write(frame: DataFrame, s: Stream, mode: str = "append", **options: str) -> None:
-    """A batch write."""
     frame.write.format("jetstream").options(servers=s.url, **options).mode(mode).save()
 
 
@@ -79,7 +77,6 @@ def rows(spark: SparkSession, s: Stream, count: int, partitions: int = 1) -> Dat
 
 
 def put(s: Stream, frame: pa.RecordBatch, **options: object) -> None:
-    """A batch write of one task."""
     store(writer_of("b", {"servers": s.url, **options}, frame.schema), [frame])
 
 

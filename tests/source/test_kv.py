@@ -47,7 +47,6 @@ def feed(bucket: Stream, /, **given: object) -> Query:
 
 
 def rows(bucket: Stream, /, **given: object) -> list[Row]:
-    """The rows of a batch."""
     return calls.rows(options(bucket, **given), BUCKET_ROWS)
 
 

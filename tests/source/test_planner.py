@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 from typing import Any
@@ -26,7 +25,7 @@ from tests.support.progress import publishing
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.reading import api, connecting, create, fill, part_of, pulls, wait_until
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -50,9 +49,7 @@ def matching(given: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [StreamProbe, DirectProbe])
-def test_answers_are_what_the_stream_holds(
-    stream: Callable[..., Stream], kind: type[StreamProbe | DirectProbe]
-) -> None:
+def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[StreamProbe | DirectProbe]) -> None:
     # 10153: the stream allows no consumer to be idle for longer.
     s = stream(allow_direct=True, storage="memory", consumer_limits={"inactive_threshold": 1_000_000_000})
     requests = Requests(connecting(s.url), 5.0)

@@ -31,7 +31,6 @@ Options = Mapping[str, Mapping[str, str]]
 
 
 def source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """The rows of a stream."""
     return spark.readStream.format("jetstream").options(**options).load().select("sequence", "subject", "data")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from nats.js.errors import NoKeysError
 
 from tests.support.client import ask
 from tests.support.sinking import batch
-from tests.support.streams import Stream
+from tests.support.streams import MakeStream, Stream
 
 #: What the clients give a bucket.
 CONFIG: dict[str, Any] = {
@@ -28,7 +27,7 @@ _names = itertools.count(1)
 Entry = tuple[str, bytes, str]
 
 
-def make_bucket(stream: Callable[..., Stream], name: str = "", **config: Any) -> Stream:
+def make_bucket(stream: MakeStream, name: str = "", **config: Any) -> Stream:
     """The stream of a bucket, made by the fixture `stream`; 64 revisions of a key unless `config` says otherwise."""
     bucket = name or f"b{next(_names)}"
     mine = {**CONFIG, "subjects": [f"$KV.{bucket}.>"], **config}
