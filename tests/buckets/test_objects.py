@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nats.js import api as nats_api
 
 from spark_jetstream.buckets.object_content import Assembly
+from spark_jetstream.buckets.object_store import Tries
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
     StoredObject,
@@ -25,7 +26,9 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
+from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import JetStreamError, ProtocolError
+from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.source.objects import LARGEST_CONTENT, live_objects, pack, refuse_large
 from tests.support.objects import meta_of
@@ -346,3 +349,13 @@ def test_content_that_is_not_what_its_meta_message_says(
     assert (first, last) == (None, None)
     assert assembly.column()[0].as_py() == assembly.column()[2].as_py() == b"xyz"
     assert (fault is None) if said is None else (fault is not None and said in fault)
+
+
+@pytest.mark.parametrize(("patience", "again"), [("1m", True), ("0s", False)])
+def test_only_an_outage_may_last_beyond_the_retries(patience: str, again: bool) -> None:
+    connection = ConnectionOptions.from_spark({"retryTimeout": patience})
+    settings = UploadSettings(
+        connection=connection, max_in_flight=1, ack_timeout=1.0, max_retries=0, ack_option="", retries=""
+    )
+    left = {hope: Tries(settings).left(hope) for hope in Disposition}
+    assert left == {Disposition.NONE: False, Disposition.RETRY: False, Disposition.OUTAGE: again}

@@ -168,11 +168,7 @@ BROKEN = [
 @pytest.mark.parametrize("taught", [False, True])
 @pytest.mark.parametrize(
     ("block", "payload"),
-    [
-        (b"NATS/1.0\r\nA: 1\r\n\r\n", b""),
-        (b"NATS/1.0 5\r\n\r\n", b""),
-        *((b"", payload) for payload in BROKEN),
-    ],
+    [(b"NATS/1.0\r\nA: 1\r\n\r\n", b""), (b"NATS/1.0 5\r\n\r\n", b""), *((b"", payload) for payload in BROKEN)],
     ids=lambda text: repr(text)[:40],
 )
 def test_anything_else_is_a_protocol_error(block: bytes, payload: bytes, taught: bool) -> None:

@@ -111,10 +111,7 @@ class TestEntry:
         done = entry(admin)
         created = admin.api("STREAM.INFO.S")["created"]
         plain = {"version": 1, "batch": 12, "attempt": done["attempt"], "lease": 0.3, "done": False, "report": None}
-        assert seen == [
-            {**plain, "streams": {}},
-            {**plain, "streams": {"S": {"created": created, "next": 8}}},
-        ]
+        assert seen == [{**plain, "streams": {}}, {**plain, "streams": {"S": {"created": created, "next": 8}}}]
         assert done == {**seen[1], "done": True, "report": report.to_json()}
         assert (report.stored, report.duplicates, report.streams) == (10, 0, {"S": (8, 17)})
 

@@ -153,10 +153,7 @@ def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataTyp
         ]
         assert found.msg_id is not None
         assert found.msg_id.to_pylist() == [None, b"id-2", b"id-3", None]
-        assert found.faults == {
-            2: "column data is null",
-            3: "its subject '*' has a wildcard",
-        }
+        assert found.faults == {2: "column data is null", 3: "its subject '*' has a wildcard"}
         assert read(part.slice(1, 1)).lines.to_pylist() == [b"A: 1\r\nA: 2\r\n"]
 
 

@@ -248,11 +248,7 @@ def create_again(s: Stream) -> None:
     ids=["purge", "create again"],
 )
 def test_data_loss_fails_the_query_unless_it_is_accepted(
-    stream: MakeStream,
-    caplog: pytest.LogCaptureFixture,
-    damage: Callable[[Stream], None],
-    text: str,
-    expected: range,
+    stream: MakeStream, caplog: pytest.LogCaptureFixture, damage: Callable[[Stream], None], text: str, expected: range
 ) -> None:
     s = stream()
     s.fill(10)
