@@ -29,7 +29,7 @@ class Buckets(ABC, Generic[C, B]):
     # Looking
 
     def names(self) -> Iterator[str]:
-        """Return the names of all buckets, sorted, page by page. Raises what `Streams.names` raises."""
+        """Return the names of all buckets, sorted, page by page."""
         for name in self._streams.names():
             if name.startswith(self._kind.prefix):
                 yield name.removeprefix(self._kind.prefix)
@@ -62,7 +62,7 @@ class Buckets(ABC, Generic[C, B]):
         return self._info(self._streams.load_or_create(self._wanted(bucket, config, fields)))
 
     def plan(self, bucket: str, /, **changes: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change. Raises what `update` raises."""
+        """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
         with self._stream(bucket) as stream:
             return self._streams.plan(stream, self._changes(bucket, changes))
 

@@ -231,7 +231,7 @@ class Consumers:
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
-        """Return the consumer; create it if there is none. Arguments and errors as for `Streams.load_or_create`."""
+        """Return the consumer; create it if there is none, as `Streams.load_or_create`. Raises `JetStreamError`."""
         wanted = self._wanted(stream, name, config, fields)
         name = wanted.durable_name or wanted.name
         if not name:
@@ -245,13 +245,13 @@ class Consumers:
         )
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change. Raises what `update` raises."""
+        """Return what `update` with the same arguments would change. Raises `OptionError`, `ConsumerNotFound`."""
         return planned(self.load(stream, name).config, changes, fields, _what(stream, name))[1]
 
     def update(
         self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
     ) -> list[Difference]:
-        """Change a consumer; return what was changed. Arguments and errors are those of `Streams.update`.
+        """Change a consumer; return what was changed, as `Streams.update`. Raises `OptionError`, `JetStreamError`.
 
         To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
         checked as `create` does, unless ``any_filter``.
@@ -353,7 +353,7 @@ class Consumers:
         self._api.ask(jsapi.CONSUMER_UNPIN, {"group": group}, context=context, stream=stream, consumer=name)
 
     def step_down(self, stream: str, name: str, *, preferred: str | None = None) -> None:
-        """Let the leader of a consumer step down. Arguments and errors are those of `Streams.step_down`."""
+        """Let the leader of a consumer step down, as `Streams.step_down`. Raises `ApiError`, `JetStreamError`."""
         context = f"let the leader of {_what(stream, name)} step down"
         self._api.step_down(jsapi.CONSUMER_STEP_DOWN, preferred, context=context, stream=stream, consumer=name)
 

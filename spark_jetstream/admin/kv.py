@@ -145,7 +145,7 @@ class Bucket:
     def entries(self, *filters: str, include_deletes: bool = False) -> Iterator[Entry]:
         """Return the latest revision of each key; with ``include_deletes`` those of deleted keys too.
 
-        Arguments and errors are those of `keys`.
+        Arguments are those of `keys`. Raises `StreamNotFound`.
         """
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
@@ -222,7 +222,7 @@ class Bucket:
         return self._remove(key, "DELETE", revision, {})
 
     def purge(self, key: str, *, revision: int | None = None, ttl: Any = None) -> int:
-        """Mark a key as purged, and remove all its revisions. Raises what `delete` raises.
+        """Mark a key as purged, and remove all its revisions. Raises `WrongRevision` as `delete`.
 
         After the duration ``ttl`` the server removes the mark; the bucket needs ``limit_marker_ttl``.
         """

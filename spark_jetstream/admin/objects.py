@@ -314,7 +314,7 @@ class ObjectBucket:
         return self._link(name, OBJECT_STORE.name(to_bucket), to_name)
 
     def link_bucket(self, name: str, to_bucket: str) -> ObjectInfo:
-        """Store a link to a whole bucket, which has no content. Raises what `link` raises."""
+        """Store a link to a whole bucket, which has no content. Raises `OptionError` as `link`."""
         ObjectReader(self._api, to_bucket).info()
         return self._link(name, OBJECT_STORE.name(to_bucket), "")
 

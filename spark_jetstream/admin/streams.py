@@ -155,7 +155,7 @@ class Streams:
         )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change. Raises what `update` raises."""
+        """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
         return planned(self.load(name).config, changes, fields, f"stream {name}")[1]
 
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
@@ -191,7 +191,7 @@ class Streams:
         return self.create(changed(config, {"sealed": None, **changes, "name": new_name}, what))
 
     def seal(self, name: str) -> list[Difference]:
-        """Forbid all changes of messages, forever. The server turns other limits off. Raises what `update` raises."""
+        """Forbid all changes of messages, forever; the server turns limits off. Raises `JetStreamError` as `update`."""
         return self.update(name, sealed=True)
 
     # Saving
@@ -205,7 +205,10 @@ class Streams:
         check: bool = False,
         progress: Progress | None = None,
     ) -> Backup:
-        """Save a stream, with its consumers. Arguments and errors as for `spark_jetstream.admin.backup.backup`."""
+        """Save a stream, with its consumers. Arguments and errors as for `spark_jetstream.admin.backup.backup`.
+
+        Raises `StreamNotFound`, `OptionError`, `BackupError`.
+        """
         return backup(self._api, name, target, consumers=consumers, check=check, progress=progress)
 
     def restore(
@@ -217,7 +220,10 @@ class Streams:
         progress: Progress | None = None,
         **changes: Any,
     ) -> Restored:
-        """Create a stream from a backup. Arguments and errors as for `spark_jetstream.admin.restore.restore`."""
+        """Create a stream from a backup. Arguments and errors as for `spark_jetstream.admin.restore.restore`.
+
+        Raises `BackupError`, `OptionError`, `StreamExists`.
+        """
         named = None if name is None else stream_name(name)
         return restore(self._api, source, named, changes, checking=checking, progress=progress)
 
