@@ -82,27 +82,36 @@ class AckReader:
         numbers, good = parse_unsigned(frames.lines, frames.subject_start + self._before, frames.subject_end)
         if not good.all():
             raise ProtocolError("an acknowledgement came on a subject that nothing was published with")
+        begin = frames.line_end + frames.head
+        end = frames.line_end + frames.size
         answers = Answers()
         left = np.arange(len(frames))
         for known in self._streams:
-            left = self._plain(frames, known, numbers, left, answers)
+            left = self._plain(frames, known, numbers, begin, end, left, answers)
             if not len(left):
                 return answers
         while len(left):
             at = int(left[0])
-            if self._one(frames, at, int(numbers[at]), answers):
+            if self._one(frames, at, int(numbers[at]), int(begin[at]), int(end[at]), answers):
                 # A stream not met before: the others may be of it as well.
-                left = self._plain(frames, self._streams[-1], numbers, left, answers)
+                left = self._plain(frames, self._streams[-1], numbers, begin, end, left, answers)
             else:
                 left = left[1:]
         return answers
 
     def _plain(
-        self, frames: Frames, known: tuple[bytes, str, str], numbers: IntArray, left: IntArray, answers: Answers
+        self,
+        frames: Frames,
+        known: tuple[bytes, str, str],
+        numbers: IntArray,
+        begin: IntArray,
+        end: IntArray,
+        left: IntArray,
+        answers: Answers,
     ) -> IntArray:
         """Read those of ``left`` that are plain answers of a stream; return the others."""
         prefix, stream, domain = known
-        start, stop = (frames.line_end + frames.head)[left], (frames.line_end + frames.size)[left]
+        start, stop = begin[left], end[left]
         fits = stop - start > len(prefix) + 1
         fits[fits] = begins_with(frames.data, start[fits], prefix)
         start, stop, chosen = start[fits], stop[fits], left[fits]
@@ -120,11 +129,10 @@ class AckReader:
         rest: IntArray = left[~fits]
         return rest
 
-    def _one(self, frames: Frames, index: int, number: int, answers: Answers) -> bool:
+    def _one(self, frames: Frames, index: int, number: int, begin: int, end: int, answers: Answers) -> bool:
         """Read one answer; whether it taught how the answers of a stream begin (it is not taken then)."""
-        start, head = int(frames.line_end[index]), int(frames.head[index])
-        payload = frames.data[start + head : start + int(frames.size[index])]
-        if not payload and (status := parse_status(frames.data[start : start + head])):
+        payload = bytes(frames.data[begin:end])
+        if not payload and (status := parse_status(bytes(frames.data[int(frames.line_end[index]) : begin]))):
             answers.refused.append(Refusal(number, status.code, 0, status.description))
             return False
         try:
