@@ -60,8 +60,9 @@ compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sp
 lock: $(INSTALLED) ## Write constraints.txt anew, with the newest releases for every supported Python
 	@test -x $(LOCK_VENV)/bin/uv || { $(PY) -m venv $(LOCK_VENV) && \
 		$(LOCK_VENV)/bin/python -m pip install -qq --disable-pip-version-check uv; }
-	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --upgrade --quiet \
-		--no-emit-index-url --custom-compile-command "make lock" --output-file constraints.txt
+	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --group dev --group docs \
+		--upgrade --generate-hashes --quiet --no-emit-index-url --custom-compile-command "make lock" \
+		--output-file constraints.txt
 	@echo "constraints.txt is written; run 'make test-all' before you commit it"
 
 clean: ## Remove .venv, the older Sparks and every cache
@@ -82,8 +83,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 			exit 1; }; \
 		echo "Making $(VENV) with $$($(PYTHON) --version)"; \
 		$(PYTHON) -m venv $(VENV); }
-	@echo "Installing what constraints.txt lists into $(VENV) (two or three minutes the first time)"
-	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,demo]'
+	@echo "Installing what constraints.txt lists into $(VENV) (three minutes the first time)"
+	@$(PIP_INSTALL) --require-hashes --requirement constraints.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Only the files of that Spark; everything else comes from the environment. Moved into place when complete.

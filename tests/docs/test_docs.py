@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream.java import ensure_java
@@ -203,13 +204,15 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
 def test_code_blocks_parse(page: Path) -> None:
     marks = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     # Any other mark would hide a block from the tests of examples.
-    assert set(marks[::2]) <= {"", "python", "sh", "text", "conf", "json"}
+    assert set(marks[::2]) <= {"", "python", "sh", "text", "conf", "json", "yaml", "sql", "dockerfile", "proto"}
     assert set(marks[1::2]) <= {""}
     assert len(marks) % 2 == 0
     for block in blocks(page, "python"):
         ast.parse(block.text, f"{page.name}, block at line {block.line}")
     for block in blocks(page, "json"):
         json.loads(block.text)
+    for block in blocks(page, "yaml"):
+        list(yaml.safe_load_all(block.text))
 
 
 # -- links --
