@@ -7,7 +7,7 @@ columns are nullable. Nothing here imports pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -55,6 +55,24 @@ OBJECT_COLUMNS: tuple[Column, ...] = (
     Column("content", pa.binary(), "binary"),
 )
 
+#: Columns of other connectors (Kafka, Event Hubs, Kinesis, nats-spark-connector), in lower case, and those here.
+_FOREIGN: Mapping[str, str] = {
+    "approximatearrivaltimestamp": "timestamp",
+    "body": "data",
+    "content": "data",
+    "datetime": "timestamp",
+    "enqueuedtime": "timestamp",
+    "key": "subject",
+    "offset": "sequence",
+    "partitionkey": "subject",
+    "payload": "data",
+    "properties": "headers",
+    "sequencenumber": "sequence",
+    "streamseq": "sequence",
+    "topic": "subject",
+    "value": "data",
+}
+
 COLUMN_NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 
@@ -90,11 +108,17 @@ def select_columns(fields: Sequence[tuple[str, str]], columns: Sequence[Column] 
     return tuple(chosen)
 
 
+def closest_column(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
+    """Return the column that ``name`` stands for in another connector, or is most like; "" if there is none."""
+    ours = _FOREIGN.get(name.lower(), "")
+    return ours if ours in known else closest(name, known, cutoff)
+
+
 def _column(name: str, columns: Sequence[Column]) -> Column:
     known = {column.name: column for column in columns}
     column = known.get(name)
     if column is None:
-        nearest = closest(name, known, 0.0)
+        nearest = closest_column(name, known, 0.0)
         raise SchemaError(f'there is no column "{name}"; did you mean "{nearest}" (columns: {_names(columns)})')
     return column
 

@@ -265,6 +265,10 @@ class Positions(Kind):
         positions: dict[str, int] = {}
         for index, (stream, sequence) in enumerate(self._pairs(value)):
             _checked_element(Name("stream"), stream, f" (name {index + 1})")
+            if isinstance(sequence, (_JsonObject, Mapping)):
+                raise UnfitError(
+                    problem=f"gives {shown(stream)} partitions: a stream has one sequence, and no partitions"
+                )
             if isinstance(sequence, bool) or not isinstance(sequence, int) or not 1 <= sequence <= INT64_MAX:
                 raise UnfitError(f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", value=sequence)
             if stream in positions:

@@ -230,6 +230,68 @@ SPARK_KEYS: Mapping[str, str] = {
 _SPARK_PREFIX = "option."
 
 
+#: Options of other connectors for Spark, without the prefix of `_FOREIGN_PREFIX`, and those that do the same here.
+_FOREIGN: Mapping[str, str] = {
+    # Kafka (KafkaSourceProvider)
+    "assign": "stream subjects",
+    "bootstrap.servers": "servers",
+    "endingOffsetsByTimestamp": "endingTimestamp",
+    "group.id": "durable",
+    "groupIdPrefix": "durable",
+    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+    "maxRecordsPerPartition": "maxMessagesPerPartition",
+    "minOffsetsPerTrigger": "minMessagesPerTrigger",
+    "pollTimeoutMs": "fetchTimeout",
+    "startingOffsetsByTimestamp": "startingTimestamp",
+    "subscribe": "stream subjects",
+    "subscribePattern": "subjects",
+    "topic": "stream subject",
+    # Event Hubs
+    "connectionString": "servers",
+    "consumerGroup": "durable",
+    "endingPosition": "endingOffsets",
+    "maxEventsPerTrigger": "maxMessagesPerTrigger",
+    "operationTimeout": "requestTimeout",
+    "receiverTimeout": "fetchTimeout",
+    "startingPosition": "startingOffsets",
+    # Kinesis
+    "consumerName": "durable",
+    "endpointUrl": "servers",
+    "initialPosition": "startingOffsets",
+    "maxFetchRecordsPerShard": "maxMessagesPerPartition",
+    "maxRecordsPerFetch": "fetchBatch",
+    "streamName": "stream",
+    # nats-spark-connector
+    "credential.file": "credentialsFile",
+    "durable.name": "durable",
+    "host": "servers",
+    "js.api-prefix": "apiPrefix",
+    "key-store.path": "tlsCertFile tlsKeyFile",
+    "port": "servers",
+    "pull.batch.size": "fetchBatch",
+    "pull.consumer.create": "durable",
+    "pull.consumer.max.batch": "fetchBatch",
+    "pull.subscription.durable.name": "durable",
+    "pull.subscription.stream.name": "stream",
+    "pull.wait.time": "fetchTimeout",
+    "stream.name": "stream",
+    "stream.subjects": "subjects",
+    "trust-store.path": "tlsCaFile",
+}
+_FOREIGN_PREFIX = re.compile(r"(?i)(kafka(consumer)?|eventhubs|kinesis(\.executor)?|nats(\.(source|sink))?)\.")
+
+
+def _like_foreign(key: str, valid: Container[str]) -> tuple[str, str]:
+    """Return how another connector spells an option, and the end of the sentence with the ``valid`` ones for it."""
+    prefix = _FOREIGN_PREFIX.match(key)
+    rest = key[prefix.end() :] if prefix else key
+    for name, ours in _FOREIGN.items():
+        meant = [option for option in ours.split() if option in valid]
+        if name.lower() == rest.lower() and meant:
+            return key[: len(key) - len(rest)] + name, f"; did you mean {' and '.join(meant)}"
+    return key, ""
+
+
 @functools.cache
 def _names() -> Mapping[str, str]:
     return {spec.name.lower(): spec.name for model in MODELS.values() for spec in model.specs}
@@ -247,8 +309,9 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
             continue
         name = _names().get(lower)
         if name is None:
-            hint = did_you_mean(key, (spec.name for spec in valid), 0.0)
-            raise OptionError(f"there is no option {key}{hint}", option=key)
+            ours = [spec.name for spec in valid]
+            written, hint = _like_foreign(key, ours)
+            raise OptionError(f"there is no option {written}{hint or did_you_mean(key, ours, 0.0)}", option=written)
         if name in given:
             raise OptionError(f"option {name} is given twice, in different cases", option=name)
         given[name] = value

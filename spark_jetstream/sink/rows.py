@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.options.values import did_you_mean
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
+from spark_jetstream.schema import closest_column
 
 IntArray = npt.NDArray[np.int64]
 
@@ -73,7 +73,8 @@ class Columns:
         names: set[str] = set()
         for name, kind in fields:
             if name not in known:
-                hint = did_you_mean(name, known, quoted=True)
+                nearest = closest_column(name, known)
+                hint = f'; did you mean "{nearest}"' if nearest else ""
                 raise SchemaError(
                     f'the sink knows no column "{name}"{hint} (columns: {", ".join(cls.accepted)}): drop it, or make '
                     f"it part of {cls.payload}"

@@ -241,6 +241,25 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"server": "a"}, "server", "did you mean servers"),
     (STREAM, {"header": "true"}, "header", "there is no option header; did you mean"),
     (STREAM, {"kafka.bootstrap.servers": "a"}, "kafka.bootstrap.servers", "did you mean servers"),
+    # names of other connectors, which Spark hands over in lower case
+    *(
+        (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
+        for name, ours in {
+            "subscribe": "stream and subjects",
+            "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+            "startingOffsetsByTimestamp": "startingTimestamp",
+            "kafka.group.id": "durable",
+            "kafkaconsumer.pollTimeoutMs": "fetchTimeout",
+            "eventhubs.connectionString": "servers",
+            "eventhubs.maxEventsPerTrigger": "maxMessagesPerTrigger",
+            "streamName": "stream",
+            "kinesis.executor.maxFetchRecordsPerShard": "maxMessagesPerPartition",
+            "nats.host": "servers",
+            "nats.pull.subscription.stream.name": "stream",
+            "nats.stream.subjects": "subjects",
+            "nats.source.js.api-prefix": "apiPrefix",
+        }.items()
+    ),
     (STREAM, {"Subjects": "a", "subjects": "b"}, "subjects", "is given twice"),
     (STREAM, {"subject": "a"}, "subject", "belongs to the sink and has no meaning for a source; did you mean subjects"),
     *(
@@ -293,6 +312,12 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"startingOffsets": "latest"}, "startingOffsets", "cannot be latest when reading a batch"),
     # values
     (STREAM, {"stream": "X,A.B"}, "stream", "option stream (element 2) must be the name of a stream, without"),
+    (
+        STREAM,
+        {"startingOffsets": '{"ORDERS": {"0": 1}}'},
+        "startingOffsets",
+        'gives "ORDERS" partitions: a stream',
+    ),
     (STREAM, {"startingOffsets": '{"OTHER": 5}'}, "startingOffsets", 'names stream "OTHER", which option stream does'),
     (STREAM, {"stream": "A,B", "startingOffsets": '{"A": 5}'}, "startingOffsets", 'gives no sequence for stream "B"'),
     (BATCH, {"endingOffsets": '{"OTHER": 5}'}, "endingOffsets", "which option stream does not"),
@@ -329,6 +354,8 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     # names
     (STREAM, {"maxinflights": "5"}, "maxinflights", "there is no option maxinflights; did you mean maxInFlight"),
     (BATCH, {"streams": "x"}, "streams", "did you mean stream"),
+    (BATCH, {"topic": "x"}, "topic", "there is no option topic; did you mean stream and subject"),
+    (BATCH, {"subscribe": "x"}, "subscribe", "there is no option subscribe; did you mean stream"),
     # the source's
     (STREAM, {"Subjects": "a"}, "subjects", "has no meaning for a sink; did you mean subject"),
     *(

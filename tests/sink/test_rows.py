@@ -67,6 +67,8 @@ BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
     (ROWS, "data binary, expected_last_subject_sequence int", ["of type int", "must be bigint"]),
     (ROWS, "data binary, sequence string", ['"sequence" is of type string', "must be bigint"]),
     (ROWS, "data binary, subject string, data binary", ['column "data" twice']),
+    (ROWS, "value binary, subject string", ['no column "value"; did you mean "data" (columns: data']),
+    (ROWS, "data binary, topic string", ['no column "topic"; did you mean "subject" (columns']),
     (KEYS, "value binary", ['no column "key"']),
     (KEYS, "key string", ['no column "value"', "binary or string"]),
     (KEYS, "key string, value binary, subject string", ['no column "subject"', "columns: key, value, operation"]),
