@@ -88,6 +88,10 @@ class SchemaError(JetStreamError, ValueError):
     """A schema given by the user has a column, or a type, that does not exist."""
 
 
+class WorkerPythonError(JetStreamError):
+    """The Python that Spark's workers run cannot use this package; ``PYSPARK_PYTHON`` names another one."""
+
+
 class ConnectionFailed(JetStreamError):
     """No server could be reached, or the connection broke before it was usable."""
 

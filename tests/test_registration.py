@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 import pyspark_jetstream
 import spark_jetstream
 from spark_jetstream.datasource import JetStreamDataSource
-from tests.support.jobs import run_script
+from tests.support.jobs import run_script, write_program
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
 from tests.support.streams import MakeStream, Stream
@@ -49,6 +51,39 @@ def test_where_spark_does_not_look_for_data_sources(stream: MakeStream, tmp_path
     result = run_script("-c", UNDISCOVERED, s.url, s.name, folder=tmp_path, PYTHONPATH=str(tmp_path))
     assert "DATA_SOURCE_NOT_FOUND" in result["refused"]
     assert result["rows"] == 10
+
+
+WORKERS = """
+import json
+from pyspark.sql import SparkSession
+import spark_jetstream
+from spark_jetstream.errors import WorkerPythonError
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    spark_jetstream.register(spark)
+    refused = None
+except WorkerPythonError as error:
+    refused = str(error)
+print("RESULT", json.dumps({"refused": refused}))
+spark.stop()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_python_of_the_workers_that_is_another(has_it: bool, tmp_path: Path) -> None:
+    """Raises one sentence if a worker cannot import the package; a Python with another path may have it."""
+    # Without the site module a Python has no installed packages.
+    python = write_program(tmp_path / "python3", f'exec {sys.executable} {"" if has_it else "-S"} "$@"')
+    refused = run_script("-c", WORKERS, folder=tmp_path, PYSPARK_PYTHON=str(python))["refused"]
+    if has_it:
+        assert refused is None
+    else:
+        assert re.fullmatch(
+            rf"Spark's workers run {python}, which cannot use spark-jetstream \(ModuleNotFoundError: .*\): set the "
+            rf"environment variable PYSPARK_PYTHON to {sys.executable} before the Spark session starts",
+            refused,
+        )
 
 
 def test_the_module_that_spark_finds() -> None:
