@@ -6,10 +6,8 @@ import ast
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -18,13 +16,7 @@ from packaging.version import Version
 
 import spark_jetstream
 from tests.compat.test_compat import VERSIONS as COMPAT_VERSIONS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parents[1]
+from tests.support.project import PYPROJECT, ROOT
 
 #: Made by tools, or not ours.
 FOREIGN = {
@@ -83,12 +75,6 @@ def test_every_module_says_what_it_is_for() -> None:
 TARGETS = ["help", "setup", "demo", "test", "test-all", "lint", "bench", "compat-sparks", "lock", "clean"]
 
 
-@pytest.fixture(scope="module")
-def pyproject() -> dict[str, Any]:
-    parsed: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return parsed
-
-
 def test_make_lists_its_targets() -> None:
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^  make (\S+) +\S", listed, re.MULTILINE) == TARGETS
@@ -107,17 +93,17 @@ def test_the_continuous_integration_script_runs() -> None:
     assert re.findall(r"^make (\S+)", script.read_text(), re.MULTILINE) == ["lint", "test-all"]
 
 
-def test_the_version_stands_in_one_place_and_in_the_changelog(pyproject: dict[str, Any]) -> None:
-    assert pyproject["project"]["dynamic"] == ["version"]
-    assert pyproject["tool"]["hatch"]["version"]["path"] == "spark_jetstream/__init__.py"
+def test_the_version_stands_in_one_place_and_in_the_changelog() -> None:
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "spark_jetstream/__init__.py"
     version = spark_jetstream.__version__
     assert str(Version(version)) == version
     headings = re.findall(r"^## .*$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert any(version in heading for heading in headings)
 
 
-def test_the_entry_points_exist(pyproject: dict[str, Any]) -> None:
-    project = pyproject["project"]
+def test_the_entry_points_exist() -> None:
+    project = PYPROJECT["project"]
     plugins = project["entry-points"]["pytest11"].values()
     for entry in [*project["scripts"].values(), *plugins]:
         module, _, attribute = entry.partition(":")
@@ -150,8 +136,8 @@ def test_constraints_are_versions_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_dependency_is_locked_for_every_python(python: str, pyproject: dict[str, Any]) -> None:
-    project = pyproject["project"]
+def test_every_dependency_is_locked_for_every_python(python: str) -> None:
+    project = PYPROJECT["project"]
     assert Version(python) in Requirement(f"x{project['requires-python']}").specifier
     versions = {
         canonicalize_name(requirement.name): Version(str(requirement.specifier).removeprefix("=="))
@@ -167,9 +153,9 @@ def test_every_dependency_is_locked_for_every_python(python: str, pyproject: dic
             assert versions[name] in wanted.specifier, f"{line} on Python {python}"
 
 
-def test_extras_of_this_project_that_others_include_exist(pyproject: dict[str, Any]) -> None:
-    extras = pyproject["project"]["optional-dependencies"]
+def test_extras_of_this_project_that_others_include_exist() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
     for line in (line for extra in extras.values() for line in extra):
         wanted = Requirement(line)
-        if wanted.name == pyproject["project"]["name"]:
+        if wanted.name == PYPROJECT["project"]["name"]:
             assert wanted.extras <= extras.keys()

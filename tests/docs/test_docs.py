@@ -23,6 +23,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
+from tests.support.project import URLS
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
 from tests.support.streams import Stream
@@ -232,14 +233,27 @@ def anchors(page: Path) -> set[str]:
     return {slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", without_code(page), re.MULTILINE)}
 
 
+def links(page: Path) -> list[str]:
+    """Return the targets of the links of a page, as they are written."""
+    return re.findall(r"\]\(([^)\s]+)\)", without_code(page))
+
+
+def place(page: Path, link: str) -> tuple[Path, str] | None:
+    """Return the file and the anchor of a link, also of one to this repository's address; `None` for any other link."""
+    path, _, anchor = link.partition("#")
+    own = re.fullmatch(rf"{re.escape(URLS['Source'])}/(?:blob|tree)/main/(.+)", path)
+    if own:
+        return ROOT / own[1], anchor
+    if re.match(r"[a-z]+:", link):
+        return None
+    return ((page.parent / path).resolve() if path else page), anchor
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_have_targets(page: Path) -> None:
     broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
-        if re.match(r"[a-z]+:", link):
-            continue
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
+    for link in links(page):
+        target, anchor = place(page, link) or (page, "")
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
@@ -250,12 +264,22 @@ def test_every_page_is_reached_from_the_readme() -> None:
     pending = [ROOT / "README.md"]
     while pending:
         page = pending.pop()
-        for link in re.findall(r"\]\(([^)\s#]+\.md)", without_code(page)):
-            target = (page.parent / link).resolve()
-            if target not in reached and not re.match(r"[a-z]+:", link):
-                reached.add(target)
-                pending.append(target)
+        targets = {target for target, _ in filter(None, (place(page, link) for link in links(page)))}
+        new = {target for target in targets - reached if target.suffix == ".md" and target.exists()}
+        reached |= new
+        pending += new
     assert reached == set(PAGES)
+
+
+def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
+    # The name of the repository and of the site, with whatever precedes it on these hosts.
+    pattern = r"https://(?:github\.com/[\w-]+|[\w-]+\.github\.io)/spark-jetstream\b"
+    own = {URLS["Source"], URLS["Documentation"].rstrip("/")}
+    assert all(url.startswith(tuple(own)) for url in URLS.values())
+    files = [*PAGES, *(path for path in ROOT.glob("*.*") if path.suffix in {".toml", ".yml", ".yaml"})]
+    files += [path for path in ROOT.glob(".github/**/*") if path.is_file()]
+    for path in files:
+        assert set(re.findall(pattern, path.read_text(encoding="utf-8"))) <= own, path
 
 
 # -- claims --
