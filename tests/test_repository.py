@@ -118,9 +118,9 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 
 
 def locked() -> list[Requirement]:
-    """The lines of constraints.txt, each of them one version under an optional condition."""
+    """The lines of constraints.txt without their hashes, each of them one version under an optional condition."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return [Requirement(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return [Requirement(line.removesuffix(" \\")) for line in lines if line and not line.startswith((" ", "#"))]
 
 
 def on(python: str, requirement: Requirement) -> bool:
@@ -129,8 +129,11 @@ def on(python: str, requirement: Requirement) -> bool:
     return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
-def test_constraints_are_versions_and_nothing_else() -> None:
-    assert "://" not in (ROOT / "constraints.txt").read_text()
+def test_constraints_are_versions_with_hashes_and_nothing_else() -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text
+    entries = re.findall(r"^\S.* \\(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+$", text, re.MULTILINE)
+    assert len(entries) == len(locked()) > 100
     for requirement in locked():
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
 
@@ -144,8 +147,8 @@ def test_every_dependency_is_locked_for_every_python(python: str) -> None:
         for requirement in locked()
         if on(python, requirement)
     }
-    extras = project["optional-dependencies"].values()
-    for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
+    optional = [*project["optional-dependencies"].values(), *PYPROJECT["dependency-groups"].values()]
+    for line in [*project["dependencies"], *(line for group in optional for line in group)]:
         wanted = Requirement(line)
         name = canonicalize_name(wanted.name)
         if name != project["name"] and on(python, wanted):
