@@ -19,7 +19,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.options.names import Name, Subject
+from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
@@ -204,6 +204,11 @@ def consumer_name(name: object) -> str:
 def subject_filter(subject: object, *, literal: bool = False) -> str:
     """Return a subject, with wildcards unless ``literal``. Raises `OptionError`, for None and an empty text too."""
     return _checked(Subject(literal=literal), "subject", subject)
+
+
+def publish_subject(subject: object) -> str:
+    """Return a subject that one can publish to. Raises `OptionError`."""
+    return _checked(PublishSubject(), "subject", subject)
 
 
 def positive(sequence: Any, what: str = "sequence") -> int:

@@ -15,9 +15,10 @@ from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.kv import KeyValue
-from spark_jetstream.admin.messages import Messages
+from spark_jetstream.admin.messages import Messages, publish
 from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, Tier
 from spark_jetstream.admin.models.consumers import ConsumerInfo
+from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
@@ -167,6 +168,15 @@ class JetStreamAdmin:
     def options(self) -> ConnectionOptions:
         """The connection options."""
         return self._api.options
+
+    def publish(self, subject: str, data: str | bytes, headers: Mapping[str, str] | None = None) -> PubAck:
+        """Publish one message; return its stream, its sequence, and whether it is a duplicate by its ``Nats-Msg-Id``.
+
+        Text is stored as UTF-8. A header has one value. After `RequestTimeout` or `ConnectionFailed` the message may be
+        stored or not. Raises `StreamNotFound` when no stream captures the subject, `NoResponders` when its stream had
+        no leader for option ``requestTimeout``, and `ApiError` when the stream refuses the message.
+        """
+        return publish(self._api, subject, data, headers)
 
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True

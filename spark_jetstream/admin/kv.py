@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.admin.api import Api, positive
 from spark_jetstream.admin.buckets import Buckets
-from spark_jetstream.admin.messages import Messages
+from spark_jetstream.admin.messages import Messages, check_place, octets, store
 from spark_jetstream.admin.models.kv import (
     KEY_VALUE,
     BucketConfig,
@@ -26,11 +25,10 @@ from spark_jetstream.admin.models.kv import (
     stream_changes,
     stream_fields,
 )
-from spark_jetstream.admin.models.messages import PubAck, StoredMessage
+from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, WRONG_REVISION, Origin, last_revision, stream_name
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import (
     ApiError,
     JetStreamError,
@@ -39,7 +37,6 @@ from spark_jetstream.errors import (
     NoResponders,
     OptionError,
     PermissionDenied,
-    ServerBusy,
     StreamNotFound,
     WrongRevision,
 )
@@ -54,9 +51,6 @@ log = logging.getLogger(__name__)
 _TTL = "Nats-TTL"
 _NEVER = "never"
 _SECOND = 1_000_000_000
-_DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
-_LOOK = 0.5  # seconds to wait for STREAM.INFO: during an election no server answers
-_HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 _ATTEMPTS = 10
 _MOST_BYTES = MAX_SUBJECT - 256 - len("$KV..")  # of a key, however long the name of its bucket is
 _ANY = "$KV.*"
@@ -360,44 +354,28 @@ class Bucket:
         return {_TTL: f"{span // _SECOND}s"}
 
     def _store(self, key: str, value: str | bytes, headers: Mapping[str, str], operation: str) -> int:
-        """Store a message of a key in the bucket's origin; return its revision. Raises `WrongRevision`, `ApiError`.
-
-        During an election it is sent again for option ``requestTimeout``: nothing was stored then.
-        """
+        """Store a message of a key in the bucket's origin; return its revision. Raises `WrongRevision`, `ApiError`."""
         origin = self._place.origin
         context = f"{operation} key {_key(key)} of bucket {self.name}"
-        data = _octets(value)
+        data = octets(value, "a value")
         connection = self._api.connection
-        size = len(data) + sum(len(f"{name}: {text}\r\n") for name, text in headers.items())
-        size += _HEADER_BYTES if headers else 0
-        if size > connection.max_payload:
-            raise JetStreamError(
-                f"cannot {context}: with its headers the value has {size:,} bytes, and the server takes no more than "
-                f"{connection.max_payload:,} (its max_payload)"
-            )
+
+        def look(seconds: float) -> None:
+            _check_exists(connection, origin, context, seconds)
+
         # No header names the expected stream: it would be stored as a part of the value.
-        deadline, backoff = Deadline(self._api.options.request_timeout), Backoff()
-        while True:
-            try:
-                payload = connection.request(
-                    f"{origin.write_prefix}{key}", data, context=context, headers=dict(headers) or None
-                )
-                ack = PubAck.from_server(jsapi.reply(payload, context), context)
-                break
-            except NoResponders as error:
-                _check_exists(connection, origin, context, deadline.within(_LOOK))
-                if deadline.expired:
-                    raise NoResponders(
-                        f"cannot {context}: nobody answers at {origin.write_prefix}>: the bucket has no leader, or "
-                        "what is published there does not reach it"
-                    ) from error
-            except ServerBusy:
-                if deadline.expired:
-                    raise
-            except ApiError as error:
-                raise self._refusal(error, key, headers, context) from None
-            backoff.pause(deadline)
-        _check_ack(ack, connection, origin, context)
+        try:
+            ack = store(self._api, f"{origin.write_prefix}{key}", data, headers, context, look)
+        except NoResponders as error:
+            raise NoResponders(
+                f"cannot {context}: nobody answers at {origin.write_prefix}>: the bucket has no leader, or "
+                "what is published there does not reach it"
+            ) from error
+        except ApiError as error:
+            raise self._refusal(error, key, headers, context) from None
+        check_place(ack, origin.api_prefix or connection.prefix, context, origin.stream)
+        if ack.duplicate or not ack.seq:
+            raise JetStreamError(f"cannot {context}: the server took it for a duplicate, and has stored nothing")
         return ack.seq
 
     def _refusal(self, error: ApiError, key: str, headers: Mapping[str, str], context: str) -> ApiError:
@@ -426,29 +404,6 @@ def _check_exists(connection: Connection, origin: Origin, context: str, seconds:
         raise
     except JetStreamError as error:
         log.info("cannot see whether bucket %s is there: %s", origin.bucket, error)
-
-
-def _check_ack(ack: PubAck, connection: Connection, origin: Origin, context: str) -> None:
-    """Raise `JetStreamError` when an acknowledgement is not that of this message in this bucket."""
-    domain = _DOMAIN.fullmatch(origin.api_prefix or connection.prefix)
-    elsewhere = domain is not None and ack.domain != domain[1]
-    if ack.stream != origin.stream or elsewhere:
-        place = f"stream {ack.stream}" + (f" of domain {ack.domain}" if ack.domain else "")
-        raise JetStreamError(f"cannot {context}: {place} has stored it (sequence {ack.seq}), not {origin.stream}")
-    if ack.duplicate or not ack.seq:
-        raise JetStreamError(f"cannot {context}: the server took it for a duplicate, and has stored nothing")
-
-
-def _octets(value: Any) -> bytes:
-    """Return a value as bytes; text as UTF-8. Raises `OptionError` for any other type."""
-    if isinstance(value, str):
-        try:
-            return value.encode()
-        except UnicodeEncodeError:
-            raise OptionError("the value is no text that can be written as UTF-8") from None
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise OptionError(f"a value must be text or bytes, not {type(value).__name__}")
 
 
 def _key(key: Any) -> str:

@@ -1,18 +1,21 @@
-"""Messages of streams: read one or many, delete one. Direct Get: ADR-31 "JetStream Direct Get"."""
+"""Messages of streams: publish one, read one or many, delete one. Direct Get: ADR-31 "JetStream Direct Get"."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from spark_jetstream.admin.api import Api, moment, positive, stream_name, subject_filter
-from spark_jetstream.admin.models.messages import DoneReply, MessageReply, StoredMessage
+from spark_jetstream.admin.api import Api, moment, positive, publish_subject, stream_name, subject_filter
+from spark_jetstream.admin.models.messages import DoneReply, MessageReply, PubAck, StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import BATCH, settings
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import (
     ApiError,
@@ -22,12 +25,18 @@ from spark_jetstream.errors import (
     NoResponders,
     OptionError,
     ProtocolError,
+    RequestTimeout,
+    ServerBusy,
+    StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.units import shown
 from spark_jetstream.protocol.wire import parse_status
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct, receive
+
+log = logging.getLogger(__name__)
 
 _MOST_SUBJECTS = 1024
 _TOO_MANY = 413
@@ -35,6 +44,94 @@ _ATTEMPTS = 3
 _ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without flow control
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_BYTES = len("NATS/1.0\r\n\r\n")
+_DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
+_LOOK = 0.5  # seconds to wait for an answer about a stream: during an election no server answers
+
+
+def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str] | None) -> PubAck:
+    """`JetStreamAdmin.publish`."""
+    subject = publish_subject(subject)
+    given: Mapping[Any, Any] = headers or {}
+    for name, value in given.items():
+        if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or re.search(r"[\r\n]", value):
+            raise OptionError(f"header {shown(name)} cannot be: names are letters, digits and dashes, values one line")
+    context = f"publish to {subject}"
+
+    def look(seconds: float) -> None:
+        at = jsapi.subject(api.connection.prefix, jsapi.STREAM_NAMES)
+        request = jsapi.request_body(subject=subject)
+        try:
+            found = api.connection.ask(at, request, context=context, timeout=seconds)
+        except NoResponders:  # the account has no JetStream
+            raise
+        except JetStreamError as error:
+            log.info("cannot see whether a stream captures %s: %s", subject, error)
+            return
+        # The API of another account (option apiPrefix) may have other subjects than those that one publishes to.
+        if not found.get("streams") and api.options.api_prefix is None:
+            problem = f"cannot {context}: no stream captures this subject"
+            raise StreamNotFound(problem, code=404, err_code=10059, description="")
+
+    ack = store(api, subject, octets(data, "data"), given, context, look)
+    check_place(ack, api.connection.prefix, context)
+    return ack
+
+
+def store(
+    api: Api, subject: str, data: bytes, headers: Mapping[str, str], context: str, look: Callable[[float], None]
+) -> PubAck:
+    """Publish a message and return what confirms it.
+
+    Without a confirmation ``look`` is called, with the seconds that it may take: it raises when there is no such
+    stream. During an election the message is sent again for option ``requestTimeout``: nothing was stored then.
+    """
+    connection = api.connection
+    size = len(data) + sum(len(f"{name}: {text}\r\n".encode()) for name, text in headers.items())
+    size += _HEADER_BYTES if headers else 0
+    if size > connection.max_payload:
+        raise JetStreamError(
+            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than "
+            f"{connection.max_payload:,} (its max_payload)"
+        )
+    deadline, backoff = Deadline(api.options.request_timeout), Backoff()
+    while True:
+        try:
+            payload = connection.request(subject, data, context=context, headers=dict(headers) or None)
+            return PubAck.from_server(jsapi.reply(payload, context), context)
+        except RequestTimeout:  # somebody got the message: a stream, or another subscriber
+            look(_LOOK)
+            raise
+        except NoResponders:
+            look(deadline.within(_LOOK))
+            if deadline.expired:
+                raise
+        except ServerBusy:
+            if deadline.expired:
+                raise
+        backoff.pause(deadline)
+
+
+def check_place(ack: PubAck, prefix: str, context: str, stream: str = "") -> None:
+    """Raise `JetStreamError` when another stream than ``stream``, or one of another domain, has stored a message."""
+    domain = _DOMAIN.fullmatch(prefix)
+    if (stream and ack.stream != stream) or (domain is not None and ack.domain != domain[1]):
+        place = f"stream {ack.stream}" + (f" of domain {ack.domain}" if ack.domain else "")
+        wanted = stream or f"a stream of domain {domain[1] if domain else ''}"
+        raise JetStreamError(f"cannot {context}: {place} has stored it (sequence {ack.seq}), not {wanted}")
+
+
+def octets(value: Any, what: str) -> bytes:
+    """Return a value as bytes; text as UTF-8. Raises `OptionError`, which calls it ``what``, for any other type."""
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise OptionError(f"{what}: the text cannot be written as UTF-8") from None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise OptionError(f"{what} must be text or bytes, not {type(value).__name__}")
 
 
 class Messages:

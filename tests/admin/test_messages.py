@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage
-from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, NoResponders, OptionError
+from spark_jetstream.errors import (
+    ApiError,
+    DataLossError,
+    JetStreamError,
+    MessageNotFound,
+    NoResponders,
+    OptionError,
+    RequestTimeout,
+    StreamNotFound,
+)
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import read
 from tests.admin.conftest import Make
+from tests.support.client import Raw
 from tests.support.fake_jetstream import Answer, FakeJetStream
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
@@ -321,3 +333,73 @@ def test_acknowledgements(make_stream: Make, publisher: Publisher) -> None:
     headers = [("Nats-Batch-Id", "b"), ("Nats-Batch-Sequence", "1"), ("Nats-Batch-Commit", "1")]
     batch = ack(make_stream({"allow_atomic": True}), *headers)
     assert (batch.batch, batch.count) == ("b", 1)
+
+
+# Publishing
+
+
+def test_a_message_is_published(admin: JetStreamAdmin, make_stream: Make) -> None:
+    name = make_stream({"max_msg_size": 100})
+    first = admin.publish(f"{name.lower()}.a", "é", {"Tag": " one ", "Nats-Msg-Id": "1"})
+    assert (first.stream, first.seq, first.duplicate) == (name, 1, False)
+    again = admin.publish(f"{name.lower()}.a", b"other", {"Nats-Msg-Id": "1"})
+    assert (again.seq, again.duplicate) == (1, True)
+    assert admin.publish(f"{name.lower()}.b", b"\x00\n").seq == 2
+    stored = [admin.messages.get(name, seq) for seq in (1, 2)]
+    assert [(each.subject[-2:], each.data) for each in stored] == [(".a", "é".encode()), (".b", b"\x00\n")]
+    assert [each.headers for each in stored] == [{"Tag": ["one"], "Nats-Msg-Id": ["1"]}, {}]
+    with pytest.raises(ApiError, match=f"cannot publish to {name.lower()}.a: message size exceeds maximum") as caught:
+        admin.publish(f"{name.lower()}.a", "x" * 101)
+    assert caught.value.err_code == 10054
+    assert admin.streams.load(name).state.messages == 2
+
+
+def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: Make) -> None:
+    name = make_stream({})
+    wrong: Any = 5
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: admin.publish(f"{name.lower()}.*", "x"), "there is a wildcard"),
+        (lambda: admin.publish("$JS.API.INFO", "x"), "belongs to the server"),
+        (lambda: admin.publish(f"{name.lower()}.a", wrong), "data must be text or bytes, not int"),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a b": "c"}), 'header "a b" cannot be'),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "b\r\nNats-Rollup: all"}), 'header "a" cannot be'),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": wrong}), 'header "a" cannot be'),
+    ]
+    for work, said in cases:
+        with pytest.raises(OptionError, match=said):
+            work()
+    with pytest.raises(JetStreamError, match=r"with its headers it has 3,000,000 bytes, and the server takes no more"):
+        admin.publish(f"{name.lower()}.a", "x" * 3_000_000)
+    assert admin.streams.load(name).state.messages == 0
+
+
+def test_a_subject_that_no_stream_captures(nats_server: NatsServer, make_stream: Make) -> None:
+    with JetStreamAdmin(servers=nats_server.url, requestTimeout="300ms") as admin:
+        with pytest.raises(StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"):
+            admin.publish("nobody.here", "x")
+        # Another subscriber gets the message, and confirms nothing.
+        with contextlib.closing(Raw(nats_server.url)) as listening:
+            listening.hello("nobody.>")
+            with pytest.raises(StreamNotFound, match="no stream captures"):
+                admin.publish("nobody.here", "x")
+        silent = make_stream({"no_ack": True}).lower()
+        with pytest.raises(RequestTimeout, match=f"publish to {silent}.a: no reply within"):
+            admin.publish(f"{silent}.a", "x")
+
+
+def test_a_message_that_another_domain_has_stored(nats_server: NatsServer, make_stream: Make) -> None:
+    name = make_stream({})
+    with (
+        JetStreamAdmin(servers=nats_server.url, domain="far") as admin,
+        pytest.raises(JetStreamError, match=f"stream {name} has stored it .sequence 1., not a stream of domain far"),
+    ):
+        admin.publish(f"{name.lower()}.a", "x")
+
+
+def test_publishing_where_there_is_no_jetstream() -> None:
+    with (
+        NatsServer(jetstream=False) as server,
+        JetStreamAdmin(servers=server.url) as admin,
+        pytest.raises(NoResponders, match="is JetStream enabled"),
+    ):
+        admin.publish("a", "x")
