@@ -22,10 +22,10 @@ from spark_jetstream.sink.ledger import BUCKET, STREAM
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease, poll
-from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support import calls
 from tests.support.client import ask, full
 from tests.support.leaf import Linked
+from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, wait_until
 from tests.support.sinking import Sink, die, numbers, rows

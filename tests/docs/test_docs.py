@@ -6,11 +6,10 @@ import ast
 import json
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -23,43 +22,17 @@ from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
+from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.project import URLS
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
 from tests.support.streams import Stream
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-
-#: Texts of the examples that the tests replace: server, folder, context.
-DEFAULT_URL = "nats://127.0.0.1:4222"
-FOLDER = "/tmp/spark-jetstream"
-CONTEXT = '"production"'
+CONTEXT = '"production"'  # in the examples; the tests replace it
 
 MESSAGES = 1000
 PLACES = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
-
-
-class Block(NamedTuple):
-    """A fenced block without its indentation, and the line number of its first line."""
-
-    text: str
-    page: Path
-    line: int
-
-    def run(self, replaced: dict[str, str], names: dict[str, Any]) -> None:
-        """Run the block as Python; a failure names page and line."""
-        text = self.text
-        for default, own in replaced.items():
-            text = text.replace(default, own)
-        exec(compile("\n" * (self.line - 1) + text, str(self.page), "exec"), names)
-
-
-def blocks(page: Path, language: str) -> list[Block]:
-    """Return the fenced blocks of a page that are marked with exactly this language."""
-    text = page.read_text(encoding="utf-8")
-    fences = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1) for fence in fences]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.permissions import Permission, merged, needed, user_config
 from spark_jetstream.testing import NatsServer
-from tests.docs.test_docs import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 from tests.support.publish import Publisher
 from tests.support.queries import available_now, streaming
 from tests.support.streams import Stream

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jetstream.schema import BUCKET_COLUMNS
-from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, Query, refusal_of
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
+from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.progress import SECOND
 from tests.support.publish import Message
 from tests.support.queries import plain

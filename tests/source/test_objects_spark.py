@@ -16,10 +16,10 @@ from spark_jetstream.errors import DataLossError, JetStreamError, OptionError
 from spark_jetstream.schema import OBJECT_COLUMNS
 from spark_jetstream.source.objects import LARGEST_CONTENT
 from spark_jetstream.testing import NatsServer
-from tests.docs.test_docs import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support import calls
 from tests.support.calls import OBJECT_ROWS, Query, refusal_of
 from tests.support.objects import Bucket, buckets, by_name
+from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.publish import Publisher
 
 CONTENTS = {

@@ -1,0 +1,36 @@
+"""Pages of the documentation: their fenced blocks, which run as they stand."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+#: Texts of the examples that the tests replace: server, folder.
+DEFAULT_URL = "nats://127.0.0.1:4222"
+FOLDER = "/tmp/spark-jetstream"
+
+
+class Block(NamedTuple):
+    """A fenced block without its indentation, and the line number of its first line."""
+
+    text: str
+    page: Path
+    line: int
+
+    def run(self, replaced: dict[str, str], names: dict[str, Any]) -> None:
+        """Run the block as Python; a failure names page and line."""
+        text = self.text
+        for default, own in replaced.items():
+            text = text.replace(default, own)
+        exec(compile("\n" * (self.line - 1) + text, str(self.page), "exec"), names)
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """Return the fenced blocks of a page that are marked with exactly this language."""
+    text = page.read_text(encoding="utf-8")
+    fences = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1) for fence in fences]
