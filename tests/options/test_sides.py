@@ -255,6 +255,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
             "streamName": "stream",
             "kinesis.executor.maxFetchRecordsPerShard": "maxMessagesPerPartition",
             "nats.host": "servers",
+            "nats.num.listeners": "minPartitions",
             "nats.pull.subscription.stream.name": "stream",
             "nats.stream.subjects": "subjects",
             "nats.source.js.api-prefix": "apiPrefix",
