@@ -55,8 +55,7 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
     subject = publish_subject(subject)
     given: Mapping[Any, Any] = headers or {}
     for name, value in given.items():
-        if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or re.search(r"[\r\n]", value):
-            raise OptionError(f"header {shown(name)} cannot be: names are letters, digits and dashes, values one line")
+        check_header(name, value)
     context = f"publish to {subject}"
 
     def look(seconds: float) -> None:
@@ -77,6 +76,12 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
     ack = store(api, subject, octets(data, "data"), given, context, look)
     check_place(ack, api.connection.prefix, context)
     return ack
+
+
+def check_header(name: Any, value: Any) -> None:
+    """Raise `OptionError` for a header that a message cannot have."""
+    if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or re.search(r"[\r\n]", value):
+        raise OptionError(f"header {shown(name)} cannot be: names are letters, digits and dashes, values one line")
 
 
 def store(

@@ -21,6 +21,7 @@ try:
     from spark_jetstream.cli.kv import kv
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
+    from spark_jetstream.cli.pub import pub
     from spark_jetstream.cli.stream import streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
@@ -79,7 +80,7 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (account, streams, consumers, kv, objects, lag, events, doctor, bench):
+for group in (account, streams, consumers, pub, kv, objects, lag, events, doctor, bench):
     app.add_typer(group)
 
 

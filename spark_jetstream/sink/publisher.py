@@ -122,12 +122,18 @@ class Publisher:
         self._await_last_answers()
         place = self._target.at(row.subject).place(row.subject)
         return RowRefused(
-            f"row {row.number} of {self._where} cannot be stored {place}: {row.reason}; {self.totals.stored_already()}",
+            f"{self._named(row)} cannot be stored {place}: {row.reason}; {self._stored_already()}",
             number=row.number,
             subject=row.subject,
             err_code=row.err_code,
             stored=self.totals.stored,
         )
+
+    def _named(self, row: RefusedRow) -> str:
+        return f"{self._target.noun} {row.number} of {self._where}"
+
+    def _stored_already(self) -> str:
+        return self.totals.stored_already(self._target.noun)
 
     def _come_back(self) -> None:
         """Do not count the time since the last call as an outage: the task was busy and read no answers."""
@@ -174,14 +180,14 @@ class Publisher:
                 # Also when each reconnect succeeds: the server may cut the connection because of what is sent.
                 raise OutageError(
                     f"no answer for {self._retry_timeout:g} s (option retryTimeout) while writing: "
-                    f"{cut}; {self.totals.stored_already()}"
+                    f"{cut}; {self._stored_already()}"
                 )
             try:
                 self._inbox.resume(left)
                 break
             except ConnectionFailed as error:
                 if not error.retriable or not self._connection.usable:
-                    raise OutageError(f"cannot go on writing: {error}; {self.totals.stored_already()}") from None
+                    raise OutageError(f"cannot go on writing: {error}; {self._stored_already()}") from None
                 cut = error
         self._leave_out_stored(self._portions)
         for portion in self._portions:
@@ -356,8 +362,8 @@ class Publisher:
                 self._fail(portion, index, why, refusal.err_code)
             if too_long:
                 raise OutageError(
-                    f"row {row.number} of {self._where} cannot be stored: {self._reason(row, refusal)} for "
-                    f"{self._retry_timeout:g} s (option retryTimeout); {self.totals.stored_already()}"
+                    f"{self._named(row)} cannot be stored: {self._reason(row, refusal)} for "
+                    f"{self._retry_timeout:g} s (option retryTimeout); {self._stored_already()}"
                 )
         portion.postpone(index)
 

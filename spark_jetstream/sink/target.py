@@ -16,12 +16,13 @@ class Target:
     """The stream or streams that rows go to, addressed by subject. `KeyBucket` addresses keys instead.
 
     `stream` and `domain` are those that must store the rows, or None. `api_prefix` is the API prefix of the account
-    that has the stream, None for the prefix of the connection.
+    that has the stream, None for the prefix of the connection. `noun` is what errors call a row.
     """
 
     stream: str | None = None
     domain: str | None = None
     api_prefix: str | None = None
+    noun: str = field(default="row", kw_only=True)
 
     option: ClassVar[str] = "stream"
     """The option that names the stream, or the bucket."""
@@ -60,7 +61,7 @@ class Target:
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:
         """Return why the server refused a row with these header lines, and what to change."""
-        return reason(refusal)
+        return reason(refusal) if self.noun == "row" else reason(refusal, {})  # the advice names columns
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,238 @@
+"""``spark-jetstream pub``: publishes messages, and waits until streams have stored them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import re
+import string
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from spark_jetstream.admin.api import publish_subject
+from spark_jetstream.admin.messages import check_header
+from spark_jetstream.cli.app import Run, command
+from spark_jetstream.client.pool import connect
+
+if TYPE_CHECKING:  # the sink takes long to import, and no other command needs it
+    from spark_jetstream.sink.report import Totals
+
+pub = typer.Typer()
+
+Fill = Callable[[int], bytes]
+"""Takes the number of a message, from 1, and returns a text with its templates filled in."""
+
+_PORTION = 2000  # messages that are sent together
+_PORTION_BYTES = 4 << 20
+_CHUNK = 1 << 16  # bytes of standard input
+_TEMPLATE = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
+_LETTERS = string.ascii_letters + string.digits
+
+
+def _rfc3339(_: int) -> str:
+    return dt.datetime.now().astimezone().isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _kitchen(_: int) -> str:
+    now = time.localtime()
+    return f"{now.tm_hour % 12 or 12}:{now.tm_min:02}{'AM' if now.tm_hour < 12 else 'PM'}"
+
+
+#: The template functions of the nats command without arguments.
+_FUNCTIONS: dict[str, Callable[[int], object]] = {
+    "Count": lambda number: number,
+    "Cnt": lambda number: number,
+    "Time": _kitchen,
+    "TimeStamp": _rfc3339,
+    "Unix": lambda _: int(time.time()),
+    "UnixNano": lambda _: time.time_ns(),
+    "ID": lambda _: uuid.uuid4().hex,
+}
+
+
+@command(pub, "pub", example="""pub orders.eu.de '{"id": {{Count}}, "amount": 12.5}' --count 1000""")
+def publish(
+    run: Run,
+    subject: Annotated[str, typer.Argument(help="The subject, possibly with templates.")],
+    data: Annotated[
+        str, typer.Argument(help="The data, possibly with templates; - for what standard input holds.")
+    ] = "-",
+    count: Annotated[int, typer.Option(min=1, help="How many messages.")] = 1,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME:VALUE", help="A header, possibly with templates; may be repeated."
+        ),
+    ] = None,
+    send_on: Annotated[
+        Literal["eof", "newline"],
+        typer.Option(help="Make one message of standard input, or one of each line as soon as it comes."),
+    ] = "eof",
+    templates: Annotated[
+        bool, typer.Option("--templates/--no-templates", help="Fill in templates, or send them as they are.")
+    ] = True,
+) -> None:
+    """Publish messages, and print where streams have stored them: stream and sequence.
+
+    Templates as in the nats CLI make the messages differ: {{Count}} is the number of the message; {{Time}},
+    {{TimeStamp}}, {{Unix}} and {{UnixNano}} are the present time; {{ID}} is unique; {{Random 5 10}} is 5 to 10 random
+    letters and digits.
+
+    Every message waits for its acknowledgement, many at a time. When no stream captures the subject, the command ends
+    with 1. After a lost connection it sends messages without an acknowledgement again: with --header
+    'Nats-Msg-Id: {{ID}}' none is stored twice.
+    """
+    if send_on == "newline" and (data != "-" or count > 1):
+        raise typer.BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
+
+    def filled(text: bytes, what: str) -> Fill | bytes:
+        return fill(text, what) if templates else text
+
+    headers = []
+    for each in header or ():
+        name, colon, value = each.partition(":")
+        if not colon:
+            raise typer.BadParameter(f"--header {each} is no NAME:VALUE")
+        check_header(name.strip(), value.strip())
+        headers.append((name.strip(), filled(_octets(value.strip()), f"header {name.strip()}")))
+    where = filled(_octets(subject), "the subject")
+    if isinstance(where, bytes):
+        publish_subject(subject)
+    payloads: Iterator[list[bytes]]
+    if send_on == "newline":
+        payloads = _lines(lambda line, number: _at(filled(line, f"line {number}"), number))
+    else:
+        text = sys.stdin.buffer.read() if data == "-" else _octets(data)
+        payloads = _copies(filled(text, "the data"), count, max(1, min(_PORTION, _PORTION_BYTES // (len(text) + 1))))
+    with run.out.progress("publishing", in_bytes=False) as tell:
+        totals = _publish(run, where, headers, payloads, lambda done: tell(done, count))
+    _show(run, totals)
+
+
+def fill(text: bytes, what: str) -> Fill | bytes:
+    """Return what fills in the templates of a text; the text itself if it has none.
+
+    Raises `typer.BadParameter`, which calls the text ``what``, for a template that there is not.
+    """
+    pieces = _TEMPLATE.split(text)  # a text, a template, a text, ...
+    if any(b"{{" in piece for piece in pieces[::2]):
+        raise typer.BadParameter(f"{what}: a template begins with {{{{ and does not end; or use --no-templates")
+    if len(pieces) == 1:
+        return text
+    calls = [_function(piece.decode("utf-8", "replace"), what) for piece in pieces[1::2]]
+
+    def filled(number: int) -> bytes:
+        parts = pieces.copy()
+        parts[1::2] = [str(call(number)).encode() for call in calls]
+        return b"".join(parts)
+
+    return filled
+
+
+def _function(template: str, what: str) -> Callable[[int], object]:
+    name, *arguments = template.split() or [""]
+    if name == "Random" and len(arguments) == 2 and all(each.isdecimal() for each in arguments):
+        least, most = map(int, arguments)
+        if least <= most:
+            return lambda _: "".join(random.choices(_LETTERS, k=random.randint(least, most)))
+    elif name.removeprefix(".") in _FUNCTIONS and not arguments:
+        return _FUNCTIONS[name.removeprefix(".")]
+    known = ", ".join(each for each in _FUNCTIONS if each != "Cnt")
+    raise typer.BadParameter(
+        f"{what}: there is no template {{{{{template}}}}}, only {known} and Random MIN MAX; or use --no-templates"
+    )
+
+
+def _octets(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _at(text: Fill | bytes, number: int) -> bytes:
+    return text if isinstance(text, bytes) else text(number)
+
+
+def _copies(text: Fill | bytes, count: int, portion: int) -> Iterator[list[bytes]]:
+    for first in range(1, count + 1, portion):
+        yield [_at(text, number) for number in range(first, min(first + portion, count + 1))]
+
+
+def _lines(filled: Callable[[bytes, int], bytes]) -> Iterator[list[bytes]]:
+    """Yield the lines of standard input, those together that come together."""
+    number, rest, some = 0, b"", b"\n"
+    while some:
+        some = sys.stdin.buffer.read1(_CHUNK)
+        *whole, rest = (rest + some).split(b"\n")
+        if not some and rest:
+            whole = [rest]
+        if whole:
+            yield [filled(line.removesuffix(b"\r"), number + place) for place, line in enumerate(whole, 1)]
+            number += len(whole)
+
+
+def _publish(
+    run: Run,
+    subject: Fill | bytes,
+    headers: list[tuple[str, Fill | bytes]],
+    payloads: Iterator[list[bytes]],
+    tell: Callable[[int], None],
+) -> Totals:
+    """Publish portions of messages as the sink publishes rows, and return what is stored."""
+    import numpy as np
+    import pyarrow as pa
+
+    from spark_jetstream.options import SinkOptions
+    from spark_jetstream.sink.publisher import Publisher
+    from spark_jetstream.sink.rows import Rows
+    from spark_jetstream.sink.target import Target
+
+    def line(number: int) -> bytes:
+        return b"".join(b"%s: %s\r\n" % (name.encode(), _at(value, number)) for name, value in headers)
+
+    def column(text: Fill | bytes, numbers: range) -> Any:
+        return pa.array([_at(text, number) for number in numbers], pa.binary())
+
+    lines: Fill | bytes = b"" if not headers else line
+    admin = run.admin
+    options = SinkOptions.from_spark({}, streaming=False).model_copy(update={"connection": admin.options})
+    target = Target(domain=admin.options.domain, noun="message")
+    first = 1
+    with Publisher(lambda _: connect(admin.options), options, target, "this command") as publisher:
+        refused = []
+        for data in payloads:
+            numbers = range(first, first + len(data))
+            first += len(data)
+            subjects = column(subject, numbers)
+            for each in subjects.unique().to_pylist():
+                publish_subject(each.decode("utf-8", "surrogateescape"))
+            rows = Rows(
+                np.array(numbers, np.int64), subjects, pa.array(data, pa.binary()), column(lines, numbers), None
+            )
+            publisher.publish(rows, None, None, publisher.totals)
+            tell(publisher.totals.stored)
+            refused = publisher.take_refused()
+            if refused:
+                break
+        refused = refused or publisher.flush()
+        if refused:
+            raise publisher.failure(refused[0])
+        return publisher.totals
+
+
+def _show(run: Run, totals: Totals) -> None:
+    streams, places = {}, []
+    for name, (first, last) in sorted(totals.streams.items()):
+        streams[name] = {"first_seq": first, "last_seq": last}
+        places.append(f"stream {name}, sequence{f' {first:,}' if first == last else f's {first:,} to {last:,}'}")
+    known = f" ({totals.duplicates:,} of them before)" if totals.duplicates else ""
+    sentence = f"stored {totals.stored:,} message{'' if totals.stored == 1 else 's'}{known}: {'; '.join(places)}"
+    run.out.done(
+        sentence if places else "nothing to publish",
+        messages=totals.stored,
+        duplicates=totals.duplicates,
+        streams=streams,
+    )

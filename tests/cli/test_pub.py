@@ -1,0 +1,126 @@
+"""``spark-jetstream pub`` on a real server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin, StoredMessage
+from spark_jetstream.testing import NatsServer
+from tests.cli.conftest import Command, refused
+from tests.support.command import succeed
+from tests.support.proxy import WireProxy
+
+GROUP = ("pub",)
+
+
+@pytest.fixture
+def stream(admin: JetStreamAdmin, name: str) -> Iterator[str]:
+    """A stream of the subjects ``<its name>.>``, in memory."""
+    admin.streams.create(name=name, subjects=[f"{name}.>"], storage="memory")
+    yield name
+    admin.streams.delete(name, missing_ok=True)
+
+
+def stored(admin: JetStreamAdmin, stream: str) -> list[StoredMessage]:
+    return list(admin.messages.read(stream))
+
+
+def test_one_message(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+    assert do(f"{stream}.a", "é").out == f"stored 1 message: stream {stream}, sequence 1\n"
+    assert do(f"{stream}.a", "-", "--json", stdin=b"\x00\xff\r\n").json == {
+        "messages": 1, "duplicates": 0, "streams": {stream: {"first_seq": 2, "last_seq": 2}},
+    }  # fmt: skip
+    assert do(f"{stream}.b", stdin=b"").code == 0
+    assert [(each.subject, each.data) for each in stored(admin, stream)] == [
+        (f"{stream}.a", "é".encode()), (f"{stream}.a", b"\x00\xff\r\n"), (f"{stream}.b", b""),
+    ]  # fmt: skip
+
+
+def test_templates_and_headers(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+    began = time.time()
+    data = '{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 5}}|{"a":{"b":1}}'
+    headers = ("-H", "Number: {{Count}}", "--header", "Number:x", "-H", "Time: a:b")
+    ran = do(f"{stream}.{{{{Count}}}}", data, *headers, "--count", 20)
+    assert ran.out == f"stored 20 messages: stream {stream}, sequences 1 to 20\n"
+    messages = stored(admin, stream)
+    assert [each.subject for each in messages] == [f"{stream}.{number}" for number in range(1, 21)]
+    assert messages[6].headers == {"Number": ["7", "x"], "Time": ["a:b"]}
+    parts = [each.data.decode().split("|") for each in messages]
+    assert [each[:2] for each in parts] == [[str(number)] * 2 for number in range(1, 21)]
+    assert len({each[6] for each in parts}) == 20
+    _, _, kitchen, stamp, unix, nano, _, random, rest = parts[-1]
+    assert re.fullmatch(r"(1[0-2]|[1-9]):[0-5]\d[AP]M", kitchen)
+    for seconds in (dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp(), int(unix), int(nano) / 1e9):
+        assert began - 1 <= seconds <= time.time()
+    assert {len(each[7]) for each in parts} <= {3, 4, 5}
+    assert random.isalnum()
+    assert rest == '{"a":{"b":1}}'
+    do(f"{stream}.a", "{{Nothing}} {{", "--no-templates")
+    assert stored(admin, stream)[-1].data == b"{{Nothing}} {{"
+
+
+def test_lines_of_standard_input(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+    ran = do(f"{stream}.a", "--send-on", "newline", "--json", stdin=b"one\r\n\n{{Count}}\nlast")
+    assert ran.json["messages"] == 4
+    assert [each.data for each in stored(admin, stream)] == [b"one", b"", b"3", b"last"]
+    assert do(f"{stream}.a", "--send-on", "newline").out == "nothing to publish\n"
+
+
+def test_many_messages_are_under_way_at_a_time(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+    count = 30_000
+    ran = do(f"{stream}.a", "{{Count}}", "-H", "Nats-Msg-Id: {{Count}}", "--count", count, "--json")
+    assert ran.json == {"messages": count, "duplicates": 0, "streams": {stream: {"first_seq": 1, "last_seq": count}}}
+    assert admin.messages.get(stream, 20_001).data == b"20001"
+    # Message ids count as they do for any publisher, so publishing once more stores nothing.
+    again = do(f"{stream}.a", "x", "-H", "Nats-Msg-Id: {{Count}}", "--count", 10)
+    assert again.out == f"stored 10 messages (10 of them before): stream {stream}, sequences 1 to 10\n"
+    assert admin.streams.load(stream).state.messages == count
+
+
+def test_the_connection_is_lost_while_messages_are_under_way(
+    admin: JetStreamAdmin, stream: str, nats_server: NatsServer
+) -> None:
+    count = 20_000
+    with WireProxy(nats_server.url) as proxy:
+        cut = proxy.cut_after(20_000)
+        headers = ("-H", "Nats-Msg-Id: {{Count}}")
+        ran = succeed("pub", f"{stream}.a", "{{Count}}", *headers, "--count", count, "--json", url=proxy.url)
+        assert cut.is_set()
+    assert ran.json["messages"] == count
+    assert admin.streams.load(stream).state.messages == count
+
+
+def test_what_cannot_be_published(run: Command, admin: JetStreamAdmin, stream: str) -> None:
+    refused(run("nobody.here", "x"), 1, "at subject 'nobody.here': no stream captures this subject", "0 messages")
+    admin.streams.update(stream, max_msg_size=100)
+    ran = run(f"{stream}.a", "--send-on", "newline", stdin=b"x\n" + b"y" * 200 + b"\nz\n")
+    refused(ran, 1, "message 2 of this command", "message size exceeds maximum allowed (error 10054)")
+    admin.streams.seal(stream)
+    refused(run(f"{stream}.a", "x"), 1, "invalid operation on sealed stream (error 10109); 0 messages")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a b", "x"), "there are blanks"),
+        (("a.{{Random 0 0}}", "x"), "a token between the dots is empty"),
+        (("$JS.API.INFO", "x"), "belongs to the server"),
+        (("a", "{{Nothing}}"), "the data: there is no template {{Nothing}}, only Count, Time,"),
+        (("a", "{{Random 5}}"), "there is no template {{Random 5}}"),
+        (("a", "{{Random 5 4}}"), "there is no template {{Random 5 4}}"),
+        (("a", "{{Count"), "begins with {{ and does not end"),
+        (("a", "x", "-H", "b"), "--header b is no NAME:VALUE"),
+        (("a", "x", "-H", "b c:d"), 'header "b c" cannot be'),
+        (("a", "x", "-H", "b:c\nd"), 'header "b" cannot be'),
+        (("a", "x", "-H", "b:{{c}}"), "header b: there is no template {{c}}"),
+        (("a", "x", "--send-on", "newline"), "without DATA and --count"),
+        (("a", "x", "--count", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_wrong_usage(run: Command, arguments: tuple[str, ...], said: str) -> None:
+    refused(run(*arguments), 2, said)
