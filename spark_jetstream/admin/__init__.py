@@ -5,161 +5,18 @@
 
 from __future__ import annotations
 
-from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
-from spark_jetstream.admin.consumers import DeliveredMessage
-from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
-from spark_jetstream.admin.event_parsing import parse_event, stored_event
-from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
-from spark_jetstream.admin.kv import Bucket, KeyValue
-from spark_jetstream.admin.models.account import AccountInfo, AccountLimits, ApiStats, ServerInfo, Tier
-from spark_jetstream.admin.models.base import Model, Page, Reply, complaint, readable, rendered
-from spark_jetstream.admin.models.changes import (
-    IMMUTABLE,
-    LEFT_TO_SERVER,
-    RISKS,
-    Difference,
-    differences,
-    merged,
-    update_body,
-)
-from spark_jetstream.admin.models.consumers import (
-    ConsumerConfig,
-    ConsumerInfo,
-    ConsumerNamesPage,
-    ConsumerPage,
-    PauseReply,
-    PriorityGroup,
-    ResetReply,
-    SequenceInfo,
-)
-from spark_jetstream.admin.models.events import Event, Gap, UnknownEvent
-from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
-from spark_jetstream.admin.models.messages import (
-    DoneReply,
-    MessageReply,
-    PubAck,
-    PurgeReply,
-    PurgeRequest,
-    SnapshotConfig,
-    StoredMessage,
-)
-from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
-from spark_jetstream.admin.models.streams import (
-    ApiErrorBody,
-    ClusterInfo,
-    ConsumerLimits,
-    DesiredCluster,
-    DesiredOrigin,
-    DesiredStatus,
-    External,
-    LostData,
-    PeerInfo,
-    Placement,
-    Replica,
-    RePublish,
-    RestoreReply,
-    SnapshotReply,
-    SourceConsumer,
-    StreamAlternate,
-    StreamConfig,
-    StreamInfo,
-    StreamNamesPage,
-    StreamPage,
-    StreamSource,
-    StreamSourceInfo,
-    StreamState,
-    SubjectTransform,
-)
-from spark_jetstream.admin.objects import ObjectBucket
-from spark_jetstream.options.contexts import environment_options
-from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "DEFAULT_CONSUMER",
-    "DEFAULT_STREAM",
-    "DEFAULT_WORK_QUEUE",
-    "IMMUTABLE",
-    "LEFT_TO_SERVER",
-    "NEVER",
-    "RISKS",
-    "AccountInfo",
-    "AccountLimits",
-    "ApiErrorBody",
-    "ApiStats",
-    "Bucket",
-    "BucketConfig",
-    "BucketInfo",
-    "Bytes",
-    "ClusterInfo",
-    "ConsumerConfig",
-    "ConsumerInfo",
-    "ConsumerLag",
-    "ConsumerLimits",
-    "ConsumerNamesPage",
-    "ConsumerPage",
-    "DeliveredMessage",
-    "DesiredCluster",
-    "DesiredOrigin",
-    "DesiredStatus",
-    "Difference",
-    "DoneReply",
-    "Entry",
-    "Event",
-    "External",
-    "Gap",
-    "JetStreamAdmin",
-    "KeyValue",
-    "LostData",
-    "MessageReply",
-    "Model",
-    "Nanoseconds",
-    "ObjectBucket",
-    "ObjectBucketConfig",
-    "ObjectBucketInfo",
-    "ObjectInfo",
-    "OriginLag",
-    "Page",
-    "PauseReply",
-    "PeerInfo",
-    "Placement",
-    "PriorityGroup",
-    "PubAck",
-    "PurgeReply",
-    "PurgeRequest",
-    "RePublish",
-    "Replica",
-    "Reply",
-    "ResetReply",
-    "RestoreReply",
-    "SequenceInfo",
-    "ServerInfo",
-    "SnapshotConfig",
-    "SnapshotReply",
-    "SourceConsumer",
-    "StoredMessage",
-    "StreamAlternate",
-    "StreamConfig",
-    "StreamInfo",
-    "StreamNamesPage",
-    "StreamPage",
-    "StreamSource",
-    "StreamSourceInfo",
-    "StreamState",
-    "SubjectTransform",
-    "Tier",
-    "Timestamp",
-    "UnknownEvent",
-    "cloud_event",
-    "complaint",
-    "differences",
-    "environment_options",
-    "event_json",
-    "event_line",
-    "merged",
-    "parse_event",
-    "readable",
-    "rendered",
-    "stored_event",
-    "template",
-    "update_body",
-]
+if TYPE_CHECKING:
+    from spark_jetstream.admin.public import *  # noqa: F403  # its `__all__`
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name. All of them are imported with the first: a module of this package needs only its own."""
+    public = importlib.import_module("spark_jetstream.admin.public")
+    if name == "__all__":
+        return public.__all__
+    if name not in public.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(public, name)

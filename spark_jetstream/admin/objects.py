@@ -34,7 +34,6 @@ from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.object_store import ObjectNotStored, ObjectStream, ObjectUploads, new_nuid, writing_fault
 from spark_jetstream.buckets.objects import (
-    DEFAULT_CHUNK_SIZE,
     ObjectMeta,
     StoredObject,
     chunk_subject,
@@ -45,6 +44,7 @@ from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError, StreamNotFound
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.streams.latest import TablePart, read_table
 

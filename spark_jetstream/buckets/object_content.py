@@ -9,8 +9,9 @@ from itertools import accumulate
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, ObjectMeta, chunk_subject, digest_bytes
+from spark_jetstream.buckets.objects import ObjectMeta, chunk_subject, digest_bytes
 from spark_jetstream.protocol.columns import Delivered, MessageRun
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 
 
 def chunk_size(max_payload: int, max_msg_size: int, head: int, wanted: int = DEFAULT_CHUNK_SIZE) -> int:

@@ -30,7 +30,6 @@ from typing import TypeVar
 from spark_jetstream.buckets.kv import EXPECTED, WRONG_REVISION
 from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import (
-    DEFAULT_CHUNK_SIZE,
     ObjectMeta,
     chunk_filter,
     chunk_subject,
@@ -45,7 +44,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests, stream_info
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ProtocolError, StreamNotFound
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import upload_note
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE, upload_note
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.streams.lookup import RawMessage, last_message
 

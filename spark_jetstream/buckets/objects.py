@@ -19,9 +19,6 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import INT64_MAX
 
-#: Bytes of a chunk by default.
-DEFAULT_CHUNK_SIZE = 128 * 1024
-
 #: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
 _NO_TIME = "0001-01-01T00:00:00Z"
 

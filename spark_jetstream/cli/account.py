@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.output import as_data
 from spark_jetstream.protocol.units import Bytes
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.account import AccountInfo
 
 account = group("account", "The JetStream account: limits and usage.")
 

@@ -2,6 +2,9 @@
 
 A command is a function whose first parameter is the `Run`; its other parameters are arguments and options for typer.
 `command` adds the shared options, so a user may write them anywhere on the line.
+
+``--help``, ``--version`` and completion import all modules of commands. So these import what connects, and the models,
+where they use them: in functions.
 """
 
 from __future__ import annotations
@@ -9,12 +12,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
-from pydantic import SecretStr
+from typer.core import TyperCommand, TyperGroup
 
-from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.cli.output import Output
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -25,7 +27,11 @@ from spark_jetstream.errors import (
     OutageError,
     RequestTimeout,
 )
-from spark_jetstream.options.values import hidden
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from spark_jetstream.admin.client import JetStreamAdmin
 
 FAILED, WRONG_USAGE, NOT_REACHED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: an error, or a check found something; a wrong command line; no server, or no reply; Ctrl-C."""
@@ -70,6 +76,7 @@ _AS_JSON = keyword("as_json", Annotated[bool, typer.Option("--json", help="Print
 _CONTEXT = keyword("ctx", typer.Context, inspect.Parameter.empty)
 SHARED = (_AS_JSON, *CONNECTING, _MORE)
 """The parameters of all commands."""
+_SHARED_NAMES = {_CONTEXT.name, *(parameter.name for parameter in SHARED)}
 
 
 class Run:
@@ -83,25 +90,71 @@ class Run:
     @functools.cached_property
     def admin(self) -> JetStreamAdmin:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
+        from spark_jetstream.admin.client import JetStreamAdmin
+
         return JetStreamAdmin.from_environment(**self.given)
+
+
+class _Command(TyperCommand):
+    """A command that typer makes from its function when its parameters are needed. The list of commands needs none."""
+
+    def __init__(self, make: Callable[[], TyperCommand], **settings: Any) -> None:
+        super().__init__(**settings)
+        del self.params
+        self._make = make
+
+    @functools.cached_property
+    def params(self) -> list[Any]:  # type: ignore[override]  # click sets it when it makes a command
+        """The arguments and options."""
+        whole = self._make()
+        self.callback = whole.callback
+        return _quick(whole.params)
+
+
+class Group(TyperGroup):
+    """The command line as a whole, or a group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options in front of a command."""
+        return _quick(super().get_params(ctx))
+
+
+def _quick(parameters: list[Any]) -> list[Any]:
+    """Let parameters that are not on the command line be None at once; typer makes a pydantic model for each."""
+    for parameter in parameters:
+        if not parameter.required:
+            parameter.process_value = functools.partial(_value, parameter)
+    return parameters
+
+
+def _value(parameter: Any, ctx: Any, value: Any) -> Any:
+    if value is None:
+        return parameter.callback and parameter.callback(ctx, parameter, None)
+    return type(parameter).process_value(parameter, ctx, value)
 
 
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
     """Return a decorator that makes a function a command of ``app``. Its docstring and ``example`` are the help."""
 
     def register(function: F) -> F:
-        own = inspect.signature(function, eval_str=True)
-        _, *others = own.parameters.values()
-        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
+        finished: Callable[[], F] = getattr(function, "finished", lambda: function)  # `with_fields` sets it
 
         def call(**given: Any) -> None:
             outer = given["ctx"].obj  # what `_root` made of the options before the command
             options = {**outer["options"], **connection_options(given)}
             run = Run(options, as_json=given["as_json"] or outer["as_json"])
-            function(run, **{parameter.name: given[parameter.name] for parameter in parameters})
+            finished()(run, **{name: value for name, value in given.items() if name not in _SHARED_NAMES})
 
-        call.__doc__ = unwrapped(inspect.getdoc(function) or "")
-        app.command(name, epilog=f"Example: spark-jetstream {example}")(signed(call, parameters))
+        def make() -> TyperCommand:
+            _, *others = inspect.signature(finished(), eval_str=True).parameters.values()
+            single = typer.Typer(add_completion=False)
+            parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
+            single.command()(signed(call, parameters))
+            return cast("TyperCommand", typer.main.get_command(single))
+
+        text = unwrapped(inspect.getdoc(function) or "")
+        late: Any = functools.partial(_Command, make)
+        app.command(name, cls=late, help=text, epilog=f"Example: spark-jetstream {example}")(lambda: None)
         return function
 
     return register
@@ -122,13 +175,21 @@ def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
 
 def group(name: str, help: str) -> typer.Typer:
     """Return a group of commands."""
-    return typer.Typer(name=name, help=help, no_args_is_help=True)
+    return typer.Typer(name=name, cls=Group, help=help, no_args_is_help=True)
 
 
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
     """Take the shared parameters out of ``given``, and return the connection options that they set, hidden."""
-    more = [SecretStr(pair) for pair in given.pop("more", None) or ()]
-    shared = hidden({parameter.name: given.pop(parameter.name, None) for parameter in CONNECTING})
+    shared = {parameter.name: given.pop(parameter.name, None) for parameter in (*CONNECTING, _MORE)}
+    if all(value in (None, []) for value in shared.values()):
+        return {}  # without the import of pydantic
+
+    from pydantic import SecretStr
+
+    from spark_jetstream.options.values import hidden
+
+    more = [SecretStr(pair) for pair in shared.pop("more") or ()]
+    shared = hidden(shared)
     if not all("=" in pair.get_secret_value() for pair in more):
         raise typer.BadParameter("the value is no name=value", param_hint="--option")
     options = {}

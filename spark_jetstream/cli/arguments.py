@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from pydantic import SecretStr
 
-from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.admin.descriptions import template
-from spark_jetstream.admin.models.buckets import AnyBucketInfo
-from spark_jetstream.admin.models.changes import Difference
-from spark_jetstream.admin.models.consumers import ConsumerInfo
-from spark_jetstream.admin.models.streams import StreamInfo
-from spark_jetstream.admin.plan import difference_data, difference_words
-from spark_jetstream.cli.app import FAILED, Run, connection_options
+from spark_jetstream.cli.app import FAILED, F, Run, connection_options
 from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, shown
 
-A = TypeVar("A", bound=StreamInfo | ConsumerInfo | AnyBucketInfo)
+if TYPE_CHECKING:
+    from spark_jetstream.admin.client import JetStreamAdmin
+    from spark_jetstream.admin.models.buckets import AnyBucketInfo
+    from spark_jetstream.admin.models.changes import Difference
+    from spark_jetstream.admin.models.consumers import ConsumerInfo
+    from spark_jetstream.admin.models.streams import StreamInfo
+
+A = TypeVar("A", bound="StreamInfo | ConsumerInfo | AnyBucketInfo")
 
 _MAX_COMPLETIONS = 100
 _TIMEOUT = "2s"  # a user waits for the completion
@@ -37,6 +38,8 @@ def completion(
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from pydantic import SecretStr
+
         given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
         with contextlib.suppress(JetStreamError, typer.BadParameter):
             quick = SecretStr(_TIMEOUT)
@@ -87,8 +90,31 @@ ConfigFile = Annotated[
 ]
 
 
+def with_fields(model: str, **how: Any) -> Callable[[F], F]:
+    """Return a decorator (below `command`) that is `fields.with_fields` for a model, such as ``streams.StreamConfig``.
+
+    The model is imported when the parameters of the command are needed.
+    """
+
+    def wrap(function: F) -> F:
+        @functools.cache
+        def finished() -> Callable[..., None]:
+            fields = importlib.import_module("spark_jetstream.cli.fields")  # which imports this module
+            module, _, name = model.partition(".")
+            models = importlib.import_module(f"spark_jetstream.admin.models.{module}")
+            decorated: Callable[..., None] = fields.with_fields(getattr(models, name), **how)(function)
+            return decorated
+
+        function.finished = finished  # type: ignore[attr-defined]  # what `command` looks at
+        return function
+
+    return wrap
+
+
 def file_fields(config: str | None) -> dict[str, Any]:
     """Return the fields of a `ConfigFile`."""
+    from spark_jetstream.admin.descriptions import template
+
     return {} if config is None else template(config, "configuration")
 
 
@@ -136,6 +162,8 @@ def change(
     ``asset`` has its name by its kind, and the stream of a consumer first. JSON has it beside ``changed`` and
     ``differences``. ``carry_out`` returns what it has changed.
     """
+    from spark_jetstream.admin.plan import difference_data, difference_words
+
     what = " of ".join(f"{kind} {name}" for kind, name in reversed(list(asset.items())))
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:

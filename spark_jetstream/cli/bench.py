@@ -14,16 +14,11 @@ import typer
 
 from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import stream_option
-from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
-from spark_jetstream.options import SinkOptions, SourceOptions
-from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
-from spark_jetstream.streams.pull import PullSettings, read_range
 
-if TYPE_CHECKING:  # it imports the sink, which no other command needs
+if TYPE_CHECKING:
     from spark_jetstream.bench import Rate
+    from spark_jetstream.protocol.columns import MessageRun
 
 group = typer.Typer()
 
@@ -54,6 +49,8 @@ def measure(
     servers.
     """
     from spark_jetstream import bench
+    from spark_jetstream.client.pool import connect
+    from spark_jetstream.options import SinkOptions
 
     admin = run.admin
     latencies: list[float] = []
@@ -124,6 +121,11 @@ def _ending_in_order() -> Iterator[None]:
 
 def _read(run: Run, name: str, messages: int, batch: int | None, direct: bool) -> list[Rate]:
     from spark_jetstream.bench import read
+    from spark_jetstream.client.pool import connect
+    from spark_jetstream.options import SourceOptions
+    from spark_jetstream.protocol.stream import SequenceRange
+    from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
+    from spark_jetstream.streams.pull import PullSettings, read_range
 
     info = run.admin.streams.load(name)
     state = info.state

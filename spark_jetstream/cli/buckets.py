@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from spark_jetstream.admin.buckets import Buckets
-from spark_jetstream.admin.models.buckets import AnyBucketInfo
-from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.cli.app import FAILED, Run
 from spark_jetstream.cli.arguments import DURATION, change, created
 from spark_jetstream.cli.output import listed, server_text
 from spark_jetstream.protocol.units import Bytes, Nanoseconds
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.buckets import Buckets
+    from spark_jetstream.admin.models.buckets import AnyBucketInfo
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ def print_bucket(
     run: Run, info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object], *, data: Mapping[str, object]
 ) -> None:
     """Print settings, updated with ``more``, and the servers that keep the bucket; as JSON, ``data``."""
+    from spark_jetstream.admin.models.streams import replicas
+
     pairs = {
         **{name.replace("_", " "): listed(getattr(info, name)) for name in names},
         "ttl": info.ttl or "none",

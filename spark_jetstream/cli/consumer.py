@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.consumers import ACKS, DeliveredMessage
-from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER
-from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo, SequenceInfo
-from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
     DURATION,
@@ -24,12 +20,18 @@ from spark_jetstream.cli.arguments import (
     change,
     created,
     file_fields,
+    with_fields,
 )
-from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import ago, as_data, listed, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds
 
+if TYPE_CHECKING:
+    from spark_jetstream.admin.consumers import DeliveredMessage
+    from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
+
+ACKS = ("ack", "nak", "term", "none")
+"""The words of `admin.consumers.ACKS`, without its imports."""
 _WAIT = Nanoseconds.of("5s")
 
 consumers = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
@@ -86,6 +88,8 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
 
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
     """Print the configuration and the state of a consumer; as JSON, what the API returned."""
+    from spark_jetstream.admin.models.streams import replicas
+
     pairs = {
         "kind": _kind(info),
         "created": info.created,
@@ -157,7 +161,7 @@ AnyFilter = Annotated[bool, typer.Option("--any-filter", help="Allow filters tha
 
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
-@with_fields(ConsumerConfig, without=_NO_OPTIONS)
+@with_fields("consumers.ConsumerConfig", without=_NO_OPTIONS)
 def add(
     run: Run,
     stream: StreamName,
@@ -176,6 +180,9 @@ def add(
     It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says. Each message must
     be acknowledged (--ack-policy explicit) where neither options nor the file say something else.
     """
+    from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER
+    from spark_jetstream.admin.models.consumers import ConsumerConfig
+
     wanted = _over({**DEFAULT_CONSUMER, **file_fields(config)}, fields)
     if name is not None:
         wanted |= {"name": name, "durable_name": name}
@@ -189,7 +196,7 @@ def add(
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
-@with_fields(ConsumerConfig, without=("name", "direct", "sourcing"), unset=True)
+@with_fields("consumers.ConsumerConfig", without=("name", "direct", "sourcing"), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -220,7 +227,7 @@ def edit(
 
 
 @command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
-@with_fields(ConsumerConfig, without=_NO_OPTIONS, unset=True)
+@with_fields("consumers.ConsumerConfig", without=_NO_OPTIONS, unset=True)
 def copy(
     run: Run,
     stream: StreamName,

@@ -6,15 +6,19 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, command
 from spark_jetstream.cli.arguments import consumer_option, one_of, stream_option
-from spark_jetstream.doctor.checks import Examination, Section
-from spark_jetstream.doctor.permissions import PURPOSES, Job
-from spark_jetstream.doctor.report import Finding
+
+if TYPE_CHECKING:
+    from spark_jetstream.doctor.checks import Section
+    from spark_jetstream.doctor.report import Finding
+
+PURPOSES = ("read", "direct", "durable", "write", "exactly-once", "ensure", "administer", "backup", "restore")
+"""`doctor.permissions.PURPOSES`, without its imports."""
 
 doctor = typer.Typer()
 
@@ -59,6 +63,9 @@ def examine(
     Nothing is changed on the server. Ends with 0 if nothing failed, 1 if something did, and 3 if no server could be
     reached, or none let us in.
     """
+    from spark_jetstream.doctor.checks import Examination
+    from spark_jetstream.doctor.permissions import Job
+
     job = Job.parse(stream, bucket, object_bucket, purposes or (), subject, filters or (), durable)
     examination = Examination(run.given, os.environ, job, spark=spark)
     findings: list[tuple[str, Finding]] = []

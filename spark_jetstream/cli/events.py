@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.event_parsing import KINDS, PREFIX
-from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
-from spark_jetstream.admin.events import Watch
-from spark_jetstream.admin.models.events import Event, Gap
 from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, command
-from spark_jetstream.cli.arguments import DURATION, consumer_option, one_of, stream_option
+from spark_jetstream.cli.arguments import DURATION, consumer_option, stream_option
 from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
 
+if TYPE_CHECKING:
+    from spark_jetstream.admin.events import Watch
+    from spark_jetstream.admin.models.events import Event
+
 events = typer.Typer()
+
+
+def _complete_kind(incomplete: str) -> list[str]:
+    from spark_jetstream.admin.event_parsing import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 @command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")
@@ -30,7 +36,7 @@ def watch(
     consumer: Annotated[str | None, consumer_option(help="Only those of consumers of this name.")] = None,
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=one_of(KINDS)),
+        typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     duration: Annotated[
@@ -39,7 +45,7 @@ def watch(
     cloudevents: Annotated[bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
     prefix: Annotated[
         str | None,
-        typer.Option(help=f"What the subjects of events begin with, where they are imported; else {PREFIX}."),
+        typer.Option(help="What the subjects of events begin with, where they are imported; else $JS.EVENT."),
     ] = None,
 ) -> None:
     """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
@@ -47,6 +53,8 @@ def watch(
     The server does not store events. When the connection was lost, and some may be missing, a line says so (in JSON
     with the type spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
     """
+    from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
+
     if duration is not None and not duration:
         raise typer.BadParameter("it must be longer than 0", param_hint="--for")
     both = everything or not (advisories or metrics)
@@ -73,6 +81,9 @@ def watch(
 
 def _noted(watched: Watch, out: Output) -> Iterator[Event]:
     """Yield the events. If standard output is no terminal, gaps go to standard error too."""
+    from spark_jetstream.admin.event_text import event_line
+    from spark_jetstream.admin.models.events import Gap
+
     for event in watched:
         if isinstance(event, Gap) and not sys.stdout.isatty():
             out.note(event_line(event))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
-from spark_jetstream.buckets.kv import STREAM_PREFIX
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion
+from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion, with_fields
 from spark_jetstream.cli.buckets import (
     Count,
     Deletes,
@@ -25,9 +23,11 @@ from spark_jetstream.cli.buckets import (
     print_changes,
     remove_bucket,
 )
-from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
 from spark_jetstream.protocol.units import Nanoseconds
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.kv import BucketInfo, Entry
 
 _SETTINGS = (
     "description", "history", "ttl", "max_value_size", "max_bytes", "storage", "replicas", "compression",
@@ -53,6 +53,8 @@ def _print_bucket(run: Run, info: BucketInfo) -> None:
 
 
 def _copies(info: BucketInfo) -> str:
+    from spark_jetstream.buckets.kv import STREAM_PREFIX
+
     origins = [info.mirror] if info.mirror else info.sources
     names = ", ".join(origin.name.removeprefix(STREAM_PREFIX) for origin in origins)
     return f"{'mirror of' if info.mirror else 'from'} {names}" if names else ""
@@ -160,14 +162,14 @@ def info(run: Run, bucket: BucketName) -> None:
 
 
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
-@with_fields(BucketConfig)
+@with_fields("kv.BucketConfig")
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
     _print_bucket(run, create_bucket(run, run.admin.kv, bucket, fields))
 
 
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
-@with_fields(BucketConfig, without=("storage", "mirror"), unset=True)
+@with_fields("kv.BucketConfig", without=("storage", "mirror"), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import DURATION, complete_stream, consumer_option
 from spark_jetstream.cli.output import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 
 lag = typer.Typer()
 

@@ -10,10 +10,11 @@ import spark_jetstream
 from spark_jetstream.errors import JetStreamError, printable
 
 try:
+    import rich  # noqa: F401  # the output needs it
     import typer
 
     from spark_jetstream.cli.account import account
-    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
+    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, Group, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.doctor import doctor
@@ -28,13 +29,13 @@ except ModuleNotFoundError as error:
     if missing not in ("typer", "rich"):
         raise
     raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
-except KeyboardInterrupt:  # the imports take most of a second
+except KeyboardInterrupt:
     raise SystemExit(130) from None
 
 #: What typer raises for a command line that it does not understand; only this subclass has a public name.
 _WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
-app = typer.Typer(name="spark-jetstream", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(name="spark-jetstream", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,14 +7,12 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
-from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import DryRun, Force, completion
+from spark_jetstream.cli.arguments import DryRun, Force, completion, with_fields
 from spark_jetstream.cli.buckets import (
     Count,
     Deletes,
@@ -27,19 +25,25 @@ from spark_jetstream.cli.buckets import (
     print_changes,
     remove_bucket,
 )
-from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import to_the_second
 from spark_jetstream.errors import LAYOUT, MessageNotFound, printable
-from spark_jetstream.options.values import file_path
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.units import Bytes
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
 
 
 def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
+    from spark_jetstream.admin.models.objects import ObjectBucketConfig
+
     names = ("bucket", "size", "created", "sealed", *ObjectBucketConfig.model_fields, "stream")
     return {name: getattr(info, name) for name in names}
 
 
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
+    from spark_jetstream.admin.models.objects import ObjectBucketConfig
+
     print_bucket(run, info, ObjectBucketConfig.model_fields, {"size": info.size}, data=_bucket_data(info))
 
 
@@ -166,7 +170,7 @@ def show_all(
             "modified": lambda info: to_the_second(info.modified),
             "": _kind,
         },
-        data=ObjectInfo.data,
+        data=lambda info: info.data(),
         empty=f"bucket {bucket} has no objects",
     )
 
@@ -181,14 +185,14 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 
 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
-@with_fields(ObjectBucketConfig)
+@with_fields("objects.ObjectBucketConfig")
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
     _print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
-@with_fields(ObjectBucketConfig, without=("storage",), unset=True)
+@with_fields("objects.ObjectBucketConfig", without=("storage",), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:
@@ -245,6 +249,8 @@ def get(
 
     What goes to standard output is correct if the command ends with 0; discard it if the command ends with 1.
     """
+    from spark_jetstream.options.values import file_path
+
     opened = run.admin.objects.bucket(bucket)
     if output == _STANDARD:
         if run.out.as_json:
@@ -282,6 +288,8 @@ def put(
     force: Force = False,
 ) -> None:
     """Store a file as an object. Readers see the old one, if there is any, until all of the new one is stored."""
+    from spark_jetstream.options.values import file_path
+
     if file == _STANDARD and name is None:
         raise typer.BadParameter("what comes from standard input needs a name", param_hint="--name")
     opened = run.admin.objects.bucket(bucket)

@@ -9,18 +9,19 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from spark_jetstream.admin.models.base import Model, readable
-from spark_jetstream.admin.models.messages import StoredMessage
-from spark_jetstream.admin.models.streams import Replica
 from spark_jetstream.errors import LAYOUT, printable
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from spark_jetstream.admin.models.base import Model
+    from spark_jetstream.admin.models.messages import StoredMessage
+    from spark_jetstream.admin.models.streams import Replica
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ class Output:
     """The output of a command. ``as_json``: standard output has only JSON; notes and progress go to standard error."""
 
     def __init__(self, *, as_json: bool) -> None:
+        from rich.console import Console
+
         self.as_json = as_json
         if isinstance(sys.stdout, io.TextIOWrapper):
             # JSON is UTF-8 whatever the locale says; else what the locale cannot write is shown as ``\u65e5``.
@@ -51,6 +54,8 @@ class Output:
 
         ``columns`` are headings, each with the function that returns the value. Without rows, ``empty`` is a note.
         """
+        from rich.table import Table
+
         if self.as_json:
             if data is not None:
                 self.json([data(item) for item in items])
@@ -69,6 +74,8 @@ class Output:
 
     def record(self, pairs: Mapping[str, object], *, data: Any = None, title: str = "") -> None:
         """Print a line for each property that has a value; as JSON, ``data``, or nothing without it."""
+        from rich.table import Table
+
         if self.as_json:
             if data is not None:
                 self.json(data)
@@ -148,6 +155,16 @@ class Output:
         if self.as_json or not sys.stderr.isatty():
             yield lambda done, total: None
             return
+
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
         amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
         columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
         with Progress(*columns, console=self._notes, transient=True) as bar:
@@ -184,6 +201,8 @@ class Output:
 
 def text(value: object) -> str:
     """Return a value as text for people: separators in numbers, units for durations and sizes, "" for nothing."""
+    from spark_jetstream.admin.models.base import readable
+
     if value in (None, "", (), [], {}):
         return ""
     if type(value) is int:
@@ -202,6 +221,8 @@ def as_data(model: Model) -> dict[str, Any]:
 
 def listed(value: object) -> object:
     """Return lists without brackets, and mappings as on a command line; anything else unchanged."""
+    from spark_jetstream.admin.models.base import readable
+
     if isinstance(value, tuple):
         return ", ".join(map(readable, value))
     if isinstance(value, dict):

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_jetstream.admin.descriptions import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template, yaml_text
-from spark_jetstream.admin.models.base import readable
-from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, replicas
-from spark_jetstream.admin.plan import Action, Plan
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
     CREATED,
@@ -25,10 +21,14 @@ from spark_jetstream.cli.arguments import (
     create,
     file_fields,
     one_of,
+    with_fields,
 )
-from spark_jetstream.cli.fields import with_fields
 from spark_jetstream.cli.output import ago, as_data, listed, message_data, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.streams import StreamInfo
+    from spark_jetstream.admin.plan import Action, Plan
 
 streams = group("stream", "Streams: list, create, change, look into, apply descriptions, save, remove.")
 
@@ -116,6 +116,8 @@ def show_subjects(
 
 def _configuration(info: StreamInfo) -> dict[str, object]:
     """Return the fields that differ from their defaults, and when the stream was created."""
+    from spark_jetstream.admin.models.base import readable
+
     config, fields = info.config, type(info.config).model_fields
     shown: dict[str, object] = {"created": info.created}
     for name in config.field_names:
@@ -128,6 +130,8 @@ def _configuration(info: StreamInfo) -> dict[str, object]:
 
 
 def _state(info: StreamInfo) -> dict[str, object]:
+    from spark_jetstream.admin.models.streams import replicas
+
     state = info.state
     cluster, desired = info.cluster, info.cluster.desired if info.cluster else None
     return {
@@ -154,13 +158,13 @@ def _position(sequence: int, time: str) -> str:
 
 # Creating and changing
 
-_TEMPLATES: Mapping[str, Mapping[str, Any]] = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
+_TEMPLATES = ("stream", "work-queue")
 
 NewName = Annotated[str, typer.Argument(help="Name of the new stream.")]
 
 
 @command(streams, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
-@with_fields(StreamConfig, without=("name",))
+@with_fields("streams.StreamConfig", without=("name",))
 def add(
     run: Run,
     name: NewName,
@@ -177,17 +181,22 @@ def add(
     ] = None,
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
+    from spark_jetstream.admin.descriptions import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
+    from spark_jetstream.admin.models.streams import StreamConfig
+
     if begin_with is None:
         begun: Mapping[str, Any] = {} if config else DEFAULT_STREAM
+    elif begin_with in _TEMPLATES:
+        begun = DEFAULT_STREAM if begin_with == "stream" else DEFAULT_WORK_QUEUE
     else:
-        begun = _TEMPLATES[begin_with] if begin_with in _TEMPLATES else template(begin_with)
+        begun = template(begin_with)
     wanted = StreamConfig.parse({**begun, **file_fields(config), **fields, "name": name}, f"stream {name}")
     admin = run.admin.streams
     _created(run, *create(lambda: admin.load(name), lambda: admin.create(wanted)))
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
-@with_fields(StreamConfig, without=("name",), unset=True)
+@with_fields("streams.StreamConfig", without=("name",), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -209,7 +218,7 @@ def edit(
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
-@with_fields(StreamConfig, without=("name",), unset=True)
+@with_fields("streams.StreamConfig", without=("name",), unset=True)
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
     """Create a stream with the configuration of another one; its messages stay behind.
 
@@ -291,6 +300,8 @@ def export(
     JSON has every field as the server has it, with integers of nanoseconds and bytes: "nats stream add --config" reads
     it too. YAML has what is not the default, with durations and sizes as text.
     """
+    from spark_jetstream.admin.descriptions import yaml_text
+
     if yaml and run.out.as_json:
         raise typer.BadParameter("--yaml and --json contradict each other")
     described = run.admin.describe(stream, readable=yaml)
@@ -433,7 +444,7 @@ def backup(
 
 
 @command(streams, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
-@with_fields(StreamConfig, without=("name",), unset=True)
+@with_fields("streams.StreamConfig", without=("name",), unset=True)
 def restore(
     run: Run,
     source: Annotated[str, typer.Argument(help="The directory or the .tar file of the backup.")],

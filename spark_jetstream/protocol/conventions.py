@@ -17,6 +17,8 @@ RUN = "spark_jetstream_run"
 """The key of the token of the run that has the durable consumer."""
 SINCE = "spark_jetstream_since"
 """The key of the time at which that run took it, by the server's clock (RFC 3339)."""
+DEFAULT_CHUNK_SIZE = 128 * 1024
+"""Bytes of a chunk of an object, unless the writer is told another number."""
 
 
 def stand_in(durable: str) -> str:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic_core import CoreSchema, core_schema
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
 
 INT64_MAX = 2**63 - 1
 MAX_SHOWN = 80
@@ -42,6 +44,13 @@ _TIME = re.compile(
 )
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def _read_by(parse: Callable[[Any], Any]) -> CoreSchema:
+    """Return the schema of a field that ``parse`` reads."""
+    from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
+
+    return core_schema.no_info_plain_validator_function(parse)
 
 
 def shown(value: object) -> str:
@@ -177,7 +186,7 @@ class Nanoseconds(int):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(cls.of)
+        return _read_by(cls.of)
 
     @property
     def timedelta(self) -> dt.timedelta:
@@ -212,7 +221,7 @@ class Bytes(int):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(cls.of)
+        return _read_by(cls.of)
 
     def __str__(self) -> str:
         for unit, size in _SIZES:
@@ -247,7 +256,7 @@ class Timestamp(str):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(cls.of)
+        return _read_by(cls.of)
 
     @property
     def nanoseconds(self) -> int:

@@ -21,7 +21,7 @@ from spark_jetstream.admin import (
 )
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.models.base import M
-from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, read
 from tests.support import objects

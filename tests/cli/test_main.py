@@ -14,9 +14,12 @@ import typer
 from typer.testing import CliRunner
 
 import spark_jetstream
+from spark_jetstream.admin.consumers import ACKS
+from spark_jetstream.cli import consumer, doctor
 from spark_jetstream.cli.main import app
 from spark_jetstream.cli.output import Output
 from spark_jetstream.demo import run as demo
+from spark_jetstream.doctor.permissions import PURPOSES
 from spark_jetstream.java import JavaNotFound
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Start
@@ -57,6 +60,59 @@ def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "run", run)
     ran = run_command("demo")
     assert (ran.code, ran.err) == (1, "spark-jetstream: no Java anywhere\n")
+
+
+_HEAVY = {"pydantic", "pyarrow", "numpy", "pandas", "nats", "aiohttp", "pyspark", "yaml"}
+_IMPORTED = """
+import sys
+names = sys.argv.pop().split(",")
+from spark_jetstream.cli.main import main
+try:
+    main()
+finally:
+    print("imported", *sys.modules.keys() & names, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "imports"),
+    [
+        ("--version", set()),
+        ("--help", set()),
+        ("stream --help", set()),
+        ("stream get --help", set()),
+        ("consumer next --help", set()),
+        ("object put --help", set()),
+        ("doctor --help", set()),
+        ("events --help", set()),
+        ("stream rm ORDERS --froce", set()),
+        ("straem", set()),
+        ("complete: stream ", set()),
+        ("complete: stream add --ma", {"pydantic", "pyarrow", "numpy"}),
+        ("stream add --help", {"pydantic", "pyarrow", "numpy"}),
+        ("stream ls -s {url}", _HEAVY - {"pyspark", "yaml"}),
+    ],
+)
+def test_what_answers_without_a_server_imports_no_large_packages(
+    line: str, imports: set[str], nats_server: NatsServer
+) -> None:
+    """Each of them takes longer to import than the answer may take, most of all after a TAB."""
+    arguments, environ = line.format(url=nats_server.url).split(), dict(os.environ)
+    if line.startswith("complete: "):
+        arguments = []
+        words = line.replace("complete:", "spark-jetstream")
+        environ |= {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        environ["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+    program = [sys.executable, "-c", _IMPORTED, *arguments, ",".join(_HEAVY)]
+    ran = subprocess.run(program, env=environ, capture_output=True, text=True, check=False)
+    *_, last = ran.stderr.splitlines()
+    assert last.split()[0] == "imported", ran.stderr
+    assert {*last.split()[1:]} == imports
+
+
+def test_words_that_the_help_has_without_their_modules_are_theirs() -> None:
+    assert tuple(ACKS) == consumer.ACKS
+    assert doctor.PURPOSES == PURPOSES
 
 
 # -- connection options --

@@ -27,10 +27,10 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.object_store import note_body, read_note
-from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, ProtocolError, RowRefused, StreamNotFound
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer

@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 from nats.js.object_store import ObjectStore
 
-from spark_jetstream.buckets.objects import DEFAULT_CHUNK_SIZE, digest_text, meta_filter, meta_subject
+from spark_jetstream.buckets.objects import digest_text, meta_filter, meta_subject
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source import object_reader
 from spark_jetstream.source.object_reader import ObjectRows, Read

@@ -20,7 +20,6 @@ from nats.js.client import JetStreamContext
 from nats.js.object_store import ObjectStore
 
 from spark_jetstream.buckets.objects import (
-    DEFAULT_CHUNK_SIZE,
     ObjectMeta,
     chunk_subject,
     digest_text,
@@ -30,6 +29,7 @@ from spark_jetstream.buckets.objects import (
 )
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.options.names import name_pattern
+from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
