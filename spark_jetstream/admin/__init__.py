@@ -20,3 +20,9 @@ def __getattr__(name: str) -> Any:
     if name not in public.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(public, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion in notebooks."""
+    names: list[str] = __getattr__("__all__")
+    return names

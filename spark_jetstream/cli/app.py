@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
+from spark_jetstream.cli.help import CONNECTION, Command, Group, quick
 from spark_jetstream.cli.output import Output
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -37,7 +38,6 @@ FAILED, WRONG_USAGE, NOT_REACHED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: an error, or a check found something; a wrong command line; no server, or no reply; Ctrl-C."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PANEL = "Connection (as in the nats CLI)"
 
 
 def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
@@ -47,7 +47,7 @@ def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramete
 
 def _connecting(option: str, flags: str, help: str, kind: type = str) -> inspect.Parameter:
     """Return the parameter of a flag that sets a connection option."""
-    how = typer.Option(*flags.split(), help=help, rich_help_panel=_PANEL)
+    how = typer.Option(*flags.split(), help=help, rich_help_panel=CONNECTION)
     return keyword(option, Annotated[bool | None if kind is bool else str | None, how])
 
 
@@ -70,7 +70,7 @@ CONNECTING = (
 )
 _MORE_HELP = "Any connection option of docs/options.md, as name=value."
 _MORE = keyword(
-    "more", Annotated[list[str] | None, typer.Option("--option", "-o", help=_MORE_HELP, rich_help_panel=_PANEL)]
+    "more", Annotated[list[str] | None, typer.Option("--option", "-o", help=_MORE_HELP, rich_help_panel=CONNECTION)]
 )
 _AS_JSON = keyword("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
 _CONTEXT = keyword("ctx", typer.Context, inspect.Parameter.empty)
@@ -95,7 +95,7 @@ class Run:
         return JetStreamAdmin.from_environment(**self.given)
 
 
-class _Command(TyperCommand):
+class _LateCommand(Command):
     """A command that typer makes from its function when its parameters are needed. The list of commands needs none."""
 
     def __init__(self, make: Callable[[], TyperCommand], **settings: Any) -> None:
@@ -108,29 +108,7 @@ class _Command(TyperCommand):
         """The arguments and options."""
         whole = self._make()
         self.callback = whole.callback
-        return _quick(whole.params)
-
-
-class Group(TyperGroup):
-    """The command line as a whole, or a group of commands."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options in front of a command."""
-        return _quick(super().get_params(ctx))
-
-
-def _quick(parameters: list[Any]) -> list[Any]:
-    """Let parameters that are not on the command line be None at once; typer makes a pydantic model for each."""
-    for parameter in parameters:
-        if not parameter.required:
-            parameter.process_value = functools.partial(_value, parameter)
-    return parameters
-
-
-def _value(parameter: Any, ctx: Any, value: Any) -> Any:
-    if value is None:
-        return parameter.callback and parameter.callback(ctx, parameter, None)
-    return type(parameter).process_value(parameter, ctx, value)
+        return quick(whole.params)
 
 
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
@@ -153,7 +131,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
             return cast("TyperCommand", typer.main.get_command(single))
 
         text = unwrapped(inspect.getdoc(function) or "")
-        late: Any = functools.partial(_Command, make)
+        late: Any = functools.partial(_LateCommand, make)
         app.command(name, cls=late, help=text, epilog=f"Example: spark-jetstream {example}")(lambda: None)
         return function
 
@@ -175,7 +153,7 @@ def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
 
 def group(name: str, help: str) -> typer.Typer:
     """Return a group of commands."""
-    return typer.Typer(name=name, cls=Group, help=help, no_args_is_help=True)
+    return typer.Typer(name=name, cls=Group, help=help)
 
 
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:

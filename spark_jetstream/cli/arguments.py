@@ -90,19 +90,25 @@ ConfigFile = Annotated[
 ]
 
 
-def with_fields(model: str, **how: Any) -> Callable[[F], F]:
+def with_fields(model: str, common: Sequence[str], *, defaults: str | None = None, **how: Any) -> Callable[[F], F]:
     """Return a decorator (below `command`) that is `fields.with_fields` for a model, such as ``streams.StreamConfig``.
 
-    The model is imported when the parameters of the command are needed.
+    ``defaults`` names a template of `admin.descriptions`, or is "" for the defaults of the model. Both are imported
+    when the parameters of the command are needed.
     """
 
     def wrap(function: F) -> F:
         @functools.cache
         def finished() -> Callable[..., None]:
+            from spark_jetstream.admin import descriptions
+
             fields = importlib.import_module("spark_jetstream.cli.fields")  # which imports this module
             module, _, name = model.partition(".")
             models = importlib.import_module(f"spark_jetstream.admin.models.{module}")
-            decorated: Callable[..., None] = fields.with_fields(getattr(models, name), **how)(function)
+            shown = getattr(descriptions, defaults) if defaults else None if defaults is None else {}
+            decorated: Callable[..., None] = fields.with_fields(getattr(models, name), common, defaults=shown, **how)(
+                function
+            )
             return decorated
 
         function.finished = finished  # type: ignore[attr-defined]  # what `command` looks at

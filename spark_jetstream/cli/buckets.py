@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+COMMON_SETTINGS = ("description", "history", "ttl", "max_value_size", "max_bytes", "storage", "replicas", "compression")
 NewBucket = Annotated[str, typer.Argument(help="Name of the bucket.")]
 UpdatesOnly = Annotated[bool, typer.Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, typer.Option("--deletes/--no-deletes", help="Show deletions, too.")]

@@ -156,12 +156,16 @@ def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
 #: The name is an argument, and the last two are the server's own.
 _NO_OPTIONS = ("name", "durable_name", "direct", "sourcing")
 _FILTERS = ("filter_subject", "filter_subjects")
+_COMMON = (
+    *_FILTERS, "description", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "ack_wait",
+    "max_deliver", "backoff", "max_ack_pending", "inactive_threshold", "num_replicas",
+)  # fmt: skip
 
 AnyFilter = Annotated[bool, typer.Option("--any-filter", help="Allow filters that match no subject of the stream.")]
 
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
-@with_fields("consumers.ConsumerConfig", without=_NO_OPTIONS)
+@with_fields("consumers.ConsumerConfig", _COMMON, without=_NO_OPTIONS, defaults="DEFAULT_CONSUMER")
 def add(
     run: Run,
     stream: StreamName,
@@ -196,7 +200,7 @@ def add(
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
-@with_fields("consumers.ConsumerConfig", without=("name", "direct", "sourcing"), unset=True)
+@with_fields("consumers.ConsumerConfig", _COMMON, without=("name", "direct", "sourcing"), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -227,7 +231,7 @@ def edit(
 
 
 @command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
-@with_fields("consumers.ConsumerConfig", without=_NO_OPTIONS, unset=True)
+@with_fields("consumers.ConsumerConfig", _COMMON, without=_NO_OPTIONS, unset=True)
 def copy(
     run: Run,
     stream: StreamName,
@@ -318,7 +322,7 @@ def show_next(
     ack: Annotated[
         str,
         typer.Option(
-            metavar="|".join(ACKS),
+            metavar="ANSWER",
             help="ack settles each message, nak has it delivered again, term never again, none leaves it to ack_wait.",
             autocompletion=lambda: list(ACKS),
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -16,8 +16,10 @@ from pydantic.fields import FieldInfo
 
 from spark_jetstream.admin.descriptions import json_document
 from spark_jetstream.admin.models.base import Model, hint
+from spark_jetstream.cli.aliases import VALUES
 from spark_jetstream.cli.app import keyword
 from spark_jetstream.cli.arguments import one_of
+from spark_jetstream.cli.help import ADVANCED, COMMON
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Kind, Size, Span, When, Whole
@@ -25,11 +27,9 @@ from spark_jetstream.protocol.units import shown
 
 Command = Callable[..., None]
 
-PANEL = "Configuration"
-"""The help panel of these options."""
-
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
+_POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
 _METAVARS: Mapping[type[Kind], str] = {
     Whole: "NUMBER",
     Span: "DURATION",
@@ -41,9 +41,17 @@ _METAVARS: Mapping[type[Kind], str] = {
 
 
 def with_fields(
-    model: type[Model], *, without: Collection[str] = (), unset: bool = False
+    model: type[Model],
+    common: Sequence[str],
+    *,
+    without: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    unset: bool = False,
 ) -> Callable[[Command], Command]:
     """Return a decorator (below `command`) that adds an option for each field of a model but those in ``without``.
+
+    Help has the fields in ``common`` before the others, in this order. With ``defaults`` it shows the default of each
+    field: that of the model, unless ``defaults`` has another one.
 
     The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. With
     ``unset`` there is an option ``--unset FIELD``; a field that it names is None. The command raises `OptionError` for
@@ -53,9 +61,11 @@ def with_fields(
 
     def wrap(function: Command) -> Command:
         own = inspect.signature(function, eval_str=True)
-        added = [_field_parameter(name, info, tuple(options)) for name, info in options.items()]
+        ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
+        panels = {name: COMMON if name in common else ADVANCED for name in ordered}
+        added = [_field_parameter(name, options[name], ordered, panels[name], defaults) for name in ordered]
         if unset:
-            added.append(_unset_parameter(tuple(options)))
+            added.append(_unset_parameter(ordered))
 
         @functools.wraps(function)
         def call(run: Any, **given: Any) -> None:
@@ -63,6 +73,7 @@ def with_fields(
             for name, info in options.items():
                 value = given.pop(f"{_BEFORE}{name}")
                 if value not in (None, []):
+                    value = VALUES[name].get(value, value) if name in VALUES else value
                     fields[name] = _value(info.annotation, value, flag(name))
             for name in _unset(given.pop(_UNSET, None) or (), options):
                 if name in fields:
@@ -82,7 +93,9 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _field_parameter(name: str, info: FieldInfo, names: tuple[str, ...]) -> inspect.Parameter:
+def _field_parameter(
+    name: str, info: FieldInfo, names: Collection[str], panel: str, defaults: Mapping[str, Any] | None
+) -> inspect.Parameter:
     """Return the option of a field as a parameter of a function; ``names`` are the fields that are options."""
     flags, type_ = flag(name), _bare(info.annotation)
     if type_ is bool:
@@ -91,9 +104,9 @@ def _field_parameter(name: str, info: FieldInfo, names: tuple[str, ...]) -> insp
     kinds = [kind for kind in info.metadata if isinstance(kind, Choice)]
     how = typer.Option(
         flags,
-        help=_help(info, names),
-        metavar=None if type_ is bool else _metavar(info.annotation, info.metadata),
-        rich_help_panel=PANEL,
+        help=_help(info, names) + ("" if defaults is None else _default(name, info, defaults)),
+        metavar=None if type_ is bool else _metavar(name, info.annotation, info.metadata),
+        rich_help_panel=panel,
         autocompletion=one_of(kinds[0].words) if kinds else None,
     )
     annotation: Any = Annotated[str | None, how]
@@ -104,12 +117,11 @@ def _field_parameter(name: str, info: FieldInfo, names: tuple[str, ...]) -> insp
     return keyword(f"{_BEFORE}{name}", annotation)
 
 
-def _unset_parameter(names: tuple[str, ...]) -> inspect.Parameter:
+def _unset_parameter(names: Collection[str]) -> inspect.Parameter:
     how = typer.Option(
         "--unset",
         metavar="FIELD",
         help="Take a field back to its default.",
-        rich_help_panel=PANEL,
         autocompletion=one_of(tuple(flag(name).removeprefix("--") for name in names)),
     )
     return keyword(_UNSET, Annotated[list[str] | None, how])
@@ -125,27 +137,39 @@ def _unset(given: Collection[str], options: Collection[str]) -> list[str]:
     return unset
 
 
-def _help(info: FieldInfo, names: tuple[str, ...]) -> str:
-    """The docstring for the line, where other fields are options, and nobody counts nanoseconds."""
+def _help(info: FieldInfo, names: Collection[str]) -> str:
+    """The docstring for the line: other fields are options, durations have units, decision records are left out."""
+    words = [word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words]
     text = " ".join((info.description or "").split()).replace(", in nanoseconds", "")
-    others = {*names} - {word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words}
-    text = re.sub(r"``([^`]*)``", lambda match: flag(match[1]) if match[1] in others else match[1], text)
+    text = re.sub(r",? ADR-\d+|\s*\(ADR-\d+\)", "", text)
+    text = re.sub(r"``([^`]*)``", lambda match: flag(match[1]) if match[1] in {*names} - {*words} else match[1], text)
+    if words:
+        text = f"{', '.join(words[:-1])} or {words[-1]}; {text[0].lower()}{text[1:]}"
     part = _part(info.annotation)
     return f"{text} Fields: {', '.join(part.model_fields)}." if part else text
 
 
-def _metavar(annotation: Any, metadata: Collection[Any] = ()) -> str:
+def _default(name: str, info: FieldInfo, defaults: Mapping[str, Any]) -> str:
+    """Return a default that help does not say in words: one that is no empty value and no limit of 0 or -1."""
+    default = defaults.get(name, info.default)
+    if isinstance(default, bool):
+        return " [default: on]" if default else ""
+    shown = default if isinstance(default, str) else isinstance(default, int) and default > 0
+    return f" [default: {default}]" if shown else ""
+
+
+def _metavar(name: str, annotation: Any, metadata: Collection[Any] = ()) -> str:
     type_ = _bare(annotation)
     if get_origin(type_) is tuple:
-        inner = _metavar(get_args(type_)[0])
+        inner = _metavar(name, get_args(type_)[0])
         return inner if _part(annotation) else f"{inner},..."
     if get_origin(type_) is dict:
         return "NAME=VALUE"
     if _part(annotation):
-        return "JSON|FIELD=VALUE,..."
+        return "FIELD=VALUE,..."
     kinds = [kind for kind in (*metadata, *_metadata(annotation)) if isinstance(kind, Kind)]
     if kinds and isinstance(kinds[0], Choice):
-        return "|".join(kinds[0].words)
+        return _POLICIES.get(name, "POLICY")
     return next((_METAVARS[type(kind)] for kind in kinds if type(kind) in _METAVARS), "TEXT")
 
 

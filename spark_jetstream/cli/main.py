@@ -14,11 +14,12 @@ try:
     import typer
 
     from spark_jetstream.cli.account import account
-    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, Group, connection_options, exit_code, keyword, signed
+    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
+    from spark_jetstream.cli.help import Command, Group
     from spark_jetstream.cli.kv import kv
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
@@ -35,7 +36,7 @@ except KeyboardInterrupt:
 #: What typer raises for a command line that it does not understand; only this subclass has a public name.
 _WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
-app = typer.Typer(name="spark-jetstream", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(name="spark-jetstream", cls=Group, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,7 +59,7 @@ app.callback(epilog="Example: spark-jetstream demo --messages 50000")(
 )
 
 
-@app.command(epilog="Example: spark-jetstream demo --messages 50000 --json")
+@app.command(cls=Command, epilog="Example: spark-jetstream demo --messages 50000 --json")
 def demo(
     messages: Annotated[
         int | None, typer.Option(min=1, help="Load only the first so many of the 336,776 flights.")

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from spark_jetstream.cli.app import SHARED, unwrapped
-from spark_jetstream.cli.fields import PANEL
+from spark_jetstream.cli.help import ADVANCED, COMMON, argument, usage
 
 _HEAD = """\
 # Commands
@@ -37,7 +37,7 @@ _CONFIGURATIONS = {
     "kv": "a Key-Value bucket",
     "object": "an Object Store bucket",
 }
-"""Groups of commands -> what their options of the help panel `PANEL` configure."""
+"""Groups of commands -> what their options of the help panels `COMMON` and `ADVANCED` configure."""
 
 
 def commands_markdown() -> str:
@@ -55,7 +55,9 @@ def commands_markdown() -> str:
         parts.append(f"\n## Options of {what}\n\n{_table(configurations[group])}")
     for path, command in commands:
         text = unwrapped(inspect.cleandoc(command.help or ""))
-        parts.append(f"\n## {' '.join(path)}\n\n{text}\n\n```\n{_usage(path, command)}\n```\n")
+        parts.append(
+            f"\n## {' '.join(path)}\n\n{text}\n\n```\nspark-jetstream {' '.join(path)} {usage(command)}\n```\n"
+        )
         own = _options(command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter))
         parts.append(f"\n{_table(own)}" if own else "")
         fields = _options(command, _configures)
@@ -77,18 +79,9 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
             yield (*path, name), command
 
 
-def _usage(name: tuple[str, ...], command: Any) -> str:
-    parts = ["spark-jetstream", *name]
-    for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            part = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
-            parts.append(part if parameter.required else f"[{part}]")
-    return " ".join([*parts, "[OPTIONS]"])
-
-
 def _configures(parameter: Any) -> bool:
     """Return whether an option is a field of a configuration."""
-    return getattr(parameter, "rich_help_panel", None) == PANEL and parameter.opts != ["--unset"]
+    return getattr(parameter, "rich_help_panel", None) in (COMMON, ADVANCED)
 
 
 def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
@@ -98,7 +91,7 @@ def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
         if not wanted(parameter) or getattr(parameter, "hidden", False):
             continue
         if parameter.param_type_name == "argument":
-            names = parameter.name.upper()
+            names = argument(parameter)
         else:
             names = "`, `".join([*parameter.opts, *parameter.secondary_opts])
         rows[names] = " ".join((parameter.help or "").split()).replace("|", "\\|")

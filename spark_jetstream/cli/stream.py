@@ -161,10 +161,14 @@ def _position(sequence: int, time: str) -> str:
 _TEMPLATES = ("stream", "work-queue")
 
 NewName = Annotated[str, typer.Argument(help="Name of the new stream.")]
+_COMMON = (
+    "subjects", "description", "retention", "storage", "num_replicas", "max_age", "max_bytes", "max_msgs",
+    "max_msgs_per_subject", "max_msg_size", "discard", "duplicate_window", "allow_direct",
+)  # fmt: skip
 
 
 @command(streams, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
-@with_fields("streams.StreamConfig", without=("name",))
+@with_fields("streams.StreamConfig", _COMMON, without=("name",), defaults="DEFAULT_STREAM")
 def add(
     run: Run,
     name: NewName,
@@ -174,8 +178,8 @@ def add(
         str | None,
         typer.Option(
             "--template",
-            metavar="stream|work-queue|FILE",
-            help="What to begin with: stream, unless there is a --config; a work queue; or a file of your own.",
+            metavar="NAME|FILE",
+            help="What to begin with: stream (the default without --config), work-queue, or a file of your own.",
             autocompletion=one_of(_TEMPLATES),
         ),
     ] = None,
@@ -196,7 +200,7 @@ def add(
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
-@with_fields("streams.StreamConfig", without=("name",), unset=True)
+@with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -218,7 +222,7 @@ def edit(
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
-@with_fields("streams.StreamConfig", without=("name",), unset=True)
+@with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
     """Create a stream with the configuration of another one; its messages stay behind.
 
@@ -444,7 +448,7 @@ def backup(
 
 
 @command(streams, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
-@with_fields("streams.StreamConfig", without=("name",), unset=True)
+@with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
 def restore(
     run: Run,
     source: Annotated[str, typer.Argument(help="The directory or the .tar file of the backup.")],

@@ -291,8 +291,7 @@ def test_an_option_has_the_docstring_and_the_values_of_its_field(run: Command, m
     monkeypatch.setenv("COLUMNS", "400")
     said = " ".join(run("stream", "edit", "--help").out.split())
     assert "--max-age DURATION How long messages stay; 0 for ever." in said
-    assert "--retention limits|interest|workqueue" in said
-    assert "Needs --discard new and --max-msgs-per-subject." in said
+    assert "--duplicate-window DURATION How long message ids are remembered; 0 for two minutes, or --max-age if" in said
 
 
 @pytest.mark.usefixtures("api")  # it makes what mirrors and sources copy

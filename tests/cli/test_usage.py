@@ -54,7 +54,7 @@ WRONG = [
     ("stream add NEW --subjects ''", '--subjects: "" has an empty item'),
     ("stream add NEW --metadata owner", '--metadata: "owner" is no name=value'),
     ("stream add NEW --metadata a=1 --metadata a=2", "--metadata: a name is there twice"),
-    ("stream add NEW --retention work", 'retention must be limits, interest or workqueue, not "work"'),
+    ("stream add NEW --retention queue", 'retention must be limits, interest or workqueue, not "queue"'),
     ("stream add NEW --maxage 1h", "--max-age"),
     # Consumers
     ("consumer edit USAGE billing", "say what to change"),

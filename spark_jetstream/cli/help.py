@@ -1,0 +1,179 @@
+"""Help that fits a terminal of 80 columns, and the names that the ``nats`` tool has for our commands and options.
+
+Click measures the help and wraps it. The connection options, which all commands share, are shown by the top help alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from spark_jetstream.cli.aliases import COMMAND_HINTS, COMMANDS, OPTION_HINTS, OPTIONS
+
+CONNECTION = "Connection (as in the nats CLI)"
+"""The panel of the options that only the top help shows."""
+
+COMMON, ADVANCED = "Common fields", "Advanced fields (docs/commands.md says more)"
+"""The panels of the options that are fields of a configuration. Of the second, help has the first sentences."""
+
+_ELSEWHERE = "Connection options (--server, --context, ...): see spark-jetstream --help."
+_FLAGS_WIDE = 27  # a longer flag has its help below it
+_TYPES = ((r"(<int[^>]*>|INTEGER.*)", "NUMBER"), (r"<[^>|]*>", "TEXT"), (r"<([^>]*)>", r"\1"))  # as typer writes them
+_WrongUsage: Any = typer.BadParameter.__mro__[1]  # the only subclass with a public name
+
+
+class _Helpful:
+    """Writes the help of a command or a group, and accepts the options of the ``nats`` tool under their names there."""
+
+    params: list[Any]
+
+    def format_help(self: Any, ctx: Any, formatter: Any) -> None:
+        """Write the help without boxes and columns of types."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Return the parser, which knows the aliases too; neither help nor completion has them."""
+        parser = super().make_parser(ctx)  # type: ignore[misc]  # of the command
+        known = {flag: option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
+        for alias, flag in _of_group(OPTIONS, ctx):
+            if flag in known and alias not in known:
+                twin = copy.copy(known[flag])
+                twin.opts, twin.secondary_opts = [alias], [f"--no-{alias[2:]}"] if twin.secondary_opts else []
+                twin.add_to_parser(parser, ctx)
+        return parser
+
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
+        """Read the options; of one that only the ``nats`` tool has, say what to write instead."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
+        except _WrongUsage as error:
+            hint = dict(_of_group(OPTION_HINTS, ctx)).get(getattr(error, "option_name", ""))
+            if hint:
+                ctx.fail(f"there is no option {error.option_name}: {hint}")
+            raise
+
+
+class Command(_Helpful, TyperCommand):
+    """A command."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the panels, without that of the connection options."""
+        _write_options(self, ctx, formatter, without=CONNECTION)
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments in upper case, before the options."""
+        formatter.write_usage(ctx.command_path, usage(self))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Say where the connection options are, and write the example."""
+        if any(getattr(option, "rich_help_panel", None) == CONNECTION for option in self.params):
+            formatter.write_paragraph()
+            formatter.write_text(_ELSEWHERE)
+        super().format_epilog(ctx, formatter)
+
+
+class Group(_Helpful, TyperGroup):
+    """A group of commands, or all of them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options in front of a command."""
+        return quick(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Show the help, and end with 2, when no command is named."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command of a name, or of an alias; fail with a hint where there is nothing like it."""
+        group = "" if ctx.parent is None else ctx.info_name
+        name = COMMANDS.get(group, {}).get(args[0], args[0])
+        hint = COMMAND_HINTS.get(group, {}).get(name)
+        if hint and name not in self.commands and not ctx.resilient_parsing:
+            ctx.fail(f"there is no command {name}: {hint}")
+        return super().resolve_command(ctx, [args[0] if name not in self.commands else name, *args[1:]])
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands with the first sentences of their help, then the options."""
+        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in shown])
+        _write_options(self, ctx, formatter)
+
+
+def quick(parameters: list[Any]) -> list[Any]:
+    """Let parameters that are not on the command line be None at once; typer makes a pydantic model for each."""
+    for parameter in parameters:
+        if not parameter.required:
+            parameter.process_value = functools.partial(_value, parameter)
+    return parameters
+
+
+def _value(parameter: Any, ctx: Any, value: Any) -> Any:
+    if value is None:
+        return parameter.callback and parameter.callback(ctx, parameter, None)
+    return type(parameter).process_value(parameter, ctx, value)
+
+
+def _of_group(table: Any, ctx: Any) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a table for a command: those of all commands, then those of its group."""
+    yield from table[""].items()
+    if ctx.parent is not None:
+        yield from table.get(ctx.parent.info_name, {}).items()
+
+
+def _write_options(command: Any, ctx: Any, formatter: Any, without: str = "") -> None:
+    """Write arguments and options by their panels, each panel where its first one is."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        panel, record = getattr(parameter, "rich_help_panel", None), parameter.get_help_record(ctx)
+        if parameter.param_type_name == "argument":
+            panels.setdefault("Arguments", []).append((argument(parameter), parameter.help or ""))
+        elif record is not None and panel != without:
+            panels.setdefault(panel or "Options", []).append((_flags(parameter, record[0]), _help(parameter)))
+    for name, rows in panels.items():
+        with formatter.section(name):
+            formatter.write_dl(rows, col_max=_FLAGS_WIDE)
+
+
+def _flags(option: Any, flags: str) -> str:
+    """Return the flags of an option and what it takes: upper case in place of types, and no opposite of a default."""
+    shown, _, opposite = flags.partition(" / ")
+    for pattern, word in _TYPES:
+        shown = re.sub(pattern, word, shown)
+    return f"{shown}/{opposite}" if opposite and option.default is True else shown
+
+
+def _help(option: Any) -> str:
+    help = option.help or ""
+    if getattr(option, "rich_help_panel", None) == ADVANCED:
+        help = re.sub(r"(?<=\.) .*?(?=Fields: |$)| \(server [0-9.]+\)", " ", help).strip()
+        help = re.sub(r"(Fields: (\w+, ){3})\w+, .*", r"\1...", help)
+    return help if option.is_flag or option.default in (None, "", ()) else f"{help} [default: {option.default}]"
+
+
+def argument(parameter: Any) -> str:
+    """Return an argument as usage shows it."""
+    return f"{parameter.name.upper()}{'...' if parameter.nargs == -1 else ''}"
+
+
+def usage(command: Any) -> str:
+    """Return the arguments of a command, those in brackets that may be left out, and a word for its options."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    parts = [argument(each) if each.required else f"[{argument(each)}]" for each in arguments]
+    return " ".join([*parts, "[OPTIONS]"])
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.;]) ", " ".join(text.split()), maxsplit=1)[0].rstrip(";.")

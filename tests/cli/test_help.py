@@ -1,0 +1,119 @@
+"""Help in 80 columns, and the names that the ``nats`` tool has for commands and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from spark_jetstream.cli import aliases
+from spark_jetstream.cli.help import ADVANCED, COMMON, CONNECTION
+from spark_jetstream.cli.main import app
+from tests.cli.conftest import Command, refused
+from tests.support.command import run_command, succeed
+
+ROOT: Any = typer.main.get_command(app)
+LONG, SHORT = 100, 60
+"""How many lines help may have: of a command with an option for each field of a configuration, and of others."""
+
+
+def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if hasattr(command, "commands"):
+            yield from walk(command, (*path, name))
+
+
+EVERY = dict(walk(ROOT))
+
+
+@pytest.mark.parametrize("path", [(), *EVERY], ids=" ".join)
+def test_help_fits_a_terminal(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = succeed(*path, "--help").out.splitlines()
+    command = EVERY.get(path, ROOT)
+    panels = {getattr(parameter, "rich_help_panel", None) for parameter in command.params}
+    assert [line for line in lines if len(line) > 80] == []
+    assert len(lines) <= (LONG if ADVANCED in panels else SHORT)
+    text = " ".join(" ".join(lines).split())
+    # The top help has the connection options for all others.
+    assert ("--tlsca" in text) is (path == ())
+    assert ("see spark-jetstream --help" in text) is (CONNECTION in panels and path != ())
+    assert not any(mark in text for mark in ("<str>", "<bool>", "<int", "list["))
+    for panel in {COMMON, ADVANCED} & panels:
+        assert f"{panel}:" in text
+
+
+def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    add, edit = (" ".join(succeed("stream", verb, "--help").out.split()) for verb in ("add", "edit"))
+    retention = "--retention POLICY limits, interest or workqueue; when messages are removed: at the limits, "
+    assert retention in add
+    assert retention in edit
+    assert "[default: file]" in add
+    assert "[default: " not in edit
+    assert "--deny-delete Refuse every request to delete messages." in add
+    assert "--no-deny-delete" not in add
+    # But the one that does something.
+    assert "--deletes/--no-deletes Show deletions" in " ".join(succeed("kv", "watch", "--help").out.split())
+
+
+# -- the nats tool --
+
+
+def test_every_name_leads_somewhere() -> None:
+    for group, names in (*aliases.COMMANDS.items(), *aliases.COMMAND_HINTS.items()):
+        commands = ROOT.commands if group == "" else ROOT.commands[group].commands
+        assert not set(names) & set(commands), group
+    for group, names in aliases.COMMANDS.items():
+        commands = ROOT.commands if group == "" else ROOT.commands[group].commands
+        assert set(names.values()) <= set(commands), group
+    for table in (aliases.OPTIONS, aliases.OPTION_HINTS):
+        for group, names in table.items():
+            commands = EVERY.values() if group == "" else ROOT.commands[group].commands.values()
+            known = {flag for each in commands for option in each.params for flag in option.opts}
+            if table is aliases.OPTIONS:
+                assert set(names.values()) <= known, group
+            else:
+                assert not set(names) & known, group
+
+
+def test_commands_by_other_names(do: Command, name: str) -> None:
+    do("s", "create", name, "--subjects", f"{name}.>", "--replicas", 1, "--dupe-window", "1m", "--retention", "work")
+    config = do("str", "i", name, "-j").json["config"]
+    assert (config["duplicate_window"], config["retention"], config["num_replicas"]) == (60 * 10**9, "workqueue", 1)
+    do("stream", "update", name, "--allow-rollup", "--force")
+    do("stream", "update", name, "--no-allow-rollup", "--force")
+    assert do("stream", "nfo", name, "--json").json["config"]["allow_rollup_hdrs"] is False
+    given = ("--filter", f"{name}.a", "--filter", f"{name}.b", "--ack", "explicit", "--deliver", "all", "--wait", "1m")
+    do("c", "new", name, "c", *given, "--max-pending=5")
+    config = do("con", "state", name, "c", "--json").json["config"]
+    assert config["filter_subjects"] == [f"{name}.a", f"{name}.b"]
+    assert (config["ack_wait"], config["max_ack_pending"]) == (60 * 10**9, 5)
+    assert [each["name"] for each in do("consumer", "report", name, "--json").json] == ["c"]
+    assert name in do("stream", "report").out
+    assert do("consumer", "delete", name, "c", "-f").code == do("stream", "del", name, "-f").code == 0
+    do("kv", "new", name, "--compress", "--max-bucket-size", "1m", "--storage", "m")
+    info = do("kv", "status", name, "-j").json
+    assert (info["compression"], info["max_bytes"], info["storage"]) == (True, 2**20, "memory")
+    # Usage has the name that help shows.
+    assert succeed("s", "list", "--help").out.startswith("Usage: spark-jetstream stream ls [OPTIONS]\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("stream view S", "there is no command view: stream get STREAM --from 1 --count 10"),
+        ("s cluster step-down S", "there is no command cluster: stream step-down, or stream peer-remove"),
+        ("consumer sub S c", "there is no command sub: consumer next STREAM CONSUMER --count N"),
+        ("sub S", "there is no command sub: stream get and consumer next print messages"),
+        ("stream add S --cluster c", "there is no option --cluster: --placement cluster=NAME"),
+        ("stream add S --defaults", "there is no option --defaults: nothing is asked"),
+        ("consumer next S c --nak", "there is no option --nak: --ack nak"),
+        ("stream ls -n", "there is no option -n: the command names prints them"),
+    ],
+)
+def test_hints(line: str, hint: str) -> None:
+    refused(run_command(*line.split()), 2, hint, "(see spark-jetstream")
