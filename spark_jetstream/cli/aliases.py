@@ -20,8 +20,10 @@ COMMANDS: Table = {
         "obj": "object",
         "a": "account",
         "event": "events",
+        "ctx": "context",
     },
     "account": {"nfo": "info", "report": "info"},
+    "context": {"list": "ls"},
     "stream": {**_CHANGES, **_LOOKS, "cp": "copy", "subj": "subjects", "rmm": "delete-msg", "snapshot": "backup"},
     "consumer": {**_CHANGES, **_LOOKS, "cp": "copy", "state": "info"},
     "kv": {"new": "add", "list": "ls", "status": "info", "view": "info"},
@@ -34,6 +36,11 @@ COMMAND_HINTS: Table = {
         "check": "doctor checks servers and permissions, lag what waits",
         "top": "lag --watch shows what waits",
     },
+    "context": dict.fromkeys(
+        ("add", "create", "new", "save", "edit", "rm", "delete", "select", "set", "copy", "validate"),
+        "the nats tool writes contexts; --context NAME chooses one for a command",
+    )
+    | dict.fromkeys(("info", "show"), "context ls shows them; doctor --context NAME tries one"),
     "stream": {
         "view": "stream get STREAM --from 1 --count 10",
         "find": "stream ls --subject SUBJECT, or stream ls --json for programs",

@@ -17,6 +17,7 @@ try:
     from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.consumer import consumers
+    from spark_jetstream.cli.context import contexts, rtt
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
     from spark_jetstream.cli.help import Command, Group
@@ -82,7 +83,7 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (account, streams, consumers, pub, kv, objects, lag, events, doctor, bench):
+for group in (account, streams, consumers, pub, kv, objects, lag, events, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 

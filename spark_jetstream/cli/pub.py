@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spark_jetstream.admin.api import publish_subject
-from spark_jetstream.admin.messages import check_header
 from spark_jetstream.cli.app import Run, command
-from spark_jetstream.client.pool import connect
 
 if TYPE_CHECKING:  # the sink takes long to import, and no other command needs it
     from spark_jetstream.sink.report import Totals
@@ -87,6 +84,9 @@ def publish(
     with 1. After a lost connection it sends messages without an acknowledgement again: with --header
     'Nats-Msg-Id: {{ID}}' none is stored twice.
     """
+    from spark_jetstream.admin.api import publish_subject
+    from spark_jetstream.admin.messages import check_header
+
     if send_on == "newline" and (data != "-" or count > 1):
         raise typer.BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
 
@@ -185,6 +185,8 @@ def _publish(
     import numpy as np
     import pyarrow as pa
 
+    from spark_jetstream.admin.api import publish_subject
+    from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SinkOptions
     from spark_jetstream.sink.publisher import Publisher
     from spark_jetstream.sink.rows import Rows

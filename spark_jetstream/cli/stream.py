@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -97,6 +97,31 @@ def info(run: Run, stream: StreamName) -> None:
                 "": lambda origin: origin.error.description if origin.error else "",
             },
         )
+
+
+@command(streams, "state", example="stream state ORDERS")
+def state(run: Run, stream: StreamName) -> None:
+    """What a stream holds, and which servers keep it: the second part of info."""
+    stream_info = run.admin.streams.load(stream)
+    run.out.record(_state(stream_info), data=as_data(stream_info.state), title=f"Stream {stream}")
+
+
+@command(streams, "gaps", example="stream gaps ORDERS")
+def show_gaps(run: Run, stream: StreamName) -> None:
+    """The sequences between the first and the last whose messages are gone: deleted, purged, expired, or replaced.
+
+    The server sends the number of each missing message: on a stream with millions of them that is a large reply.
+    """
+    state = run.admin.streams.load(stream, deleted=True).state
+    missing = [sequence for sequence in state.deleted if sequence]  # a server has 0 for a stream that is new
+    # Neighbours have the same distance to their places in the list.
+    runs = [[at for _, at in same] for _, same in groupby(enumerate(missing), lambda pair: pair[1] - pair[0])]
+    run.out.table(
+        [(gap[0], gap[-1]) for gap in runs],
+        {"first": lambda gap: gap[0], "last": lambda gap: gap[1], "messages": lambda gap: gap[1] - gap[0] + 1},
+        data=lambda gap: {"first": gap[0], "last": gap[1], "messages": gap[1] - gap[0] + 1},
+        empty=f"stream {stream} has no gaps",
+    )
 
 
 @command(streams, "subjects", example="stream subjects ORDERS 'orders.eu.>'")

@@ -64,6 +64,11 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
     return options | _authentication(name, fields, login)
 
 
+def context_names() -> list[str]:
+    """Return the names of the contexts that the tool has stored, sorted."""
+    return sorted(file.stem for file in _folder().glob("*.json"))
+
+
 @unseen
 def selected_context() -> str | None:
     """Return the name of the context that ``nats context select`` chose, None without one. Raises `OptionError`."""
@@ -86,21 +91,23 @@ def _root() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "nats"
 
 
+def _folder() -> Path:
+    return _root() / "context"
+
+
 def _path(name: str) -> Path:
     if name.endswith(".json") or "/" in name or os.sep in name:
         path = Path(os.path.expanduser(name))
         if os.path.isfile(path):
             return path
         raise _error("there is no file at this path")
-    folder = _root() / "context"
-    path = folder / f"{name}.json"
+    path = _folder() / f"{name}.json"
     if not name.strip() or ".." in name:
         raise _error("a context cannot have this name")
     if os.path.isfile(path):
         return path
-    known = sorted(file.stem for file in folder.glob("*.json"))
-    hint = did_you_mean(name, known, 0.0, quoted=True)
-    raise _error(f"there is no context of this name in {folder}{hint}")
+    hint = did_you_mean(name, context_names(), 0.0, quoted=True)
+    raise _error(f"there is no context of this name in {_folder()}{hint}")
 
 
 def _fields(name: str, path: Path) -> dict[str, Any]:

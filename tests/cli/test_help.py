@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from spark_jetstream.cli.help import ADVANCED, COMMON, CONNECTION
 from spark_jetstream.cli.main import app
 from tests.cli.conftest import Command, refused
 from tests.support.command import run_command, succeed
+from tests.support.publish import Message, Publisher
 
 ROOT: Any = typer.main.get_command(app)
 LONG, SHORT = 100, 60
@@ -117,3 +119,47 @@ def test_commands_by_other_names(do: Command, name: str) -> None:
 )
 def test_hints(line: str, hint: str) -> None:
     refused(run_command(*line.split()), 2, hint, "(see spark-jetstream")
+
+
+# -- what the nats tool has too --
+
+
+def test_state_and_gaps(do: Command, name: str, publisher: Publisher) -> None:
+    do("stream", "add", name, "--subjects", f"{name}.>")
+    assert do("stream", "gaps", name).err == f"stream {name} has no gaps\n"
+    publisher.publish(Message(f"{name}.a", b"x") for _ in range(9))
+    for sequence in (3, 4, 7):
+        do("stream", "rmm", name, sequence, "--force")
+    assert do("stream", "gaps", name).rows == [["first", "last", "messages"], ["3", "4", "2"], ["7", "7", "1"]]
+    assert do("stream", "gaps", name, "--json").json == [
+        {"first": 3, "last": 4, "messages": 2},
+        {"first": 7, "last": 7, "messages": 1},
+    ]
+    info = do("stream", "info", name).out
+    assert do("stream", "state", name).out.partition("\n")[2] == info.partition("State\n")[2]
+    assert do("stream", "state", name, "--json").json["num_deleted"] == 3
+
+
+def test_contexts(do: Command, tmp_path: Path) -> None:
+    assert do("context", "ls").err == "there are no contexts: the nats tool makes them\n"
+    folder = tmp_path / "config" / "nats" / "context"
+    folder.mkdir(parents=True)
+    (folder / "near.json").write_text('{"url": "nats://ann:right-pass-1@127.0.0.1:4222"}')
+    (folder / "broken.json").write_text("{")
+    (folder.parent / "context.txt").write_text("near\n")
+    ran = do("context", "list")
+    assert ran.rows[0] == ["name", "selected", "servers"]
+    assert ran.rows[1][:2] == ["broken", "option"]
+    assert ran.rows[2] == ["near", "yes", "nats://127.0.0.1:4222"]
+    broken, near = do("ctx", "ls", "--json").json
+    assert near == {"name": "near", "selected": True, "servers": "nats://127.0.0.1:4222", "problem": ""}
+    assert "not valid JSON" in broken["problem"]
+    assert "right-pass" not in ran.out
+
+
+def test_round_trips(do: Command, run: Command) -> None:
+    measured = do("rtt", "--count", 3, "--json").json
+    assert 0 < measured["fastest"] <= measured["mean"] <= measured["slowest"] < 5
+    assert measured["count"] == 3
+    assert do("rtt").out.startswith("fastest ")
+    assert run("rtt", "-o", "connectTimeout=200ms", url="nats://127.0.0.1:1").code == 3
