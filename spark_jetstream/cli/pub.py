@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import random
 import re
 import string
@@ -10,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -165,7 +166,7 @@ def _lines(filled: Callable[[bytes, int], bytes]) -> Iterator[list[bytes]]:
     """Yield the lines of standard input, those together that come together."""
     number, rest, some = 0, b"", b"\n"
     while some:
-        some = sys.stdin.buffer.read1(_CHUNK)
+        some = cast("io.BufferedReader", sys.stdin.buffer).read1(_CHUNK)
         *whole, rest = (rest + some).split(b"\n")
         if not some and rest:
             whole = [rest]
