@@ -25,6 +25,7 @@ try:
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.pub import pub
+    from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
@@ -83,7 +84,7 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (account, streams, consumers, pub, kv, objects, lag, events, doctor, bench, contexts, rtt):
+for group in (server, account, streams, consumers, pub, kv, objects, lag, events, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 

@@ -39,6 +39,7 @@ class NatsCluster:
         size: int = 3,
         *,
         name: str = "test",
+        port: int | None = None,
         store_dir: str | os.PathLike[str] | None = None,
         config: str | None = None,
         max_payload: int | None = None,
@@ -48,8 +49,9 @@ class NatsCluster:
     ) -> None:
         """Neither starts servers nor takes ports. Arguments that are not named here are those of `NatsServer`.
 
-        A cluster has at least 2 servers. `store_dir` gets a directory for each server. After `start_timeout` seconds a
-        cluster that is not ready, or a server that has not rejoined it, counts as failed.
+        A cluster has at least 2 servers. `port` is the client port of the first one, and the others have the ports
+        behind it; by default all are free ports. `store_dir` gets a directory for each server. After `start_timeout`
+        seconds a cluster that is not ready, or a server that has not rejoined it, counts as failed.
         """
         if size < 2:
             raise ValueError(f"a cluster needs at least 2 servers, not {size}: use NatsServer for one")
@@ -60,6 +62,7 @@ class NatsCluster:
         self._servers = tuple(
             NatsServer(
                 name=f"{name}-{index}",
+                port=None if port is None else port + index,
                 store_dir=None if store_dir is None else Path(store_dir) / f"{name}-{index}",
                 config=config,
                 max_payload=max_payload,

