@@ -134,8 +134,8 @@ class Planner:
         self._target = Offset({name: self._last_matching(name, self._state(name)) for name in self._probes})
 
     def report_latest(self) -> Offset:
-        """Return the end of each stream, for the query's progress."""
-        return Offset({name: latest_position(self._state(name)) for name in self._probes})
+        """Return where the query would be if it had read everything, for its progress. The limits do not apply."""
+        return Offset({name: self._last_matching(name, self._state(name)) for name in self._probes})
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next micro-batch, `start` itself when there is nothing to read (yet).
@@ -145,7 +145,7 @@ class Planner:
         """
         if start is None:
             # The end of the stream, because an offset must never go back.
-            return self.report_latest()
+            return Offset({name: latest_position(self._state(name)) for name in self._probes})
         states = {name: self._state(name) for name in self._probes}
         known = {name: self._continued(name, start, states[name]) for name in self._probes}
         ends = {name: self._end(name, known[name], states[name]) for name in self._probes}

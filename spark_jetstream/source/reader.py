@@ -260,7 +260,7 @@ if ADMISSION_CONTROL:
             self.open_planner().prepare_available_now()
 
         def reportLatestOffset(self) -> dict[str, Any]:
-            """Return the end of the streams, whatever the limits, for the query's progress."""
+            """Return the end of what the query can read, whatever the limits, for its progress."""
             return self.open_planner().report_latest().to_json()
 
 else:

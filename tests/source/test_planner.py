@@ -281,6 +281,19 @@ def test_a_server_that_does_not_come_back(server: NatsServer) -> None:
         planner.latest(start, limited=True)
 
 
+def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer) -> None:
+    """Whatever the limits, and not beyond the last message that matches: a lag of 0 must be possible."""
+    create(server.url, "S")
+    fill(server.url, "S", 30)
+    fill(server.url, "S", 20, lambda _: "b")
+    planner = driver(server.url, subjects="S.a", maxMessagesPerTrigger=10)
+    assert planner.report_latest().streams["S"].next == 31
+    *_, (_, end) = run(planner)
+    assert planner.report_latest() == end
+    assert driver(server.url).report_latest().streams["S"].next == 51
+    assert driver(server.url, subjects="S.c").report_latest().streams["S"].next == 1
+
+
 # What the stream lost
 
 
