@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import pyspark_jetstream
 import spark_jetstream
 from spark_jetstream.datasource import JetStreamDataSource
-from tests.support.jobs import run_script, write_program
+from tests.support.jobs import run_python, run_script, write_program
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
 from tests.support.streams import MakeStream, Stream
@@ -89,6 +89,14 @@ def test_a_python_of_the_workers_that_is_another(has_it: bool, tmp_path: Path) -
 def test_the_module_that_spark_finds() -> None:
     assert pyspark_jetstream.DefaultSource is JetStreamDataSource
     assert JetStreamDataSource.name() == "jetstream"
+
+
+def test_a_spark_before_4_0_0_finds_it_too() -> None:
+    """Databricks Runtime 15.4 has no class for writers that take record batches; its reads do not need one."""
+    module = "pyspark.sql.datasource"
+    missing = f"import {module} as d; del d.DataSourceArrowWriter, d.DataSourceStreamArrowWriter"
+    found = "from pyspark_jetstream import DefaultSource; print(DefaultSource.name())"
+    assert run_python("-c", f"{missing}; {found}") == "jetstream\n"
 
 
 def test_known_already_and_names_in_any_case(spark: SparkSession, stream: MakeStream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -82,7 +83,7 @@ def serve(
 
 def _wait(service: NatsServer | NatsCluster) -> None:
     """Wait until a signal comes. Raises `JetStreamError` when a server ends by itself."""
-    servers = getattr(service, "servers", (service,))
+    servers: Sequence[NatsServer] = getattr(service, "servers", (service,))
     while all(each.running for each in servers):
         time.sleep(_LOOK)
     ended = next(each for each in servers if not each.running)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_jetstream.client.connection import Connection
@@ -32,11 +33,13 @@ from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_files import find_file
 
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-
-    ARROW_STREAMS = True
+    from pyspark.sql.datasource import DataSourceArrowWriter as BatchWriter
+except ImportError:  # Databricks Runtime 15.4: older than Spark 4.0.0
+    from pyspark.sql.datasource import DataSourceWriter as BatchWriter  # type: ignore[assignment]
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriter
 except ImportError:  # Spark 4.0
-    ARROW_STREAMS = False
+    from pyspark.sql.datasource import DataSourceStreamWriter as StreamWriter  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ class _Sink:
     """Options, columns and writing, the same for batch and stream."""
 
     streaming: bool
+    arrow: bool
+    """Whether Spark hands over record batches; older ones hand over Python rows."""
 
     def __init__(
         self, options: Mapping[str, object], schema: StructType, overwrite: bool, prepare: Callable[[SinkOptions], None]
@@ -113,6 +118,8 @@ class _Sink:
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
         task = self._task()
+        if not self.arrow:
+            iterator = record_batches(iterator, self.fields, _ROWS if self.options.object_bucket is None else 1)
         return Committed(self.store(iterator, self._connect, self.options, task=task), task.write)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
@@ -136,30 +143,18 @@ class _Sink:
         return f"batch {batch} of query {tasks[0].write if tasks else '?'}"
 
 
-class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
+class JetStreamBatchWriter(_Sink, BatchWriter):
     """`df.write.format("jetstream")`."""
 
     streaming = False
+    arrow = hasattr(datasource, "DataSourceArrowWriter")
 
 
-if ARROW_STREAMS:
+class JetStreamStreamWriter(_Sink, StreamWriter):
+    """`df.writeStream.format("jetstream")`."""
 
-    class JetStreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
-        """`df.writeStream.format("jetstream")`, on Arrow batches (Spark 4.1 and newer)."""
-
-        streaming = True
-
-else:
-
-    class JetStreamStreamWriter(_Sink, DataSourceStreamWriter):  # type: ignore[no-redef]
-        """`df.writeStream.format("jetstream")` on Spark 4.0, which hands over Python rows."""
-
-        streaming = True
-
-        def write(self, iterator: Iterator[Any]) -> Committed:
-            """Store the rows of one task. Runs on an executor."""
-            most = _ROWS if self.options.object_bucket is None else 1
-            return super().write(record_batches(iterator, self.fields, most))
+    streaming = True
+    arrow = hasattr(datasource, "DataSourceStreamArrowWriter")
 
 
 def record_batches(
