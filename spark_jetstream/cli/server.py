@@ -16,7 +16,7 @@ from spark_jetstream.cli.output import Output
 from spark_jetstream.errors import JetStreamError, ServerStartError
 
 if TYPE_CHECKING:
-    from spark_jetstream.testing import NatsCluster, NatsServer
+    from spark_jetstream.testing import NatsServer
 
 server = typer.Typer()
 
@@ -67,7 +67,7 @@ def serve(
             out.lines([service.url], str, data=lambda _: data)
             stay = f"streams stay in {keep}" if keep else "streams are gone at the end; --store-dir keeps them"
             out.note(f"Ctrl-C ends the server; {stay}")
-            _wait(service)
+            _wait(service.servers if isinstance(service, NatsCluster) else [service])
     except _Ended:
         pass
     except ServerStartError as error:
@@ -81,9 +81,8 @@ def serve(
             signal.signal(each, handler)
 
 
-def _wait(service: NatsServer | NatsCluster) -> None:
+def _wait(servers: Sequence[NatsServer]) -> None:
     """Wait until a signal comes. Raises `JetStreamError` when a server ends by itself."""
-    servers: Sequence[NatsServer] = getattr(service, "servers", (service,))
     while all(each.running for each in servers):
         time.sleep(_LOOK)
     ended = next(each for each in servers if not each.running)
