@@ -101,7 +101,7 @@ class Examination:
     def _machine(self) -> Iterator[Finding]:
         mine = this_python()
         yield from check_java(self.environ, mine.versions.get("pyspark"))
-        yield from check_driver(mine, self.environ)
+        yield from check_driver(mine)
         yield from check_workers(mine, self.environ)
 
     def _options(self, options: ConnectionOptions) -> Iterator[Finding]:

@@ -89,12 +89,11 @@ def this_python() -> Python:
     return Python(**child.look_around())
 
 
-def check_driver(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the Python of this process, its libraries, and whether Spark finds the connector in it."""
+def check_driver(mine: Python) -> Iterator[Finding]:
+    """Check the Python of this process and its libraries."""
     yield ok("python", f"{mine.version}, {sys.executable}")
     yield from _check_pyspark(mine)
     yield from _check_libraries(mine)
-    yield from _check_format(mine, environ)
 
 
 def _check_pyspark(mine: Python) -> Iterator[Finding]:
@@ -139,7 +138,8 @@ def _check_libraries(mine: Python) -> Iterator[Finding]:
         yield ok("libraries", ", ".join(fine))
 
 
-def _check_format(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _check_format(mine: Python, workers: Finding, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check whether Spark finds the connector; ``workers`` is the finding about the Python of the workers."""
     check = 'format("jetstream")'
     runtime = environ.get("DATABRICKS_RUNTIME_VERSION")
     if importlib.util.find_spec("pyspark_jetstream") is None:
@@ -151,6 +151,9 @@ def _check_format(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
         yield unknown(check, "cannot be looked at without pyspark")
     elif runtime:
         yield ok(check, f"on Databricks Runtime {runtime}: call spark_jetstream.register(spark) in the notebook")
+    elif workers.status == "failed":
+        said = "Spark does not find it: the Python of the workers looks for it, and cannot load it"
+        yield failed(check, said, workers.what_to_do)
     else:
         yield ok(check, "Spark finds it")
 
@@ -170,11 +173,16 @@ def check_extras(options: ConnectionOptions) -> Iterator[Finding]:
 
 
 def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the Python of Spark's workers on this machine: ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``."""
+    """Check the Python of Spark's workers on this machine, and whether Spark finds the connector in it.
+
+    It is ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``.
+    """
     given = environ.get("PYSPARK_PYTHON")
     where = f"PYSPARK_PYTHON={given}" if given else "python3 on the PATH (PYSPARK_PYTHON is not set)"
     theirs = _ask(given or "python3", environ)
-    yield _compare_pythons(mine, theirs, where)
+    finding = _compare_pythons(mine, theirs, where)
+    yield finding
+    yield from _check_format(mine, finding, environ)
     if isinstance(theirs, Python):
         yield from _check_driver_python(theirs, environ)
 

@@ -92,9 +92,11 @@ def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> 
 )
 def test_pythons_of_the_workers(code: Any, said: str, tmp_path: Path) -> None:
     python = tmp_path / "python"
-    (finding,) = workers(str(python) if code is None else script(python, code))
+    finding, form = workers(str(python) if code is None else script(python, code))
     expected = {"3.11.2": "ok", "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)": "warning"}
     assert (finding.status, said in finding.said) == (expected.get(said, "failed"), True)
+    # Spark looks for the format with that Python.
+    assert (form.check, form.status) == ('format("jetstream")', "failed" if finding.status == "failed" else "ok")
 
 
 def test_the_python_of_the_driver(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_the_python_of_the_driver(tmp_path: Path) -> None:
     script(tmp_path / "jupyter", "exit 1")
     for name, status in (("none", "failed"), ("good", "ok"), ("older", "failed"), ("jupyter", "warning")):
         found = workers(good, PYSPARK_DRIVER_PYTHON=str(tmp_path / name))
-        assert [each.status for each in found] == ["ok", status]
+        assert [each.status for each in found] == ["ok", "ok", status]
 
 
 @pytest.mark.parametrize(
@@ -116,25 +118,31 @@ def test_the_python_of_the_driver(tmp_path: Path) -> None:
     ],
 )
 def test_sparks(python: str, pyspark: str, status: str) -> None:
-    found = {each.check: each for each in check_driver(Python(python, {"pyspark": pyspark}, ""), {})}
+    found = {each.check: each for each in check_driver(Python(python, {"pyspark": pyspark}, ""))}
     assert found["pyspark"].status == status
 
 
 def test_versions_of_libraries() -> None:
     versions = {**this_python().versions, "nats-py": "2.17.1", "pyarrow": "12.0"}
     del versions["numpy"]
-    found = {each.check: each for each in check_driver(Python("3.11.0", versions, ""), {})}
+    found = {each.check: each for each in check_driver(Python("3.11.0", versions, ""))}
     assert [found[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
     assert found["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.16'"
     assert "pydantic" in found["libraries"].said
 
 
 def test_the_format() -> None:
-    found = {each.check: each for each in check_driver(this_python(), {"DATABRICKS_RUNTIME_VERSION": "17.3"})}
+    here = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    databricks = {**here, "DATABRICKS_RUNTIME_VERSION": "17.3"}
+    found = {each.check: each for each in check_workers(this_python(), databricks)}
     assert "spark_jetstream.register(spark)" in found['format("jetstream")'].said
     broken = Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
-    found = {each.check: each for each in check_driver(broken, {})}
-    assert found['format("jetstream")'].status == "failed"
+    found = {each.check: each for each in check_workers(broken, here)}
+    assert "cannot be imported: ImportError: no" in found['format("jetstream")'].said
 
 
 def test_libraries_that_only_some_options_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +167,7 @@ def test_the_machine_that_runs_the_tests(
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     ran = run_command("doctor", "--json", url=nats_server.url)
     found = {each["check"]: each["status"] for each in ran.json}
-    expected = ("java", "python", "pyspark", "libraries", 'format("jetstream")', "python of the workers")
+    expected = ("java", "python", "pyspark", "libraries", "python of the workers", 'format("jetstream")')
     assert [found[name] for name in expected] == ["ok"] * 6
     assert ran.code == 0
 
