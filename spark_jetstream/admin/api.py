@@ -48,6 +48,8 @@ class Api:
         """Requests go over ``connection``; by default, over the one that this process has for ``options``."""
         self.options = options
         self._own = connection
+        self.starting = True
+        """Whether servers whose ports refuse connections may be starting, so that `connection` waits for them."""
         self.requests = Requests(self.connect, options.request_timeout)
         self._closed = False
         self._level: tuple[tuple[Connection, int] | None, int | None] = (None, None)
@@ -57,7 +59,7 @@ class Api:
         """The connection. Opens it if it is not open."""
         if self._closed:
             raise JetStreamError("this JetStreamAdmin is closed: make another one")
-        return self._own or pool.connect(self.options)
+        return self._own or pool.connect(self.options, starting=self.starting)
 
     def connect(self, seconds: float = 0.0) -> Connection:
         """Return `connection`, for functions that take a `Connect`; the options say how long to wait for it."""

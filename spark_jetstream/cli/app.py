@@ -92,7 +92,7 @@ class Run:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
         from spark_jetstream.admin.client import JetStreamAdmin
 
-        return JetStreamAdmin.from_environment(**self.given)
+        return JetStreamAdmin.from_environment(starting=False, **self.given)
 
 
 class _LateCommand(Command):

@@ -69,6 +69,8 @@ class Connection:
         self._connected = asyncio.Event()
         self._refused: asyncio.Future[JetStreamError] = loop.create_future()
         self._refusals: list[float] = []
+        self._starting = True
+        self._closed_ports = 0  # refused in a row
         self._tolerance = 0.0
         self._last_error: Exception | None = None
         self._deaf: PermissionDenied | None = None
@@ -264,12 +266,13 @@ class Connection:
 
     # On the event loop's thread
 
-    async def open(self, patience: float, find_file: Callable[[str], str]) -> None:
+    async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool = True) -> None:
         """Connect within `patience` seconds, or raise why that is not possible.
 
         A caller that waits longer than `connectTimeout` waits for the end of an outage, in which servers may refuse
-        logins as well.
+        logins as well. Unless servers may be `starting`, `ConnectionFailed` is raised once the ports of all refuse.
         """
+        self._starting = starting
         self._tolerance = _REFUSED_FOR if patience > self.options.connect_timeout else 0.0
         attempt = asyncio.ensure_future(
             self._client.connect(
@@ -445,12 +448,20 @@ class Connection:
         self._last_error = error
         denied = nats_py.denied(error)
         refusal = nats_py.refusal(error, self._client, self.options)
+        self._closed_ports = self._closed_ports + 1 if nats_py.port_refused(error) else 0
         if denied is not None:
             self._on_denied(*denied)
         elif refusal is None:
             log.info("NATS connection: %s", error_text(error))
         else:
             self._on_refused(refusal)
+        if not self._starting and not self._refused.done() and self._closed_ports >= len(self._client.servers):
+            self._refused.set_result(
+                ConnectionFailed(
+                    f"no NATS server could be reached at {self.options.display_servers} (option servers): "
+                    "the connection was refused, nothing listens there"
+                )
+            )
 
     def _on_refused(self, refusal: JetStreamError) -> None:
         """Count a refused login. It is final once each server has refused, for `_tolerance` seconds."""
@@ -467,6 +478,7 @@ class Connection:
         self._last_error = None
         self._refusals.clear()
         self._tolerance = _REFUSED_FOR
+        self._starting = True
         self._connected.set()
 
     def _on_denied(self, publishing: bool, subject: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import re
 import ssl
@@ -382,6 +383,12 @@ def error_text(error: BaseException | None) -> str:
     """Return the text of an error, or the name of its class when it has none."""
     text = printable(str(error).removeprefix("nats: ").strip())
     return text or type(error).__name__
+
+
+def port_refused(error: Exception) -> bool:
+    """Return whether nothing listens at the port of a server, at any of its addresses."""
+    numbers = {getattr(error, "errno", None), *map(int, re.findall(r"\[Errno (\d+)\]", str(error)))}
+    return numbers - {None} == {errno.ECONNREFUSED}
 
 
 def refusal(error: Exception, client: Client, options: ConnectionOptions) -> JetStreamError | None:

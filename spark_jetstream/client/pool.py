@@ -30,13 +30,18 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 def connect(
-    options: ConnectionOptions, *, patience: float | None = None, find_file: Callable[[str], str] = str
+    options: ConnectionOptions,
+    *,
+    patience: float | None = None,
+    find_file: Callable[[str], str] = str,
+    starting: bool = True,
 ) -> Connection:
     """The process's connection for these options, opened if need be.
 
     Waits up to `patience` seconds (option connectTimeout if None) for one that was lost, and for a new one at least
-    connectTimeout. `find_file` says where on this node a file named by an option is. Raises `ConnectionFailed`,
-    `AuthenticationFailed`, `OptionError`.
+    connectTimeout. Unless servers may be `starting`, it does not wait for a new one once the ports of all have refused.
+    `find_file` says where on this node a file named by an option is. Raises `ConnectionFailed`, `AuthenticationFailed`,
+    `OptionError`.
     """
     seconds = options.connect_timeout if patience is None else patience
     with _lock:
@@ -48,7 +53,7 @@ def connect(
 
             async def make() -> Connection:
                 connection = Connection(options, loop)
-                await connection.open(seconds, find_file)
+                await connection.open(seconds, find_file, starting=starting)
                 return connection
 
             opening = _opening[options] = asyncio.run_coroutine_threadsafe(make(), loop)

@@ -192,6 +192,18 @@ def test_no_server() -> None:
         connect(options("nats://nowhere.invalid:4222", connectTimeout="500ms"))
 
 
+def test_closed_ports_are_final_only_where_no_server_is_starting(server: NatsServer) -> None:
+    refused = pytest.raises(ConnectionFailed, match=r"localhost:2 .*connection was refused")
+    with lasting(60), refused:
+        connect(options(f"{NOWHERE},nats://localhost:2", connectTimeout="5m"), starting=False)
+    account(connect(options(f"{NOWHERE},{server.url}"), starting=False).options)
+    with WireProxy(server.url) as silent:
+        silent.stall()
+        one = options(f"{NOWHERE},{silent.url}", connectTimeout="500ms")
+        with pytest.raises(ConnectionFailed, match=r"within 0\.5 s"):
+            connect(one, starting=False)
+
+
 def test_the_one_of_several_servers_that_is_there(server: NatsServer) -> None:
     account(f"{NOWHERE},{server.url},nats://127.0.0.1:2")
 

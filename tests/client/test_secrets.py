@@ -207,7 +207,7 @@ USES: dict[str, Callable[[Mapping[str, str]], Iterator[object]]] = {
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     """Connect at once in vain, except where the errors of a real attempt may repeat a URL."""
 
-    async def refuse(connection: Connection, patience: float, find_file: Callable[[str], str]) -> None:
+    async def refuse(connection: Connection, patience: float, find_file: Callable[[str], str], **_: bool) -> None:
         connect_arguments(connection.options, resolve=find_file)
         raise errors.ConnectionFailed(f"cannot connect to {connection.options.display_servers}")
 
