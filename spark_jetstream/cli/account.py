@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.output import as_data
-from spark_jetstream.protocol.units import Bytes
+from spark_jetstream.protocol.units import Bytes, rough
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.account import AccountInfo
@@ -31,7 +31,7 @@ class _Usage:
         """The limit for people. A limit of consumers applies to each stream."""
         if self.limit < 0:
             return "no limit"
-        number = str(self.limit) if isinstance(self.limit, Bytes) else f"{self.limit:,}"
+        number = rough(self.limit) if isinstance(self.limit, Bytes) else f"{self.limit:,}"
         return f"{number} each stream" if self.what == "consumers" else number
 
     def share(self, amount: int | None) -> str:
@@ -43,9 +43,9 @@ class _Usage:
 
 @command(account, "info", example="account info")
 def info(run: Run) -> None:
-    """Limits and usage of the account, for each tier of replicas where there are tiers; and which server answers.
+    """Show limits and usage of the account, for each tier of replicas if it has tiers, and which server answers.
 
-    Reserved is what streams have set aside with max_bytes, whether they use it or not.
+    Streams reserve what they have as max_bytes, whether they use it or not.
     """
     account_info = run.admin.account.info()
     server = run.admin.account.server(account_info)
@@ -57,13 +57,13 @@ def info(run: Run) -> None:
         "domain": server.domain,
         "largest message": Bytes(server.max_payload),
         "API requests": account_info.api.total,
-        "of these failed": f"{account_info.api.errors:,}",
-        "now in work": f"{account_info.api.inflight:,}",
+        "failed API requests": f"{account_info.api.errors:,}",
+        "API requests in progress": f"{account_info.api.inflight:,}",
         **dict(_rules(account_info)),
     }
     run.out.record(pairs, data=data)
     columns = {
-        "used": lambda usage: int(usage.used),
+        "used": lambda usage: usage.used,
         "reserved": lambda usage: usage.reserved,
         "limit": lambda usage: usage.allowed,
         "% used": lambda usage: usage.share(usage.used),

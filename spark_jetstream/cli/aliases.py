@@ -59,7 +59,7 @@ COMMAND_HINTS: Table = {
 
 _PLACEMENT = "--placement cluster=NAME,tags=TAG,..."
 _REPUBLISH = "--republish src=SUBJECT,dest=SUBJECT,headers_only=true"
-_BUCKET = {"--max-bucket-size": "--max-bytes", "--compress": "--compression", "--source": "--sources"}
+_BUCKET = {"--max-bucket-size": "--max-bytes", "--compress": "--compression"}
 
 OPTIONS: Table = {
     "": {"-j": "--json"},
@@ -98,7 +98,7 @@ OPTIONS: Table = {
         "--target": "--deliver-subject",
         "--wait": "--ack-wait",
     },
-    "kv": _BUCKET,
+    "kv": {**_BUCKET, "--source": "--sources"},
     "object": _BUCKET,
 }
 

@@ -147,10 +147,9 @@ def create(load: Callable[[], A], make: Callable[[], A]) -> tuple[A, str]:
 
 
 def created(run: Run, what: str, load: Callable[[], A], make: Callable[[], A]) -> A:
-    """Create an asset, with a note on standard error if it existed already."""
+    """Create an asset, and say so; that it existed already is a note on standard error."""
     info, outcome = create(load, make)
-    if outcome != CREATED:
-        run.out.note(f"{what} {outcome}")
+    (run.out.text if outcome == CREATED else run.out.note)(f"{what} {outcome}")
     return info
 
 

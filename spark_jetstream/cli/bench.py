@@ -15,6 +15,7 @@ import typer
 from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import stream_option
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
+from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:
     from spark_jetstream.bench import Rate
@@ -35,7 +36,8 @@ def measure(
     storage: Annotated[Literal["file", "memory"], typer.Option(help="Where the stream is kept.")] = "file",
     replicas: Annotated[int, typer.Option(min=1, max=5, help="How many servers keep it.")] = 1,
     delivery: Annotated[
-        Literal["deduplicated", "at-least-once"], typer.Option(help="Option delivery of the sink.")
+        Literal["deduplicated", "at-least-once"],
+        typer.Option(metavar="MODE", help="Option delivery of the sink: deduplicated or at-least-once."),
     ] = "deduplicated",
     batch: Annotated[int | None, typer.Option(min=1, help="Option fetchBatch of the source.")] = None,
     direct: Annotated[bool, typer.Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
@@ -61,7 +63,8 @@ def measure(
     else:
         settings = {"messages": messages, "size": size, "subjects": subjects, "storage": storage}
         settings |= {"replicas": replicas, "delivery": delivery}
-        load = f"{messages:,} messages of {size:,} bytes on {subjects:,} subject(s), {storage}, {replicas} replica(s)"
+        load = f"{counted(messages, 'message')} of {counted(size, 'byte')} on {counted(subjects, 'subject')}"
+        load += f", {storage}, {counted(replicas, 'replica')}"
         run.out.text(f"{load}; one task at a time, without Spark", "bold")
         with _stream_of_its_own(run, storage, replicas) as name:
             data = bench.payload(size)

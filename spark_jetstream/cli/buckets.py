@@ -34,11 +34,11 @@ def print_bucket(
     run: Run, info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object], *, data: Mapping[str, object]
 ) -> None:
     """Print settings, updated with ``more``, and the servers that keep the bucket; as JSON, ``data``."""
-    from spark_jetstream.admin.models.streams import replicas
+    from spark_jetstream.admin.models.streams import NO_LIMIT, replicas
 
     pairs = {
         **{name.replace("_", " "): listed(getattr(info, name)) for name in names},
-        "ttl": info.ttl or "none",
+        "ttl": info.ttl or NO_LIMIT,
         "max bytes": limit(info.max_bytes),
         "sealed": "yes" if info.sealed else "",
         "created": info.created,
@@ -50,7 +50,9 @@ def print_bucket(
 
 def limit(size: Bytes) -> object:
     """Return a limit for people; -1 is no limit."""
-    return "no limit" if size < 0 else size
+    from spark_jetstream.admin.models.streams import NO_LIMIT
+
+    return NO_LIMIT if size < 0 else size
 
 
 def create_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import typer
 
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
+    CREATED,
     DURATION,
     ConfigFile,
     ConsumerName,
@@ -22,9 +23,9 @@ from spark_jetstream.cli.arguments import (
     file_fields,
     with_fields,
 )
-from spark_jetstream.cli.output import ago, as_data, listed, message_data, rounded, server_text, to_the_second
+from spark_jetstream.cli.output import ago, as_data, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
-from spark_jetstream.protocol.units import Nanoseconds
+from spark_jetstream.protocol.units import Nanoseconds, counted
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.consumers import DeliveredMessage
@@ -41,7 +42,7 @@ consumers = group("consumer", "Consumers: list, create, change, pause, reset, tr
 
 @command(consumers, "ls", example="consumer ls ORDERS")
 def show_all(run: Run, stream: StreamName) -> None:
-    """The consumers of a stream: kind, filters, and how far they are."""
+    """List the consumers of a stream: kind, filters, and how many messages they have yet to deliver."""
     run.out.table(
         run.admin.consumers.infos(stream),
         {
@@ -62,13 +63,13 @@ def show_all(run: Run, stream: StreamName) -> None:
 
 @command(consumers, "names", example="consumer names ORDERS")
 def show_names(run: Run, stream: StreamName) -> None:
-    """The names of a stream's consumers, a line each; takes fewer permissions than ls."""
+    """Print the names of a stream's consumers, one a line. Needs fewer permissions than ls."""
     run.out.names(run.admin.consumers.names(stream))
 
 
 @command(consumers, "info", example="consumer info ORDERS billing")
 def info(run: Run, stream: StreamName, name: ConsumerName) -> None:
-    """Configuration and state of a consumer."""
+    """Show the configuration and the state of a consumer."""
     print_consumer(run, run.admin.consumers.load(stream, name))
 
 
@@ -79,7 +80,7 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
     Its position is lost, and on a stream with interest retention the messages that only it waited for.
     """
     consumer = run.admin.consumers.load(stream, name)
-    lost = f", which has {consumer.lag:,} messages to process" if consumer.lag else ""
+    lost = f", which has {counted(consumer.lag, 'message')} to process" if consumer.lag else ""
     lost += ", and by which a Spark query keeps its position" if RUN in consumer.config.metadata else ""
     run.out.confirm(f"Delete consumer {name} of stream {stream}{lost}?", force=force)
     run.admin.consumers.delete(stream, name)
@@ -89,12 +90,13 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
     """Print the configuration and the state of a consumer; as JSON, what the API returned."""
     from spark_jetstream.admin.models.streams import replicas
+    from spark_jetstream.cli.fields import field_words
 
     pairs = {
         "kind": _kind(info),
         "created": info.created,
         **{
-            name: listed(info.config.own_metadata if name == "metadata" else getattr(info.config, name))
+            name: field_words(info.config, name)
             for name in info.config.field_names
             if name in info.config.model_fields_set and name not in ("name", "durable_name")
         },
@@ -196,7 +198,12 @@ def add(
     known, admin = config_.durable_name or config_.name, run.admin.consumers
     make = partial(admin.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
     load = partial(admin.load, stream, known)
-    print_consumer(run, created(run, f"consumer {known} of stream {stream}", load, make) if known else make())
+    if known:
+        info = created(run, f"consumer {known} of stream {stream}", load, make)
+    else:
+        info = make()
+        run.out.text(f"consumer {info.name} of stream {stream} {CREATED}")
+    print_consumer(run, info)
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
@@ -272,7 +279,7 @@ def pause(
         ),
     ],
 ) -> None:
-    """Deliver nothing for a while; what comes in waits. Needs server 2.11."""
+    """Pause a consumer: it delivers nothing for a while. Needs server 2.11."""
     reply = run.admin.consumers.pause(stream, consumer, until)
     run.out.done(
         f"consumer {consumer} of stream {stream} is paused until {reply.pause_until}, "
@@ -283,7 +290,7 @@ def pause(
 
 @command(consumers, "resume", example="consumer resume ORDERS billing")
 def resume(run: Run, stream: StreamName, consumer: ConsumerName) -> None:
-    """Deliver again what a pause held back. Needs server 2.11."""
+    """End the pause of a consumer. Needs server 2.11."""
     reply = run.admin.consumers.resume(stream, consumer)
     run.out.done(f"consumer {consumer} of stream {stream} delivers", **as_data(reply))
 
@@ -293,13 +300,13 @@ def reset(
     run: Run,
     stream: StreamName,
     consumer: ConsumerName,
-    sequence: Annotated[int | None, typer.Option(help="The stream sequence to go on at.")] = None,
+    sequence: Annotated[int | None, typer.Option(help="The sequence to continue at.")] = None,
     force: Force = False,
 ) -> None:
-    """Let a consumer go on at another sequence of the stream. Needs server 2.14.
+    """Set the sequence of the stream at which a consumer continues. Needs server 2.14.
 
-    Without one it goes on behind the message up to which all is acknowledged. What lies behind the sequence is
-    delivered, again if need be; what lies before it is not, and counts as acknowledged.
+    Without --sequence it continues after the message up to which all are acknowledged. It delivers the messages from
+    the sequence on, again if need be. Those before it count as acknowledged.
     """
     what = f"consumer {consumer} of stream {stream}"
     info = run.admin.consumers.load(stream, consumer)
@@ -332,10 +339,10 @@ def show_next(
     group: Annotated[str | None, typer.Option(help="The priority group, where the consumer has one.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.")] = False,
 ) -> None:
-    """Messages of a pull consumer: what there is, or what comes while this waits.
+    """Print messages of a pull consumer: those that are there, or the first that come within --wait.
 
-    To have a look, not to process a stream. They are acknowledged, so nobody else gets them, unless you say --no-ack.
-    Ends with 1 when nothing comes.
+    This is for a look at messages, not for processing a stream. The command acknowledges them, so that no other client
+    gets them, unless you give --no-ack. It ends with 1 if nothing comes.
     """
     if no_ack and ack not in ("ack", "none"):
         raise typer.BadParameter(f"--no-ack and --ack {ack} contradict each other")
@@ -363,9 +370,9 @@ def unpin(
     consumer: ConsumerName,
     group: Annotated[str, typer.Argument(help="The priority group.")],
 ) -> None:
-    """Take the place of the pinned client of a priority group away. Needs server 2.11.
+    """Unpin the client of a priority group. Needs server 2.11.
 
-    The next one that pulls gets it. Fails when the consumer has no such group.
+    The server pins the next client that pulls. Fails if the consumer has no such group.
     """
     run.admin.consumers.unpin(stream, consumer, group)
     sentence = f"group {group} of consumer {consumer} of stream {stream} has no pinned client any more"

@@ -12,6 +12,7 @@ import typer
 
 from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, command
 from spark_jetstream.cli.arguments import consumer_option, one_of, stream_option
+from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:
     from spark_jetstream.doctor.checks import Section
@@ -72,13 +73,13 @@ def examine(
     for section in examination.sections():
         run.out.text(section.title, "bold underline")
         findings += [(section.title, finding) for finding in _shown(run, section, every)]
-    counted = Counter(finding.status for _, finding in findings)
-    bad = f"{counted['failed']} failed, {counted['warning']} to be looked at, {counted['unknown']} not known"
-    run.out.text(f"{bad}, {counted['ok']} as it should be.", "bold")
+    statuses = Counter(finding.status for _, finding in findings)
+    warnings = counted(statuses["warning"], "warning")
+    run.out.text(f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok", "bold")
     run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
     if not examination.reached:
         raise typer.Exit(NOT_REACHED)
-    if counted["failed"] or (strict and counted["warning"] + counted["unknown"]):
+    if statuses["failed"] or (strict and statuses["warning"] + statuses["unknown"]):
         raise typer.Exit(FAILED)
 
 

@@ -20,16 +20,18 @@ from spark_jetstream.cli.aliases import VALUES
 from spark_jetstream.cli.app import keyword
 from spark_jetstream.cli.arguments import one_of
 from spark_jetstream.cli.help import ADVANCED, COMMON
+from spark_jetstream.cli.output import listed
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Kind, Size, Span, When, Whole
-from spark_jetstream.protocol.units import shown
+from spark_jetstream.protocol.units import Bytes, counted, rough, shown
 
 Command = Callable[..., None]
 
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
+_WORDS = {"num_replicas 0": "as the stream", "max_ack_pending -1": "any number", "max_ack_pending 0": "1,000"}
 _METAVARS: Mapping[type[Kind], str] = {
     Whole: "NUMBER",
     Span: "DURATION",
@@ -91,6 +93,18 @@ def with_fields(
 def flag(name: str) -> str:
     """Return the option of a field: ``--max-age``."""
     return f"--{name.replace('_', '-')}"
+
+
+def field_words(config: Model, name: str) -> object:
+    """Return the value of a field for people: what 0 and -1 mean in words, and a size with its unit."""
+    value = config.own_metadata if name == "metadata" else getattr(config, name)  # type: ignore[attr-defined]
+    info = type(config).model_fields.get(name)
+    if info is not None and type(value) is not bool and isinstance(value, int) and value <= 0:
+        meanings = (getattr(kind, "unlimited", "") or getattr(kind, "zero", "") for kind in info.metadata)
+        return _WORDS.get(f"{name} {value}") or next(filter(None, meanings), value)
+    if isinstance(value, Bytes):
+        return counted(value, "byte") if "." in rough(value) else rough(value)
+    return listed(value)
 
 
 def _field_parameter(

@@ -108,7 +108,7 @@ class Group(_Helpful, TyperGroup):
         """Write the commands with the first sentences of their help, then the options."""
         shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in shown])
+            formatter.write_dl([(name, first_sentence(command.help or "")) for name, command in shown])
         _write_options(self, ctx, formatter)
 
 
@@ -141,7 +141,8 @@ def _write_options(command: Any, ctx: Any, formatter: Any, without: str = "") ->
         if parameter.param_type_name == "argument":
             panels.setdefault("Arguments", []).append((argument(parameter), parameter.help or ""))
         elif record is not None and panel != without:
-            panels.setdefault(panel or "Options", []).append((_flags(parameter, record[0]), _help(parameter)))
+            row = (_flags(parameter, record[0]), option_help(parameter, brief=True))
+            panels.setdefault(panel or "Options", []).append(row)
     for name, rows in panels.items():
         with formatter.section(name):
             formatter.write_dl(rows, col_max=_FLAGS_WIDE)
@@ -155,9 +156,10 @@ def _flags(option: Any, flags: str) -> str:
     return f"{shown}/{opposite}" if opposite and option.default is True else shown
 
 
-def _help(option: Any) -> str:
-    help = option.help or ""
-    if getattr(option, "rich_help_panel", None) == ADVANCED:
+def option_help(option: Any, *, brief: bool = False) -> str:
+    """Return the help of an option with its default. ``brief`` leaves out what the panel `ADVANCED` has no room for."""
+    help = " ".join((option.help or "").split())
+    if brief and getattr(option, "rich_help_panel", None) == ADVANCED:
         help = re.sub(r"(?<=\.) .*?(?=Fields: |$)| \(server [0-9.]+\)", " ", help).strip()
         help = re.sub(r"(Fields: (\w+, ){3})\w+, .*", r"\1...", help)
     return help if option.is_flag or option.default in (None, "", ()) else f"{help} [default: {option.default}]"
@@ -175,5 +177,6 @@ def usage(command: Any) -> str:
     return " ".join([*parts, "[OPTIONS]"])
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
+    """Return what a list of commands says of one."""
     return re.split(r"(?<=[.;]) ", " ".join(text.split()), maxsplit=1)[0].rstrip(";.")

@@ -25,7 +25,7 @@ from spark_jetstream.cli.buckets import (
     remove_bucket,
 )
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
-from spark_jetstream.protocol.units import Nanoseconds
+from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.kv import BucketInfo, Entry
@@ -47,8 +47,8 @@ def _print_bucket(run: Run, info: BucketInfo) -> None:
         "limit marker ttl": info.limit_marker_ttl or "",
         "mirror": _copies(info) if info.mirror else "",
         "sources": "" if info.mirror else _copies(info),
-        "values": f"{info.values:,}",
-        "size": info.bytes,
+        "revisions": info.values,
+        "size": sized(info.bytes),
     }
     print_bucket(run, info, _SETTINGS, more, data=_bucket_data(info))
 
@@ -130,14 +130,14 @@ def show_all(
     filters: Filters = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the values, too.")] = False,
 ) -> None:
-    """The buckets; or the keys of one that have a value, in the order in which they were written."""
+    """List the buckets, or the keys of a bucket that have a value, in the order in which they were written."""
     if bucket is None:
         run.out.table(
             run.admin.kv.infos(),
             {
                 "bucket": lambda info: info.bucket,
                 "description": lambda info: info.description,
-                "values": lambda info: info.values,
+                "revisions": lambda info: info.values,
                 "size": lambda info: info.bytes,
                 "history": lambda info: info.history,
                 "ttl": lambda info: info.ttl or "",
@@ -158,7 +158,7 @@ def show_all(
 
 @command(kv, "info", example="kv info settings")
 def info(run: Run, bucket: BucketName) -> None:
-    """How a bucket is set up, and what it holds."""
+    """Show the configuration of a bucket, and how much it holds."""
     _print_bucket(run, run.admin.kv.load(bucket))
 
 
@@ -185,7 +185,7 @@ def edit(
 def remove(run: Run, bucket: BucketName, force: Force = False) -> None:
     """Delete a bucket with all its keys."""
     values = run.admin.kv.load(bucket).values
-    remove_bucket(run, run.admin.kv, bucket, f"{values:,} values", force=force)
+    remove_bucket(run, run.admin.kv, bucket, counted(values, "revision"), force=force)
 
 
 # Keys
@@ -202,7 +202,7 @@ def get(
         bool, typer.Option("--direct", help="Let any server answer that has a copy; it may be behind.")
     ] = False,
 ) -> None:
-    """The value of a key. One that was deleted, or never was, ends with 1."""
+    """Print the value of a key. Ends with 1 if the key was deleted or never existed."""
     entry = run.admin.kv.bucket(bucket).get(key, revision=revision, direct=direct)
     if raw:
         run.out.raw(entry.value)
@@ -213,7 +213,7 @@ def get(
 
 @command(kv, "history", example="kv history settings eu.colour")
 def history(run: Run, bucket: BucketName, key: Key) -> None:
-    """All revisions of a key that the bucket keeps, deletions included."""
+    """List all revisions of a key that the bucket keeps, deletions included."""
     _print_entries(run, run.admin.kv.bucket(bucket).history(key), "")
 
 
@@ -228,7 +228,7 @@ def watch(
     count: Count = None,
     timeout: Wait = None,
 ) -> None:
-    """The values of the keys, and then every change as it happens, a line each. Ends with Ctrl-C."""
+    """Print the values of the keys, then every change as it happens, one a line. Ends with Ctrl-C."""
     entries = run.admin.kv.bucket(bucket).watch(
         *filters or (),
         history=history,
@@ -241,13 +241,13 @@ def watch(
 
 @command(kv, "put", example="kv put settings eu.colour blue")
 def put(run: Run, bucket: BucketName, key: Key, value: Value = "-") -> None:
-    """Give a key a value, whatever it had before."""
+    """Store a value under a key, whatever it had before."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).put(key, _value_bytes(value)))
 
 
 @command(kv, "create", example="kv create settings eu.colour blue")
 def create(run: Run, bucket: BucketName, key: Key, value: Value = "-", ttl: Ttl = None) -> None:
-    """Give a value to a key that has none; one that has ends with 1."""
+    """Store a value under a key that has none. Ends with 1 if the key has one."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).create(key, _value_bytes(value), ttl=ttl))
 
 
@@ -258,9 +258,9 @@ def update(
     key: Key,
     value: Value = "-",
     *,
-    revision: Annotated[int, typer.Option(min=1, help="The key's latest revision; if it has another one, it stays.")],
+    revision: Annotated[int, typer.Option(min=1, help="The revision that must be the latest of the key.")],
 ) -> None:
-    """Give a key a value unless another client was quicker, which ends with 1."""
+    """Store a value under a key if its latest revision is the given one. Ends with 1 if it is not."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).update(key, _value_bytes(value), revision))
 
 
@@ -269,9 +269,9 @@ def revert(
     run: Run,
     bucket: BucketName,
     key: Key,
-    revision: Annotated[int, typer.Argument(min=1, help="The revision whose value is put once more.")],
+    revision: Annotated[int, typer.Argument(min=1, help="The revision whose value is stored again.")],
 ) -> None:
-    """Put the value once more that a key had at a revision."""
+    """Store the value again that a key had at a revision."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).revert(key, revision))
 
 
@@ -281,7 +281,7 @@ def _stored(run: Run, bucket: str, key: str, revision: int) -> None:
 
 @command(kv, "del", example="kv del settings eu.colour")
 def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, force: Unasked = False) -> None:
-    """Mark a key as deleted. What it had before stays as history, as far as the bucket keeps any."""
+    """Mark a key as deleted. Its earlier revisions stay, as far as the bucket keeps history."""
     deletion = run.admin.kv.bucket(bucket).delete(key, revision=revision)
     sentence = f"key {key} of bucket {bucket} was deleted, revision {deletion:,}"
     run.out.done(sentence, bucket=bucket, key=key, revision=deletion, deleted=True)
@@ -291,7 +291,7 @@ def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, f
 def purge(
     run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, ttl: Ttl = None, force: Force = False
 ) -> None:
-    """Mark a key as purged, and remove all that it had before."""
+    """Mark a key as purged, and remove its earlier revisions."""
     run.out.confirm(f"Purge key {key} of bucket {bucket}, with its history?", force=force)
     deletion = run.admin.kv.bucket(bucket).purge(key, revision=revision, ttl=ttl)
     sentence = f"key {key} of bucket {bucket} was purged, revision {deletion:,}"
@@ -307,7 +307,10 @@ def compact(
     ] = Nanoseconds.of("30m"),  # noqa: B008  # a constant
     force: Force = False,
 ) -> None:
-    """Remove the marks of keys that were deleted or purged, and what these had before."""
+    """Remove the marks of deleted and purged keys, with the earlier revisions of these keys."""
     run.out.confirm(f"Remove the marks of deleted keys from bucket {bucket}, with their history?", force=force)
     removed = run.admin.kv.bucket(bucket).purge_deletes(older_than)
-    run.out.done(f"{removed:,} keys were removed from bucket {bucket} for good", bucket=bucket, removed=removed)
+    were = "was" if removed == 1 else "were"
+    run.out.done(
+        f"{counted(removed, 'key')} {were} removed from bucket {bucket} for good", bucket=bucket, removed=removed
+    )

@@ -29,7 +29,7 @@ from spark_jetstream.cli.buckets import (
 from spark_jetstream.cli.output import to_the_second
 from spark_jetstream.errors import LAYOUT, MessageNotFound, printable
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
-from spark_jetstream.protocol.units import Bytes
+from spark_jetstream.protocol.units import Bytes, counted, sized
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
@@ -45,7 +45,7 @@ def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
     from spark_jetstream.admin.models.objects import ObjectBucketConfig
 
-    print_bucket(run, info, ObjectBucketConfig.model_fields, {"size": info.size}, data=_bucket_data(info))
+    print_bucket(run, info, ObjectBucketConfig.model_fields, {"size": sized(info.size)}, data=_bucket_data(info))
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:
@@ -53,8 +53,8 @@ def _print_object(run: Run, info: ObjectInfo) -> None:
     pairs = {
         "": _kind(info),
         "description": printable(info.description, LAYOUT),
-        "size": f"{int(info.size):,} bytes" if content else "",
-        "chunks": f"{info.chunks:,}" if content else "",
+        "size": sized(info.size) if content else "",
+        "chunks": info.chunks if content else "",
         "digest": info.digest,
         "modified": info.modified,
         "headers": {name: list(values) for name, values in info.headers.items()},
@@ -65,7 +65,7 @@ def _print_object(run: Run, info: ObjectInfo) -> None:
 
 def _object_text(info: ObjectInfo) -> str:
     kind = _kind(info)
-    return f"{info.modified} {printable(info.name)}: {kind or f'{int(info.size):,} bytes'}"
+    return f"{info.modified} {printable(info.name)}: {kind or counted(info.size, 'byte')}"
 
 
 def _kind(info: ObjectInfo) -> str:
@@ -146,7 +146,7 @@ def show_all(
     ] = None,
     deleted: Deleted = False,
 ) -> None:
-    """The buckets; or the objects and links of one, sorted by name."""
+    """List the buckets, or the objects and links of a bucket, sorted by name."""
     if bucket is None:
         run.out.table(
             run.admin.objects.infos(),
@@ -178,7 +178,7 @@ def show_all(
 
 @command(objects, "info", example="object info IMAGES cat.jpg")
 def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted = False) -> None:
-    """How a bucket is set up, and its size; or all that is known of an object. A link is not followed."""
+    """Show the configuration and the size of a bucket, or all that is known of an object. A link is not followed."""
     if name is None:
         _print_bucket(run, run.admin.objects.load(bucket))
     else:
@@ -206,7 +206,7 @@ def edit(
 
 @command(objects, "seal", example="object seal ARCHIVE")
 def seal(run: Run, bucket: BucketName, force: Force = False) -> None:
-    """Let nothing in and nothing out of a bucket, for ever."""
+    """Seal a bucket: nothing can be added or removed any more. This cannot be undone."""
     run.admin.objects.load(bucket)
     run.out.confirm(f"Seal bucket {bucket}? That cannot be undone.", force=force)
     run.admin.objects.seal(bucket)
@@ -217,8 +217,8 @@ def seal(run: Run, bucket: BucketName, force: Force = False) -> None:
 def remove(run: Run, bucket: BucketName, name: MaybeName = None, force: Force = False) -> None:
     """Delete an object, or a link; without a name, the bucket with all its objects."""
     if name is None:
-        size = int(run.admin.objects.load(bucket).size)
-        remove_bucket(run, run.admin.objects, bucket, f"{size:,} bytes in it", force=force)
+        size = run.admin.objects.load(bucket).size
+        remove_bucket(run, run.admin.objects, bucket, f"{counted(size, 'byte')} in it", force=force)
         return
     opened = run.admin.objects.bucket(bucket)
     opened.info(name)
@@ -264,7 +264,7 @@ def get(
         run.out.confirm(f"Replace the file {target}?", force=force)
     with run.out.progress(target.name) as progress:
         info = opened.get_file(name, target, overwrite=True, progress=progress)
-    sentence = f"object {name} of bucket {bucket}, {int(info.size):,} bytes, is in {target}"
+    sentence = f"object {name} of bucket {bucket}, {counted(info.size, 'byte')}, is in {target}"
     run.out.done(sentence, **info.data(), file=str(target))
 
 
@@ -310,7 +310,7 @@ def put(
             metadata=metadata_of(metadata),
             progress=progress,
         )
-    run.out.done(f"object {chosen} of bucket {bucket} has {int(info.size):,} bytes", **info.data())
+    run.out.done(f"object {chosen} of bucket {bucket} has {counted(info.size, 'byte')}", **info.data())
 
 
 @command(objects, "describe", example="object describe IMAGES cat.jpg --rename tom.jpg --description 'the cat'")
@@ -323,9 +323,9 @@ def describe(
     headers: Headers = None,
     metadata: Metadata = None,
 ) -> None:
-    """Change the name of an object, or what stands beside its content. What you do not name stays as it is.
+    """Change the name, description, headers or metadata of an object. What you do not name stays as it is.
 
-    All headers, and all metadata, are replaced together; an empty one removes them.
+    Headers and metadata are each replaced as a whole; an empty one removes them.
     """
     if (rename, description, headers, metadata) == (None, None, None, None):
         raise typer.BadParameter("say what to change: --rename, --description, --header or --metadata")
@@ -343,7 +343,7 @@ def link(
     to_bucket: Annotated[str, typer.Argument(help="The bucket that it leads to.")],
     to_name: Annotated[str | None, typer.Argument(help="The object; without one, the whole bucket.")] = None,
 ) -> None:
-    """Let a name stand for an object, or for a whole bucket. It may take the place of another link."""
+    """Store a link: a name for an object, or for a whole bucket. It may replace another link."""
     opened = run.admin.objects.bucket(bucket)
     info = opened.link_bucket(name, to_bucket) if to_name is None else opened.link(name, to_bucket, to_name)
     _print_object(run, info)
@@ -358,7 +358,7 @@ def watch(
     count: Count = None,
     timeout: Wait = None,
 ) -> None:
-    """The objects, and then every one that is put, changed or deleted, as it happens, a line each. Ends with Ctrl-C."""
+    """Print the objects, then every object that is put, changed or deleted, one a line. Ends with Ctrl-C."""
     changes = run.admin.objects.bucket(bucket).watch(
         updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from spark_jetstream.errors import LAYOUT, printable
-from spark_jetstream.protocol.units import Nanoseconds, Timestamp
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, rough
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -209,6 +209,8 @@ def text(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Bytes):
+        return rough(value)
     if isinstance(value, float):
         return f"{value:,.2f}"
     return printable(readable(value), LAYOUT)
@@ -279,4 +281,4 @@ def content_text(content: bytes) -> str:
     try:
         return printable(content.decode(), LAYOUT)
     except UnicodeDecodeError:
-        return f"({len(content):,} bytes that are no text)"
+        return f"({len(content):,} bytes that are not text)"

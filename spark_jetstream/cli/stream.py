@@ -23,8 +23,9 @@ from spark_jetstream.cli.arguments import (
     one_of,
     with_fields,
 )
-from spark_jetstream.cli.output import ago, as_data, listed, message_data, server_text, to_the_second
+from spark_jetstream.cli.output import ago, as_data, message_data, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
+from spark_jetstream.protocol.units import counted, sized
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.streams import StreamInfo
@@ -41,9 +42,9 @@ OfSubject = Annotated[
 
 @command(streams, "ls", example="stream ls --subject 'orders.>'")
 def show_all(run: Run, subject: OfSubject = None) -> None:
-    """The streams of the account, and what they hold.
+    """List the streams of the account, with their messages and sizes.
 
-    Where a server of a cluster does not answer for its streams it shows the others, says so, and ends with 1.
+    If a server of a cluster does not answer for its streams, the command lists the others, says so, and ends with 1.
     """
     infos: list[StreamInfo] = []
     incomplete: ServerBusy | None = None
@@ -62,7 +63,7 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
             "storage": lambda info: info.config.storage,
             "retention": lambda info: info.config.retention,
             "messages": lambda info: info.state.messages,
-            "bytes": lambda info: int(info.state.bytes),
+            "size": lambda info: info.state.bytes,
             "consumers": lambda info: info.state.consumer_count,
             "last message": lambda info: to_the_second(info.state.last_ts),
         },
@@ -75,13 +76,17 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
 
 @command(streams, "names", example="stream names")
 def show_names(run: Run, subject: OfSubject = None) -> None:
-    """The names of the streams, a line each; takes less permissions than ls."""
+    """Print the names of the streams, one a line. Needs fewer permissions than ls."""
     run.out.names(run.admin.streams.names(subject))
 
 
 @command(streams, "info", example="stream info ORDERS")
 def info(run: Run, stream: StreamName) -> None:
-    """How a stream is set up, where that is not the default, and how it does. JSON is the server's whole answer."""
+    """Show the configuration and the state of a stream.
+
+    Of the configuration that is the main fields, and those that differ from their defaults. JSON is the server's whole
+    reply.
+    """
     stream_info = run.admin.streams.load(stream)
     run.out.record(_configuration(stream_info), data=as_data(stream_info), title=f"Stream {stream_info.config.name}")
     run.out.text("")
@@ -101,14 +106,14 @@ def info(run: Run, stream: StreamName) -> None:
 
 @command(streams, "state", example="stream state ORDERS")
 def state(run: Run, stream: StreamName) -> None:
-    """What a stream holds, and which servers keep it: the second part of info."""
+    """Show what a stream holds, and which servers keep it: the second part of info."""
     stream_info = run.admin.streams.load(stream)
     run.out.record(_state(stream_info), data=as_data(stream_info.state), title=f"Stream {stream}")
 
 
 @command(streams, "gaps", example="stream gaps ORDERS")
 def show_gaps(run: Run, stream: StreamName) -> None:
-    """The sequences between the first and the last whose messages are gone: deleted, purged, expired, or replaced.
+    """List the sequences between the first and the last whose messages are gone: deleted, purged, expired or replaced.
 
     The server sends the number of each missing message: on a stream with millions of them that is a large reply.
     """
@@ -130,7 +135,7 @@ def show_subjects(
     stream: StreamName,
     subject: Annotated[str, typer.Argument(metavar="FILTER", help="Only these; wildcards allowed.")] = ">",
 ) -> None:
-    """The subjects that have messages, and how many each has; sorted."""
+    """List the subjects that have messages, sorted, with the number of messages of each."""
     run.out.table(
         run.admin.streams.subjects(stream, subject),
         {"subject": lambda count: printable(count[0]), "messages": lambda count: count[1]},
@@ -139,18 +144,23 @@ def show_subjects(
     )
 
 
+_MAIN = (
+    "retention", "storage", "num_replicas", "max_age", "max_bytes", "max_msgs", "max_msgs_per_subject", "max_msg_size",
+    "max_consumers", "discard", "duplicate_window",
+)  # fmt: skip
+
+
 def _configuration(info: StreamInfo) -> dict[str, object]:
-    """Return the fields that differ from their defaults, and when the stream was created."""
-    from spark_jetstream.admin.models.base import readable
+    """Return the main fields, those that differ from their defaults, and when the stream was created."""
+    from spark_jetstream.cli.fields import field_words
 
     config, fields = info.config, type(info.config).model_fields
-    shown: dict[str, object] = {"created": info.created}
+    shown: dict[str, object] = {name: field_words(config, name) for name in ("subjects", *_MAIN)}
+    shown["created"] = info.created
     for name in config.field_names:
-        value = config.own_metadata if name == "metadata" else getattr(config, name)
         default = fields[name].get_default(call_default_factory=True) if name in fields else None
-        if name != "name" and value != default:
-            text = listed(value)
-            shown[name] = text if isinstance(text, str) else readable(text)
+        if name != "name" and getattr(config, name) != default:
+            shown[name] = field_words(config, name)
     return shown
 
 
@@ -161,11 +171,11 @@ def _state(info: StreamInfo) -> dict[str, object]:
     cluster, desired = info.cluster, info.cluster.desired if info.cluster else None
     return {
         "messages": f"{state.messages:,}",
-        "bytes": f"{int(state.bytes):,}",
+        "size": sized(state.bytes),
         "first": _position(state.first_seq, to_the_second(state.first_ts)),
         "last": _position(state.last_seq, to_the_second(state.last_ts)),
         "deleted between": f"{state.num_deleted:,}" if state.num_deleted else "",
-        "damaged": f"{len(state.lost.msgs):,} messages" if state.lost else "",
+        "damaged": counted(len(state.lost.msgs), "message") if state.lost else "",
         "subjects": f"{state.num_subjects:,}",
         "consumers": f"{state.consumer_count:,}",
         "domain": info.domain,
@@ -249,7 +259,7 @@ def edit(
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
 @with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
-    """Create a stream with the configuration of another one; its messages stay behind.
+    """Create a stream with the configuration of another one. The messages are not copied.
 
     Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset subjects.
     """
@@ -259,7 +269,7 @@ def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) ->
 
 @command(streams, "seal", example="stream seal ORDERS_2025")
 def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = False) -> None:
-    """Let nothing in and nothing out, for ever. Age limits end with it."""
+    """Seal a stream: no message can be added or removed any more, not even by age. This cannot be undone."""
     admin = run.admin.streams
     differences = admin.plan(stream, sealed=True)
     change(run, {"stream": stream}, differences, lambda: admin.seal(stream), force=force, dry_run=dry_run)
@@ -280,7 +290,7 @@ _STYLES: dict[Action, str | None] = {"create": "green", "update": "yellow", "unc
 def apply(
     run: Run,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; end with 1 where something differs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; end with 1 if something differs.")] = False,
     given_only: Annotated[
         bool,
         typer.Option(
@@ -289,12 +299,12 @@ def apply(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Have streams and their consumers as files describe them: shows the plan, asks, and carries it out.
+    """Create and change streams and consumers as files describe them: shows the plan, asks, and carries it out.
 
     A description is the configuration of a stream, with a list consumers beside its fields; "stream export" writes one.
     What "stream info --json" prints, here or by the nats command, is one too.
-    Run again, there is nothing to change. What no file names is left alone. Where a single field cannot be changed
-    nothing is, and it ends with 1.
+    A second run changes nothing. Streams that no file names stay as they are. If a single field cannot be changed, the
+    command changes nothing and ends with 1.
     """
     plan = run.admin.plan(*files, given_only=given_only)
 
@@ -342,7 +352,7 @@ def _counted(plan: Plan) -> str:
     changed = [step for step in plan.steps if step.action != "unchanged"]
     consumers = sum(bool(step.consumer) for step in changed)
     counts = ((len(changed) - consumers, "stream"), (consumers, "consumer"))
-    return " and ".join(f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in counts if count)
+    return " and ".join(counted(count, what) for count, what in counts if count)
 
 
 # Messages
@@ -460,7 +470,8 @@ def backup(
         made = run.admin.streams.backup(stream, target, consumers=consumers, check=check, progress=progress)
     state, manifest = made.reply.state, made.manifest
     run.out.done(
-        f"stream {stream} was saved at {made.path}: {state.messages:,} messages in {int(manifest.data_bytes):,} bytes, "
+        f"stream {stream} was saved at {made.path}: {counted(state.messages, 'message')} in "
+        f"{sized(manifest.data_bytes)}, "
         f"SHA-256 {manifest.data_sha256}",
         stream=stream,
         path=str(made.path),
@@ -495,7 +506,7 @@ def restore(
     for difference in restored.differences:
         run.out.note(f"not as it was: {difference}")
     run.out.done(
-        f"stream {stream} was restored from {source}: {state.messages:,} messages; {checked}",
+        f"stream {stream} was restored from {source}: {counted(state.messages, 'message')}; {checked}",
         stream=stream,
         messages=state.messages,
         bytes=int(state.bytes),
@@ -526,7 +537,8 @@ def purge(
     which += [f" but the last {keep:,}"] if keep is not None else []
     run.out.confirm(f"Remove all messages{''.join(which)} of stream {stream}?", force=force)
     purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
-    run.out.done(f"{purged:,} messages of stream {stream} were removed", stream=stream, purged=purged)
+    were = "was" if purged == 1 else "were"
+    run.out.done(f"{counted(purged, 'message')} of stream {stream} {were} removed", stream=stream, purged=purged)
 
 
 @command(streams, "rm", example="stream rm ORDERS_TEST --force")
@@ -534,7 +546,7 @@ def remove(run: Run, stream: StreamName, force: Force = False) -> None:
     """Delete a stream with its messages and its consumers."""
     if not force:
         state = run.admin.streams.load(stream).state
-        held = f"{state.messages:,} messages and {state.consumer_count:,} consumers"
+        held = f"{counted(state.messages, 'message')} and {counted(state.consumer_count, 'consumer')}"
         run.out.confirm(f"Delete stream {stream} with {held}?", force=force)
     run.admin.streams.delete(stream)
     run.out.done(f"stream {stream} was deleted", stream=stream, deleted=True)

@@ -33,7 +33,7 @@ from spark_jetstream.options.contexts import PLAIN, context_options, environment
 from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import hidden, revealed
 from spark_jetstream.protocol.stream import subject_pattern
-from spark_jetstream.protocol.units import parse_time
+from spark_jetstream.protocol.units import counted, parse_time
 
 _BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
 _LOGIN = frozenset({"user", "password", "token"})
@@ -232,8 +232,10 @@ def check_stream(
 ) -> Iterator[Finding]:
     """Check that the stream suits the job. ``account`` is None if the user may not ask for it."""
     config, state, purposes = info.config, info.state, frozenset(job.purposes)
-    kept = f"{config.retention} retention, {config.storage}, {config.num_replicas} replica(s)"
-    held = f"{state.messages:,} messages, {state.bytes!s} in sequences {state.first_seq} to {state.last_seq}"
+    kept = f"{config.retention} retention, {config.storage}, {counted(config.num_replicas, 'replica')}"
+    held = f"{counted(state.messages, 'message')}, {counted(int(state.bytes), 'byte')}"
+    if state.messages:
+        held += f" in sequences {state.first_seq:,} to {state.last_seq:,}"
     yield ok("stream", f"{kept}, {held}")
     yield from _check_replicas(info)
     for origin in info.origins:
@@ -266,7 +268,7 @@ def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
 
 
 def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
-    said = f"of {origin.name}, {origin.lag:,} messages behind"
+    said = f"of {origin.name}, {counted(origin.lag, 'message')} behind"
     if origin.error is not None and origin.error.description:
         advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"
         return failed(kind, f"{said}: {origin.error.description}", advice)

@@ -31,7 +31,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.jsapi import LEVELS, since
 from spark_jetstream.protocol.server_info import InfoCheck
-from spark_jetstream.protocol.units import parse_time
+from spark_jetstream.protocol.units import counted, parse_time
 
 OLDEST = (2, 10)
 _MAX_INFO = 1 << 20
@@ -327,7 +327,7 @@ def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
         yield failed("jetstream", str(error), "is a leader being elected? try again; then look into the server's log")
         return
     where = f", domain {info.domain}" if info.domain else ""
-    yield ok("jetstream", f"{info.streams:,} streams, {info.consumers:,} consumers{where}")
+    yield ok("jetstream", f"{counted(info.streams, 'stream')}, {counted(info.consumers, 'consumer')}{where}")
     yield from _limits(info)
     yield _level(info)
 

@@ -31,6 +31,7 @@ from spark_jetstream.java import (
 )
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import revealed
+from spark_jetstream.protocol.units import counted
 
 _SET_JAVA_HOME = "export JAVA_HOME=$(python -m spark_jetstream.java)"
 _ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
@@ -273,7 +274,7 @@ def check_spark(
         advice = "see what is wrong above; start spark-shell to see all of it"
         yield failed("local Spark", _spark_error(ran.stderr), advice)
         return
-    yield ok("local Spark", f"started, and read {rows} row(s) of the stream's end, in {seconds:.0f} s")
+    yield ok("local Spark", f"started, and read {counted(int(rows), 'row')} of the stream's end, in {seconds:.0f} s")
 
 
 def _job_options(connection: ConnectionOptions) -> dict[str, Any]:

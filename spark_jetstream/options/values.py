@@ -464,7 +464,7 @@ class Text(Kind):
 
     @property
     def expects(self) -> str:
-        return self.words or (f"a text of at most {self.most:,} bytes" if self.most else "a text")
+        return self.words or (f"a string of at most {self.most:,} bytes" if self.most else "a string")
 
     def _read(self, value: Any) -> str:
         text = text_of(value)
@@ -486,7 +486,7 @@ class Secret(Kind):
     strips: ClassVar[bool] = False
     displayed: ClassVar[bool] = False
 
-    expects = "a text that is kept secret"
+    expects = "a secret string"
 
     def _read(self, value: Any) -> SecretStr:
         secret = value if isinstance(value, SecretStr) else SecretStr(str(value))

@@ -230,6 +230,22 @@ class Bytes(int):
         return int.__repr__(self)
 
 
+def rough(size: int) -> str:
+    """Return a number of bytes for people: ``512B``, ``67.3KiB``, ``1GiB``. It is exact where it has no point."""
+    unit, of = next(((unit, of) for unit, of in _SIZES if size >= of), ("B", 1))
+    return f"{size / of:.1f}{unit}" if size % of else f"{size // of}{unit}"
+
+
+def sized(size: int) -> str:
+    """Return a number of bytes exactly, and from 1 KiB on `rough`, too: ``68,890 bytes (67.3KiB)``."""
+    return counted(size, "byte") + (f" ({rough(size)})" if size >= 1 << 10 else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 message``, ``2,000 messages``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class Timestamp(str):
     """A time, as RFC 3339 text with up to nine digits after the second.
 

@@ -53,11 +53,11 @@ def test_limits_and_usage(server: NatsServer) -> None:
         "domain hub",
         "largest message 1MiB",
     ]
-    assert {"one stream on disk 500000000", "unacknowledged of one consumer 500", "max_bytes required"} <= {*lines}
+    assert {"one stream on disk 476.8MiB", "unacknowledged of one consumer 500", "max_bytes required"} <= {*lines}
     assert lines[-5:] == [
         "used reserved limit % used % reserved",
-        "storage 0 250000000 1000000000 0.0% 25.0%",
-        "memory 0 0 0 none allowed none allowed",
+        "storage 0B 238.4MiB 953.7MiB 0.0% 25.0%",
+        "memory 0B 0B 0B none allowed none allowed",
         "streams 1 8 12.5%",
         "consumers 1 10 each stream",
     ]
@@ -75,7 +75,7 @@ def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsS
     assert run_command("consumer", "info", "S", "gone", *LOGIN, url=server.url).code == 1
     failed = found["api"]["errors"] + 1
     assert info(server, "--json").json["api"]["errors"] == failed
-    assert f"of these failed {failed}" in [" ".join(row) for row in info(server).rows]
+    assert f"failed API requests {failed}" in [" ".join(row) for row in info(server).rows]
 
 
 def test_without_limits(do: Command) -> None:
@@ -98,11 +98,11 @@ def test_tiers(nats_server: NatsServer, do: Command) -> None:
     assert {
         "API level 0 (before 2.11)",
         "unacknowledged of one consumer of R1 20",
-        "one stream on disk of R3 300",
+        "one stream on disk of R3 300B",
         "tier used reserved limit % used % reserved",
-        "R1 storage 250 0 1000 25.0% 0.0%",
+        "R1 storage 250B 0B 1000B 25.0% 0.0%",
         "R1 streams 1 4 25.0%",
-        "R3 storage 0 500 1000 0.0% 50.0%",
+        "R3 storage 0B 500B 1000B 0.0% 50.0%",
         "R3 streams 3 4 75.0%",
         "R3 consumers 0 no limit",
     } <= {*lines}

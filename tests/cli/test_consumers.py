@@ -126,14 +126,17 @@ def test_add_with_every_field(kind: str, admin: JetStreamAdmin, stream: str, do:
 
 def test_add_in_all_forms(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
     ran = do("add", stream, "c", "--filter-subject", "c.a")
-    assert ran.out.startswith(f"Consumer c of stream {stream}\n")
+    assert ran.out.startswith(f"consumer c of stream {stream} was created\nConsumer c of stream {stream}\n")
+    rows = {row[0]: " ".join(row[1:]) for row in ran.rows if row}
+    assert (rows["max_deliver"], rows["num_replicas"]) == ("any number", "as the stream")
     config = admin.consumers.load(stream, "c").config
     assert (config.durable_name, config.ack_policy, config.filters) == ("c", "explicit", ("c.a",))
     unnamed = do("add", stream, "--inactive-threshold", "1h", "--json").json
     assert admin.consumers.load(stream, unnamed["name"]).config.durable_name == ""
     assert ran.err == ""
     again = do("add", stream, "c", "--filter-subject", "c.a")
-    assert (again.out, again.err) == (ran.out, f"consumer c of stream {stream} already exists, unchanged\n")
+    assert again.out == ran.out.partition("\n")[2]
+    assert (again.err, ran.err) == (f"consumer c of stream {stream} already exists, unchanged\n", "")
     refused(run("add", stream, "c", "--max-deliver", 3), 1, f"create consumer c of stream {stream}: consumer already")
     refused(run("add", stream, "c", "--max-deliver", 3), 1, 'max_deliver: -1 -> 3; filter_subjects: ["c.a"] -> nothing')
     assert admin.consumers.load(stream, "c").config.max_deliver == -1
@@ -217,7 +220,8 @@ def test_copy(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     assert config.own_metadata == {"owner": "me"}
     admin.consumers.create(stream, DEFAULT_CONSUMER, name="e", inactive_threshold="1h")
     admin.consumers.pause(stream, "e", "1h")
-    assert do("copy", stream, "e", "f").out.startswith(f"Consumer f of stream {stream}\n")
+    said = do("copy", stream, "e", "f").out
+    assert said.startswith(f"consumer f of stream {stream} was created\nConsumer f of stream {stream}\n")
     info = admin.consumers.load(stream, "f")
     assert (info.config.durable_name, info.config.inactive_threshold, info.paused) == ("", 3600 * 10**9, True)
 

@@ -34,7 +34,7 @@ def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
     lines = do("kv", "get", name, "eu.colour").out.splitlines()
     assert lines[0].startswith(f"eu.colour of bucket {name}, revision 4, 2")
     assert lines[1:] == ["blue"]
-    assert do("kv", "get", name, "bytes").out.splitlines()[1] == "(2 bytes that are no text)"
+    assert do("kv", "get", name, "bytes").out.splitlines()[1] == "(2 bytes that are not text)"
     found = do("kv", "get", name, "bytes", "--json").json
     assert base64.b64decode(found.pop("value")) == b"\xff\x00"
     assert found.pop("created") == bucket.get("bytes").created
@@ -153,7 +153,7 @@ def test_the_life_of_a_bucket(kv: bool, do: Command, run: Command, name: str) ->
     assert shown <= {*lines}
     listed = {each["bucket"]: each for each in bucket("ls", "--json").json}
     assert (listed[name]["description"], listed[name]["created"]) == ("what colours are", made["created"])
-    row = ["0", "0", "3", "1h"] if kv else ["0", "memory", "1h"]
+    row = ["0", "0B", "3", "1h"] if kv else ["0B", "memory", "1h"]
     assert [name, "what", "colours", "are", *row] in [each[: 4 + len(row)] for each in bucket("ls").rows]
     # Changing it
     edit = ("edit", name, "--ttl", "2h", "--unset", "metadata")

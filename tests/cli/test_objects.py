@@ -82,7 +82,7 @@ def test_lists(do: Command, bucket: str, admin: JetStreamAdmin) -> None:
     there.put("z", b"x")
     there.delete("z")
     rows = do("ls", bucket).out.splitlines()
-    assert [row.split()[:2] for row in rows[1:]] == [["a\\x1b[31m", "1"], ["b", "300000"], ["l", "0"]]
+    assert [row.split()[:2] for row in rows[1:]] == [["a\\x1b[31m", "1B"], ["b", "293.0KiB"], ["l", "0B"]]
     assert rows[3].endswith(f"link to b of bucket {bucket}")
     listed = do("ls", bucket, "--deleted", "--json").json
     assert [(each["name"], each["deleted"]) for each in listed] == [

@@ -45,13 +45,13 @@ def config(do: Command, stream: str) -> dict[str, Any]:
 def test_ls_and_names(do: Command, filled: str) -> None:
     do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--storage", "memory", "--retention", "interest")
     table = do("stream", "ls").rows
-    assert table[0] == ["name", "storage", "retention", "messages", "bytes", "consumers", "last", "message"]
+    assert table[0] == ["name", "storage", "retention", "messages", "size", "consumers", "last", "message"]
     rows = {row[0]: row[1:] for row in table[1:]}
     [entry] = do("stream", "ls", "--subject", f"{filled}.0", "--json").json
     state = entry["state"]
     time = state["last_ts"].partition(".")[0] + "Z"
-    assert rows[filled] == ["file", "limits", "12", f"{state['bytes']:,}", "0", time]
-    assert rows[f"{filled}B"] == ["memory", "interest", "0", "0", "0"]
+    assert rows[filled] == ["file", "limits", "12", f"{state['bytes']}B", "0", time]
+    assert rows[f"{filled}B"] == ["memory", "interest", "0", "0B", "0"]
     assert list(rows) == sorted(rows)
     nothing = do("stream", "ls", "--subject", f"{filled}nowhere")
     assert (nothing.out, nothing.err) == ("", f"no stream stores {filled}nowhere\n")
@@ -81,8 +81,17 @@ def test_info_and_subjects(do: Command, nats_server: NatsServer, filled: str) ->
     assert pairs["Stream"] == [filled]
     assert (pairs["max_age"], pairs["subjects"], pairs["metadata"]) == (["1h"], [f"{filled}.>"], ["owner=me"])
     assert (held["messages"], held["subjects"], held["last"][:2]) == (["12"], ["3"], ["sequence", "12,"])
-    # What is the default is not shown.
-    assert not {"storage", "retention", "max_msgs", "discard"} & pairs.keys()
+    # What people look for is shown in any case, other fields if they are not the default.
+    main = {name: " ".join(pairs[name]) for name in ("storage", "retention", "num_replicas", "max_msgs", "max_bytes")}
+    assert main == {
+        "storage": "file",
+        "retention": "limits",
+        "num_replicas": "1",
+        "max_msgs": "no limit",
+        "max_bytes": "no limit",
+    }
+    assert pairs["allow_direct"] == ["yes"]
+    assert not {"sealed", "compression", "no_ack"} & pairs.keys()
     whole = do("stream", "info", filled, "--json").json
     theirs = ask(nats_server.url, lambda js: js._api_request(f"$JS.API.STREAM.INFO.{filled}", b"", timeout=5))
     for volatile in ("ts", "total", "offset", "limit"):
@@ -123,7 +132,7 @@ def test_get_one(do: Command, nats_server: NatsServer, filled: str) -> None:
     assert text == [f"3 {filled}.c {whole['time']}", "N: 1", "N: 2", "Other: ä", "", "grün\\x1b[31m", ""]
     whole = do("stream", "get", filled, 2, "--json").json
     assert (whole["data"], whole["encoding"]) == ("/wAbWzMxbQ==", "base64")
-    assert "(7 bytes that are no text)" in do("stream", "get", filled, 2).out
+    assert "(7 bytes that are not text)" in do("stream", "get", filled, 2).out
     assert do("stream", "get", filled, 2, "--raw").raw == BINARY
 
 

@@ -69,7 +69,7 @@ def test_a_healthy_server(nats_server: NatsServer, stream: MakeStream) -> None:
     assert findings[f"$JS.API.STREAM.INFO.{orders.name}"]["status"] == "ok"
     ran = succeed("doctor", "--no-spark", *given, url=nats_server.url)
     assert f"Stream {orders.name}" in ran.out
-    assert "0 failed, 0 to be looked at, 0 not known" in ran.out
+    assert "0 failed, 0 warnings, 0 unknown" in ran.out
     assert "$JS.API" not in ran.out  # what is granted is counted, unless all is wanted
     assert (
         f"$JS.API.DIRECT.GET.{orders.name}: " in succeed("doctor", "--no-spark", *given, "-a", url=nats_server.url).out

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp, counted, rough, sized
 
 SECOND = 1_000_000_000
 INT64 = st.integers(0, 2**63 - 1)
@@ -111,3 +111,20 @@ def test_the_year_1_is_never() -> None:
     assert NEVER.nanoseconds == 0
     assert NEVER.datetime.year == 1
     assert not Timestamp("1970-01-01T00:00:00Z").never
+
+
+@pytest.mark.parametrize(
+    ("size", "words", "whole"),
+    [
+        (0, "0B", "0 bytes"),
+        (1, "1B", "1 byte"),
+        (1023, "1023B", "1,023 bytes"),
+        (1024, "1KiB", "1,024 bytes (1KiB)"),
+        (68_890, "67.3KiB", "68,890 bytes (67.3KiB)"),
+        (3 << 29, "1.5GiB", "1,610,612,736 bytes (1.5GiB)"),
+        (10**12, "931.3GiB", "1,000,000,000,000 bytes (931.3GiB)"),
+    ],
+)
+def test_sizes_and_counts_for_people(size: int, words: str, whole: str) -> None:
+    assert (rough(size), sized(size)) == (words, whole)
+    assert [counted(number, "message") for number in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
