@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from spark_jetstream.cli.app import SHARED, unwrapped
-from spark_jetstream.cli.help import ADVANCED, COMMON, argument, usage
+from spark_jetstream.cli.help import ADVANCED, COMMON, argument, first_sentence, option_help, usage
 
 _HEAD = """\
 # Commands
@@ -23,11 +23,14 @@ Made by `python -m spark_jetstream.cli.reference > docs/commands.md`; do not edi
 - `--json` prints what a program reads: one JSON document with exact numbers, and a line for each object where the
   output has no end. Tables are for people, and have colours only on a terminal. Notes, progress bars and errors go to
   standard error.
-- What removes or overwrites something asks first; `--force` says yes. Where there is no terminal to ask, it is needed.
-- The exit code is 0 when it is done, 1 when it failed or a check found something, 2 when the command line or a file is
-  wrong, 3 when no server could be reached or none answered, and 130 after Ctrl-C.
+- A command asks before it removes or overwrites something; `--force` answers yes, and is needed without a terminal.
+- The exit code is 0 after success, 1 after a failure or if a check found something, 2 for a wrong command line or file,
+  3 if no server could be reached or none answered, and 130 after Ctrl-C.
+- Most commands and options of the `nats` tool work under their names there, such as `s report`, `rmm`, `--replicas` and
+  `--dupe-window`. Where there is nothing alike, the error names what to write instead.
 - `spark-jetstream --install-completion` teaches your shell to complete commands, options, and names of streams and
   consumers.
+- A default of an option is that of the command that creates something: `edit` and `copy` change what you name.
 
 """
 _SHARED = {parameter.name for parameter in SHARED}
@@ -47,10 +50,12 @@ def commands_markdown() -> str:
     root = typer.main.get_command(app)
     commands = list(_commands(root, ()))
     shared = _options(root, lambda parameter: parameter.name in _SHARED)
-    parts = [_HEAD, "## Options of every command\n\n", _table(shared)]
+    index = {f"[{' '.join(path)}](#{'-'.join(path)})": first_sentence(command.help or "") for path, command in commands}
+    parts = [_HEAD, _table(index, "{}"), "\n## Options of every command\n\n", _table(shared)]
     configurations: dict[str, dict[str, str]] = {}
     for path, command in commands:
-        configurations.setdefault(path[0], {}).update(_options(command, _configures))
+        fields = _options(command, _configures)
+        configurations[path[0]] = {**fields, **configurations.get(path[0], {})}  # the first command shows defaults
     for group, what in _CONFIGURATIONS.items():
         parts.append(f"\n## Options of {what}\n\n{_table(configurations[group])}")
     for path, command in commands:
@@ -60,8 +65,7 @@ def commands_markdown() -> str:
         )
         own = _options(command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter))
         parts.append(f"\n{_table(own)}" if own else "")
-        fields = _options(command, _configures)
-        if fields:
+        if fields := _options(command, _configures):
             heading = f"options of {_CONFIGURATIONS[path[0]]}"
             absent = ", ".join(f"`{names}`" for names in configurations[path[0]] if names not in fields)
             link = f"[{heading}](#{heading.lower().replace(' ', '-')})"
@@ -91,15 +95,15 @@ def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
         if not wanted(parameter) or getattr(parameter, "hidden", False):
             continue
         if parameter.param_type_name == "argument":
-            names = argument(parameter)
+            names, text = argument(parameter), parameter.help or ""
         else:
-            names = "`, `".join([*parameter.opts, *parameter.secondary_opts])
-        rows[names] = " ".join((parameter.help or "").split()).replace("|", "\\|")
+            names, text = "`, `".join([*parameter.opts, *parameter.secondary_opts]), option_help(parameter)
+        rows[names] = text.replace("|", "\\|")
     return rows
 
 
-def _table(rows: Mapping[str, str]) -> str:
-    return "| | |\n|---|---|\n" + "".join(f"| `{names}` | {text} |\n" for names, text in rows.items())
+def _table(rows: Mapping[str, str], form: str = "`{}`") -> str:
+    return "| | |\n|---|---|\n" + "".join(f"| {form.format(names)} | {text} |\n" for names, text in rows.items())
 
 
 if __name__ == "__main__":
