@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint bench compat-sparks lock clean
+.PHONY: help setup demo test test-all lint docs bench compat-sparks lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ lint: $(INSTALLED) ## Check style and types, and the wheel
 	@$(PY) -m mypy $(MYPY_PATHS)
 	@$(PY) -m tests.check_wheel
 
+# The variable turns off a notice about the successor of MkDocs. Each notebook runs in a kernel of this environment.
+docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs of the notebooks
+	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "site/index.html is written"
+
 bench: $(INSTALLED) ## Measure throughput and memory
 	@$(RUN) $(PY) -m benchmarks
 
@@ -66,7 +71,7 @@ lock: $(INSTALLED) ## Write constraints.txt anew, with the newest releases for e
 	@echo "constraints.txt is written; run 'make test-all' before you commit it"
 
 clean: ## Remove .venv, the older Sparks and every cache
-	rm -rf $(VENV) $(LOCK_VENV) $(SPARKS) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOCK_VENV) $(SPARKS) build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find spark_jetstream tests -type d -name __pycache__ -prune -exec rm -rf {} +
 

@@ -1,6 +1,6 @@
 """Every error that spark-jetstream raises on purpose.
 
-The tree, with ``*`` beside the classes that are worth another try (``retriable``)::
+The tree, with `*` beside the classes that are worth another try (`retriable`):
 
     Exception
     └── JetStreamError

@@ -21,7 +21,7 @@ from tests.support.project import PYPROJECT, ROOT
 #: Made by tools, or not ours.
 FOREIGN = {
     ".git", ".venv", ".spark", ".lock", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-    "__pycache__", "build", "dist", "artifacts", "spark-warehouse", "metastore_db", ".ipynb_checkpoints",
+    "__pycache__", "build", "dist", "site", "artifacts", "spark-warehouse", "metastore_db", ".ipynb_checkpoints",
 }  # fmt: skip
 
 
@@ -72,7 +72,9 @@ def test_every_module_says_what_it_is_for() -> None:
 
 # -- build --
 
-TARGETS = ["help", "setup", "demo", "test", "test-all", "lint", "bench", "compat-sparks", "lock", "clean"]
+TARGETS = [
+    "help", "setup", "demo", "test", "test-all", "lint", "docs", "bench", "compat-sparks", "lock", "clean",
+]  # fmt: skip
 
 
 def test_make_lists_its_targets() -> None:

@@ -103,7 +103,7 @@ class OriginLag:
 class JetStreamAdmin:
     """Administers the JetStream of one account.
 
-    ::
+    For example:
 
         with JetStreamAdmin(servers="nats://127.0.0.1:4222") as admin:
             admin.streams.create(DEFAULT_STREAM, name="ORDERS", subjects=["orders.>"])

@@ -1,6 +1,6 @@
 """Real nats-servers for the tests of your own pipelines.
 
-One server::
+One server:
 
     from spark_jetstream.testing import NatsServer
 

@@ -19,7 +19,7 @@ _Asset = tuple[str, str, str]  # account, stream, consumer (empty for the stream
 class NatsCluster:
     """A JetStream cluster on the loopback interface.
 
-    For example::
+    For example:
 
         with NatsCluster() as cluster:
             # create the stream ORDERS with 3 replicas through cluster.url, start to read it, then

@@ -1,13 +1,13 @@
 """The pytest plugin: real nats-servers as fixtures.
 
-One for all tests::
+One for all tests:
 
     def test_orders_arrive(spark, nats_server):
         source = spark.read.format("jetstream").option("servers", nats_server.url)
 
 All tests of a session share `nats_server` and `nats_cluster`: each test must choose its own names of streams, and take
 a server from `nats_server_factory` if it stops the server. To start the shared servers with options, override the
-fixture that holds them::
+fixture that holds them:
 
     @pytest.fixture(scope="session")
     def nats_server_options():
@@ -58,7 +58,7 @@ def nats_cluster(nats_cluster_options: dict[str, Any]) -> Iterator[NatsCluster]:
 def nats_server_factory() -> Iterator[Callable[..., NatsServer]]:
     """A function with the arguments of `NatsServer` that returns a running one; all are closed after the test.
 
-    For example::
+    For example:
 
         def test_survives_a_restart(nats_server_factory):
             server = nats_server_factory(max_payload=65536)

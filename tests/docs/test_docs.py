@@ -132,6 +132,7 @@ def test_examples_of_the_writing_guide(
 def test_examples_of_the_reading_guide(
     run_page: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert run_page("docs/index.md")["orders"].isStreaming
     names = run_page("docs/reading.md")
     output = capsys.readouterr().out
     assert names["german_and_french"].count() == MESSAGES * 3 // 5
