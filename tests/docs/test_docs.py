@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream.java import ensure_java
 from spark_jetstream.options import options_markdown
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMNS
+from spark_jetstream.source.ranges import split
 from spark_jetstream.testing import NatsServer
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
@@ -298,3 +300,11 @@ def test_the_columns_are_those_of_the_schema(name: str) -> None:
     assert [(column, kind.strip("`").replace(" ", "")) for column, kind in rows] == [
         (column.name, column.spark) for column in COLUMNS
     ]
+
+
+def test_the_tasks_of_the_page_on_sizing_are_what_the_planner_makes() -> None:
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| (\d+) \|$", (ROOT / "docs" / "sizing.md").read_text(), re.MULTILINE)
+    assert len(rows) == 4
+    for messages, least, tasks in rows:
+        whole = SequenceRange("ORDERS", 1, int(messages.replace(",", "")) + 1, None, "2026-03-01T00:00:00Z")
+        assert len(split(whole, max_messages=100_000, min_partitions=int(least))) == int(tasks)
