@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint docs bench compat-sparks lock clean
+.PHONY: help setup demo test test-all lint docs release-check bench compat-sparks lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,25 +46,26 @@ test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests
 test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
 
-lint: $(INSTALLED) ## Check style and types, and the wheel
+lint: $(INSTALLED) ## Check style and types, and what sdist and wheel hold
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy $(MYPY_PATHS)
-	@$(PY) -m tests.check_wheel
+	@$(PY) -m tests.release_check
 
 # The variable turns off a notice about the successor of MkDocs. Each notebook runs in a kernel of this environment.
 docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs of the notebooks
 	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "site/index.html is written"
 
+release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/, install what is in it into empty environments, and run a query there
+	@$(PY) -m tests.release_check --install $(LOCK_VENV)/bin/uv
+
 bench: $(INSTALLED) ## Measure throughput and memory
 	@$(RUN) $(PY) -m benchmarks
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
 
-lock: $(INSTALLED) ## Write constraints.txt anew, with the newest releases for every supported Python
-	@test -x $(LOCK_VENV)/bin/uv || { $(PY) -m venv $(LOCK_VENV) && \
-		$(LOCK_VENV)/bin/python -m pip install -qq --disable-pip-version-check uv; }
+lock: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Write constraints.txt anew, with the newest releases for every supported Python
 	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --group dev --group docs \
 		--upgrade --generate-hashes --quiet --no-emit-index-url --custom-compile-command "make lock" \
 		--output-file constraints.txt
@@ -92,6 +93,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) --require-hashes --requirement constraints.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
+
+$(LOCK_VENV)/bin/uv: | $(INSTALLED)
+	@$(PY) -m venv $(LOCK_VENV)
+	@$(LOCK_VENV)/bin/python -m pip install -qq --disable-pip-version-check uv
 
 # Only the files of that Spark; everything else comes from the environment. Moved into place when complete.
 $(SPARKS)/%/.installed: | $(INSTALLED)

@@ -73,7 +73,8 @@ def test_every_module_says_what_it_is_for() -> None:
 # -- build --
 
 TARGETS = [
-    "help", "setup", "demo", "test", "test-all", "lint", "docs", "bench", "compat-sparks", "lock", "clean",
+    "help", "setup", "demo", "test", "test-all", "lint", "docs", "release-check", "bench", "compat-sparks", "lock",
+    "clean",
 ]  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+"""Build the sdist and the wheel, check what is in them, and use them as somebody who installs them does.
+
+``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it builds into
+``dist/``, installs each file with that ``uv`` into an environment of its own, and runs ``tests/quick_start.py`` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from email import message_from_bytes
+from pathlib import Path
+from zipfile import ZipFile
+
+import spark_jetstream
+from tests.support.project import ROOT, URLS
+
+ENTRY_POINTS = """\
+[console_scripts]
+spark-jetstream = spark_jetstream.cli.main:main
+
+[pytest11]
+spark_jetstream = spark_jetstream.testing.plugin
+"""
+#: One file of each part of the repository that the sdist must hold beside the package, so that its tests run.
+PARTS = {
+    ".ci/run", "CHANGELOG.md", "LICENSE", "Makefile",
+    "benchmarks/__main__.py", "constraints.txt", "docs/index.md", "mkdocs.yml", "notebooks/quickstart.ipynb",
+    "tests/release_check.py",
+}  # fmt: skip
+EXTRAS = "cli,java,spark,testing"
+
+
+def check(holds: bool, text: str) -> None:
+    """End with this text unless the condition holds."""
+    if not holds:
+        raise SystemExit(f"the release is not what it should be: {text}")
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """Build the sdist, and the wheel from the sdist."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    check(run.returncode == 0, run.stdout)
+    name = f"spark_jetstream-{spark_jetstream.__version__}"
+    return folder / f"{name}.tar.gz", folder / f"{name}-py3-none-any.whl"
+
+
+def check_sdist(sdist: Path) -> None:
+    """Look for the parts of the repository, and for files that were made by running it."""
+    with tarfile.open(sdist) as archive:
+        packed = {member.name.partition("/")[2] for member in archive.getmembers()}
+    check(packed >= PARTS, f"the sdist lacks {sorted(PARTS - packed)}")
+    made = [name for name in packed if "__pycache__" in name or name.endswith(".egg-info")]
+    check(not made, f"the sdist holds {made}")
+
+
+def check_wheel(wheel: Path) -> None:
+    """Compare the files in the wheel with those of the package, and its metadata with the repository."""
+    with ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        (metadata_file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(metadata_file))
+        entry_points = archive.read(metadata_file.replace("METADATA", "entry_points.txt")).decode()
+    package = (path for path in (ROOT / "spark_jetstream").rglob("*") if path.is_file())
+    sources = {path.relative_to(ROOT).as_posix() for path in package if "__pycache__" not in path.parts}
+    sources.add("pyspark_jetstream.py")
+    check("spark_jetstream/py.typed" in packed, "py.typed is missing")
+    check(packed == sources, f"missing or not of the package: {sorted(packed ^ sources)}")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    check(metadata["Name"] == "spark-jetstream", f"its name is {metadata['Name']}")
+    check(metadata["Version"] == spark_jetstream.__version__, f"its version is {metadata['Version']}")
+    check(str(metadata.get_payload()).strip() == readme.strip(), "README.md is not its description")
+    check(metadata["License-File"] == "LICENSE", "LICENSE is missing")
+    urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL", []))
+    check(urls == URLS, f"its addresses are {urls}")
+    check(entry_points == ENTRY_POINTS, f"its entry points are {entry_points}")
+
+
+def use(file: Path, uv: str, folder: Path) -> None:
+    """Install the file with the locked versions into an empty environment, and run the quick start there."""
+    python = folder / "bin" / "python"
+    package = f"spark-jetstream[{EXTRAS}] @ {file.as_uri()}"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    # A wheel of the same version that was installed before does not count. Spark gives a worker ten seconds to start,
+    # which is little for one that compiles what it imports.
+    fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--no-config", "--quiet")
+    options = (*fresh, "--constraint", "constraints.txt")
+    subprocess.run([uv, "pip", "install", "--python", python, *options, package], cwd=ROOT, check=True)
+    # Outside of the repository, and with nothing of the environment that runs this.
+    left_out = ("PYTHONPATH", "JAVA_HOME", "SPARK_HOME", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    subprocess.run([python, "-I", ROOT / "tests" / "quick_start.py"], cwd=folder, env=environment, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--install", metavar="UV", help="build into dist/, and install from it with this uv")
+    uv = parser.parse_args().install
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        sdist, wheel = build(ROOT / "dist" if uv else folder)
+        check_sdist(sdist)
+        check_wheel(wheel)
+        if uv:
+            uv = str(Path(uv).absolute())
+            subprocess.run([uv, "tool", "run", "--quiet", "twine", "check", "--strict", sdist, wheel], check=True)
+            subprocess.run([uv, "tool", "run", "--quiet", "check-wheel-contents", wheel], cwd=ROOT, check=True)
+            for file in (wheel, sdist):
+                use(file, uv, folder / file.suffix)
+                print(f"{file.name}: installed into an empty environment, and used")
+
+
+if __name__ == "__main__":
+    main()
