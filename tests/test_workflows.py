@@ -1,0 +1,74 @@
+"""The files of the code host: they parse, call what exists, and ask for no more than they need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.project import ROOT, URLS
+
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
+#: What a job may do beside reading the repository.
+RIGHTS = {
+    ("docs", "deploy"): {"pages": "write", "id-token": "write"},
+    ("release", "publish"): {"id-token": "write"},
+}
+
+
+def read(path: Path) -> Any:
+    """Return a YAML file with every value as text: `on` is a key, and 3.10 is no number."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+
+
+def test_all_files_are_yaml() -> None:
+    files = [*GITHUB.rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]
+    assert len(files) > len(WORKFLOWS) > 3
+    assert all(isinstance(read(path), dict) for path in files)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_jobs_have_few_rights_end_in_time_and_use_named_versions(path: Path) -> None:
+    workflow = read(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "concurrency" in workflow
+    for name, job in workflow["jobs"].items():
+        assert 0 < int(job["timeout-minutes"]) <= 120, name
+        assert job.get("permissions", {}) == RIGHTS.get((path.stem, name), {})
+        for step in job["steps"]:
+            used = step.get("uses", "")
+            assert not used or re.fullmatch(r"[\w./-]+@(v\d+|release/v1|[0-9a-f]{40})", used), used
+            if used.startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] == "false"
+            # A name or a branch that somebody else chose is never part of a script.
+            assert "${{" not in step.get("run", "")
+
+
+def test_what_workflows_run_exists() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    made = set(re.findall(r"^  make (\S+)", listed, re.MULTILINE))
+    steps = [step for path in WORKFLOWS for job in read(path)["jobs"].values() for step in job["steps"]]
+    run = "\n".join(step["run"] for step in steps if "run" in step)
+    called = set(re.findall(r"\bmake ([\w-]+)", run))
+    assert {"lint", "test", "docs", "release-check", "lock"} <= called <= made
+    for script in re.findall(r"^(\.\S+)", run, re.MULTILINE):
+        assert (ROOT / script).is_file(), script
+
+
+def test_hooks_run_the_ruff_of_the_environment() -> None:
+    (repository,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    assert all(hook["entry"].startswith(".venv/bin/ruff ") for hook in repository["hooks"])
+
+
+def test_addresses_of_the_issue_forms_are_those_of_the_project() -> None:
+    links = [link["url"] for link in read(GITHUB / "ISSUE_TEMPLATE" / "config.yml")["contact_links"]]
+    site, source = URLS["Documentation"], URLS["Source"]
+    assert [link for link in links if not link.startswith((site, f"{source}/security/"))] == []
+    for page in (link.removeprefix(site).strip("/") for link in links if link.startswith(site)):
+        assert (ROOT / "docs" / f"{page}.md").is_file(), page
