@@ -24,7 +24,7 @@ LAYERS = (
     ("buckets",),
     ("source", "sink", "admin"),
     ("datasource",),
-    ("bench", "permissions"),
+    ("bench", "monitoring", "permissions"),
     ("doctor", "demo"),
     ("cli",),
 )
@@ -37,7 +37,15 @@ OUTSIDE_USERS = {"testing": {"demo", "cli", "__main__"}}
 USERS = {
     "nats": {"client"},
     "asyncio": {"client"},
-    "pyspark": {"datasource", "spark_files", "source.reader", "sink.writer", "doctor.child", "demo"},
+    "pyspark": {
+        "datasource",
+        "spark_files",
+        "source.reader",
+        "sink.writer",
+        "doctor.child",
+        "demo",
+        "monitoring.listener",
+    },
 }
 
 #: Folders and modules that know no connection, clock or log.
@@ -50,6 +58,7 @@ PURE = (
     "admin.models",
     *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity")),
     "buckets.kv",
+    "monitoring.stream_lag",
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
 )
 IMPURE_LIBRARIES = {

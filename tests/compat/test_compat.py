@@ -49,6 +49,17 @@ def filled() -> Iterator[Stream]:
         stream.publisher.close()
 
 
+def environment(version: str) -> dict[str, str]:
+    """The environment of a script that runs on this Spark, or with Spark Connect on that of the suite."""
+    if version == CONNECT:
+        return {"SPARK_TESTING": "1"}  # the server listens on a free port
+    home = ROOT / ".spark" / version
+    assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
+    # Only a Java that all of these start on will do, whatever JAVA_HOME says.
+    java = ensure_java({name: value for name, value in os.environ.items() if name != "JAVA_HOME"})
+    return {"JAVA_HOME": java, "PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
+
+
 def digest(stream: Stream) -> str:
     """The digest that the rows of the stream have."""
     found = hashlib.sha256()
@@ -70,17 +81,10 @@ def test_every_message_is_read_and_written(
     filled: Stream, version: str, limits: bool, times: int, tmp_path: Path
 ) -> None:
     target = Stream(filled.url, f"WRITTEN_{version.replace('.', '_')}_{times}", filled.publisher)
-    environment = {"SPARK_TESTING": "1"}  # a Spark Connect server listens on a free port
-    if version != CONNECT:
-        home = ROOT / ".spark" / version
-        assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
-        # Only a Java that all of these start on will do, whatever JAVA_HOME says.
-        java = ensure_java({name: value for name, value in os.environ.items() if name != "JAVA_HOME"})
-        environment = {"JAVA_HOME": java, "PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
     smoke = Path(__file__).with_name("smoke.py")
     mode = "connect" if version == CONNECT else "classic"
     arguments = (mode, filled.url, filled.name, tmp_path / "out", LIMIT, target.name, times)
-    result = run_script(smoke, *arguments, folder=tmp_path, **environment)
+    result = run_script(smoke, *arguments, folder=tmp_path, **environment(version))
 
     assert result["session"] == ("pyspark.sql.connect.session" if version == CONNECT else "pyspark.sql.session")
     assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)

@@ -31,7 +31,10 @@ from tests.support.queries import batch
 from tests.support.streams import Stream
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-CONTEXT = '"production"'  # in the examples; the tests replace it
+
+#: Texts of the examples that the tests replace beside server and folder: context, port.
+CONTEXT = '"production"'
+PORT = "port=9464"
 
 MESSAGES = 1000
 PLACES = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
@@ -67,7 +70,7 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
     context = tmp_path / "production.json"
     context.write_text(json.dumps({"url": shop.url}))
     credentials = Operator().credentials(user())
-    replaced = {DEFAULT_URL: shop.url, FOLDER: str(tmp_path), CONTEXT: json.dumps(str(context))}
+    replaced = {DEFAULT_URL: shop.url, FOLDER: str(tmp_path), CONTEXT: json.dumps(str(context)), PORT: "port=0"}
 
     def secret(scope: str, key: str) -> str:
         assert (scope, key) == ("nats", "creds")
@@ -144,6 +147,22 @@ def test_examples_of_the_reading_guide(
     assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 // 5}\|", output)  # by SQL
     rows = [progress["numInputRows"] for progress in names["query"].recentProgress]
     assert [number for number in rows if number] == [200] * 5
+
+
+@pytest.mark.full
+def test_examples_of_the_monitoring_page(
+    spark: SparkSession, run_page: Callable[[str], dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "spark_jetstream.monitoring")  # the page changes it
+    names = run_page("docs/monitoring.md")
+    listener = names["listener"]
+    try:
+        assert names["behind"] == [600, 200, 0]
+        assert names["orders_lag"].seconds == 0
+        assert listener.port > 0
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
 
 
 @pytest.mark.full

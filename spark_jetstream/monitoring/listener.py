@@ -1,0 +1,144 @@
+"""`JetStreamListener`: logs what `lag` finds in every progress, and hands it to Prometheus."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from spark_jetstream.monitoring.stream_lag import StreamLag, lag
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from spark_jetstream.monitoring.metrics import QueryMetrics
+
+log = logging.getLogger("spark_jetstream.monitoring")
+
+_Method = Callable[[Any, Any], None]
+
+
+def _harmless(method: _Method) -> _Method:
+    """Log what a method raises: Spark would print a stack trace of the JVM for each event."""
+
+    @functools.wraps(method)
+    def wrapped(self: Any, event: Any) -> None:
+        try:
+            method(self, event)
+        except Exception:
+            log.exception("%s failed", method.__name__)
+
+    return wrapped
+
+
+class JetStreamListener(StreamingQueryListener):
+    """Reports all streaming queries of a session: ``spark.streams.addListener(JetStreamListener())``.
+
+    The listener logs one line for each progress to the logger ``spark_jetstream.monitoring``: rows, duration, and for
+    each stream of format ``jetstream`` how far the query is behind. It logs failed queries as errors. With ``port`` or
+    ``registry`` it also exports metrics for Prometheus (docs/monitoring.md).
+
+    Args:
+        level: Level of the lines about progress, starts and ends.
+        port: Serve the metrics by HTTP at this port; 0 takes a free one.
+        address: Where the HTTP server listens; only with ``port``.
+        registry: Register the metrics here. With ``port`` alone they get a registry of their own.
+
+    Raises:
+        ImportError: ``port`` or ``registry`` is given, and the extra ``prometheus`` is not installed.
+        OSError: The port is in use.
+        ValueError: ``registry`` has the metrics of another listener.
+    """
+
+    def __init__(
+        self,
+        *,
+        level: int = logging.INFO,
+        port: int | None = None,
+        address: str = "0.0.0.0",
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._level = level
+        self._names: dict[str, str] = {}
+        self._metrics: QueryMetrics | None = None
+        if port is not None or registry is not None:
+            try:
+                from spark_jetstream.monitoring.metrics import QueryMetrics  # noqa: PLC0415
+            except ImportError as error:
+                raise ImportError(
+                    "metrics need prometheus_client: pip install 'spark-jetstream[prometheus]'", name=error.name
+                ) from error
+            self._metrics = QueryMetrics(port=port, address=address, registry=registry)
+
+    @property
+    def port(self) -> int | None:
+        """The port at which the metrics are served, None without."""
+        return None if self._metrics is None else self._metrics.port
+
+    def close(self) -> None:
+        """Stop the HTTP server and take the metrics out of the registry. The log goes on until ``removeListener``."""
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.close()
+
+    @_harmless
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Log the start."""
+        query_id, name = str(event.id), self._name(event)
+        log.log(self._level, "query %s started, run %s", name, event.runId)
+        if self._metrics is not None:
+            self._metrics.started(query_id, name)
+
+    @_harmless
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Log rows, duration and lag of a micro-batch."""
+        progress = event.progress
+        query_id, name = str(progress.id), self._name(progress)
+        rows, seconds = progress.numInputRows, progress.batchDuration / 1000
+        # Before the lag, which an offset of a newer release hinders.
+        if self._metrics is not None:
+            written, rate = progress.sink.numOutputRows, progress.processedRowsPerSecond
+            self._metrics.progressed(query_id, name, rows, written, rate, seconds)
+        lags = lag(progress)
+        if self._metrics is not None:
+            self._metrics.lags(query_id, lags)
+        line = "; ".join([f"{rows:,} rows in {seconds:.1f} s", *map(_shown, lags.values())])
+        log.log(self._level, "query %s, batch %d: %s", name, progress.batchId, line)
+
+    @_harmless
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Note that the query is alive, with nothing to read."""
+        if self._metrics is not None:
+            self._metrics.idle(str(event.id))
+
+    @_harmless
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Log the end, as an error if the query failed."""
+        query_id, failure = str(event.id), event.exception
+        name = self._names.pop(query_id, query_id)
+        if failure is None:
+            log.log(self._level, "query %s ended", name)
+        else:
+            log.error("query %s failed: %s", name, failure)
+        if self._metrics is not None:
+            self._metrics.ended(query_id, name, failed=failure is not None)
+
+    def _name(self, described: Any) -> str:
+        """Return the name of a query, or its id; the event of its end has no name."""
+        return self._names.setdefault(str(described.id), described.name or str(described.id))
+
+
+def _shown(lag: StreamLag) -> str:
+    if lag.messages is None:
+        return f"{lag.stream} read up to sequence {lag.next - 1:,}, lag unknown"
+    behind = "" if lag.seconds is None else f" and {lag.seconds:.1f} s"
+    return f"{lag.stream} {lag.messages:,} messages{behind} behind"

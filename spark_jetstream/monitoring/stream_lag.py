@@ -1,0 +1,101 @@
+"""`lag`: what a query's progress says about its distance from the end of each stream. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.source.offsets import Offset, StreamPosition
+
+#: Class name of a source for which Spark 4.0 and 4.1 repeat the end of the micro-batch as the end of the stream.
+_REPEATS_END = "PythonMicroBatchStream"
+
+
+@dataclass(frozen=True)
+class StreamLag:
+    """How far a query was behind the end of one stream when it reported its progress.
+
+    ``next`` is the next sequence that the query reads, ``latest`` the sequence behind the last message of the stream,
+    with a subject filter behind the last message that matches.
+
+    ``messages`` is the number of sequences from ``next`` up to ``latest``. It is 0 exactly when nothing is left to
+    read. Otherwise it is an upper bound: it includes deleted messages, and those that a subject filter leaves out.
+
+    ``seconds`` is the time at which the server stored the last message before ``latest`` minus the time at which it
+    stored the last message that the query read. It is 0.0 when nothing is left to read, and None when one of the two
+    times is not known, as before the first message.
+
+    ``latest``, ``messages`` and ``seconds`` are None when Spark does not report the end of the stream (4.0 and 4.1),
+    ``messages`` and ``seconds`` also when the stream was deleted and created again.
+    """
+
+    stream: str
+    next: int
+    latest: int | None
+    messages: int | None
+    seconds: float | None
+
+
+def lag(progress: Any) -> dict[str, StreamLag]:
+    """Return how far a query is behind each stream, by stream name. Sends no request.
+
+    Of a stream that several sources of the query read, the one that is furthest behind counts. Sources of other formats
+    are left out.
+
+    Args:
+        progress: ``query.lastProgress``, an element of ``query.recentProgress``, the event that a listener's
+            ``onQueryProgress`` gets, or the JSON text of a progress; classic or from Spark Connect. With None, the
+            progress of a query that has not finished a micro-batch, the result is empty.
+
+    Raises:
+        OffsetError: An offset was written by a newer release of spark-jetstream.
+    """
+    lags: dict[str, StreamLag] = {}
+    for source in _sources(progress):
+        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if end is None:
+            continue
+        if latest == end and _REPEATS_END in source.get("description", "").partition("@")[0].split("."):
+            latest = None
+        for name, position in end.streams.items():
+            found = _lag(name, position, None if latest is None else latest.streams.get(name))
+            if name not in lags or found.next < lags[name].next:
+                lags[name] = found
+    return lags
+
+
+def _sources(progress: Any) -> Iterator[Mapping[str, Any]]:
+    progress = getattr(progress, "progress", progress)  # of a listener's event
+    # The items of a progress of Spark 4.0 and 4.1 have offsets as text that is not JSON.
+    progress = getattr(progress, "json", progress)
+    if isinstance(progress, str):
+        progress = json.loads(progress)
+    return iter(() if progress is None else progress["sources"])
+
+
+def _offset(value: Any) -> Offset | None:
+    """Return the offset if a source of this package wrote it. Spark hands it over as an object, or as JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:  # "None" before the first micro-batch
+            return None
+    ours = isinstance(value, Mapping) and {"version", "streams"} <= value.keys()
+    return Offset.from_json(value) if ours else None
+
+
+def _lag(name: str, position: StreamPosition, latest: StreamPosition | None) -> StreamLag:
+    if latest is None:
+        return StreamLag(name, position.next, None, None, None)
+    if latest.created != position.created:
+        return StreamLag(name, position.next, latest.next, None, None)
+    # With a filter the query may have come past the last message that matches.
+    messages = max(0, latest.next - position.next)
+    seconds = None
+    if not messages:
+        seconds = 0.0
+    elif latest.last_timestamp and position.last_timestamp:
+        seconds = max(0, latest.last_timestamp - position.last_timestamp) / 1e9
+    return StreamLag(name, position.next, latest.next, messages, seconds)

@@ -1,0 +1,158 @@
+"""Real queries, their progress and the listener: on the Spark of the suite, on older ones, and over Spark Connect."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jetstream.monitoring import JetStreamListener, StreamLag, lag
+from tests.compat.test_compat import CONNECT, VERSIONS, environment
+from tests.monitoring.test_listener import Sample, samples
+from tests.monitoring.watch import COUNT, last_heard
+from tests.support.jobs import run_script
+from tests.support.queries import available_now, streaming
+from tests.support.reading import wait_until
+from tests.support.streams import MakeStream
+
+
+def test_lag_of_micro_batches(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    """The end of the stream is the one at which Spark planned the micro-batch."""
+    s = stream()
+    s.fill(40)
+
+    def write(frame: DataFrame, number: int) -> None:
+        if number == 0:
+            s.fill(10)
+            s.fill(5, "other")
+
+    frame = streaming(spark, s.url, s.name, subjects=f"{s.subject}.a", maxMessagesPerTrigger=15)
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
+    assert lag(query.lastProgress) == {}
+    query.processAllAvailable()
+
+    def seconds(last: int, read: int) -> float:
+        return (s.stored_time(last) - s.stored_time(read)) / 1e9
+
+    # With a filter the end is behind the last message that matches.
+    found = [lag(progress)[s.name] for progress in query.recentProgress]
+    assert [(each.next, each.messages, each.seconds) for each in found[:4]] == [
+        (16, 25, seconds(40, 15)),
+        (31, 20, seconds(50, 30)),
+        (46, 5, seconds(50, 45)),
+        (51, 0, 0.0),
+    ]
+    assert lag(query.lastProgress) == {s.name: StreamLag(s.name, 51, 51, 0, 0.0)}
+    query.stop()
+
+
+def test_the_listener_of_a_session(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "spark_jetstream.monitoring")
+    source, target = stream(), stream()
+    source.fill(COUNT)
+    listener = JetStreamListener(port=0, address="127.0.0.1")
+
+    def scrape() -> dict[Sample, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as reply:
+            return samples(reply.read().decode())
+
+    spark.streams.addListener(listener)
+    try:
+        rows = streaming(spark, source.url, source.name, maxMessagesPerTrigger=15)
+        sink = rows.selectExpr("data", f"'{target.subject}.x' subject").writeStream.format("jetstream")
+        sink = sink.options(servers=target.url, stream=target.name, checkpointLocation=str(tmp_path / "sink"))
+        query = sink.queryName("copied").start()
+        query.processAllAvailable()
+        names = ("copied", str(query.id))
+        wait_until(lambda: scrape().get(("spark_jetstream_rows_read_total", names)) == COUNT, "the last progress", 60)
+        found = scrape()
+        assert found["spark_jetstream_query_up", names] == 1
+        assert found["spark_jetstream_rows_written_total", names] == COUNT
+        assert found["spark_jetstream_lag_messages", (*names, source.name)] == 0
+        assert found["spark_jetstream_lag_seconds", (*names, source.name)] == 0
+        query.stop()
+        wait_until(lambda: all(labels == ("copied",) for _, labels in scrape()), "the end", 60)
+        with pytest.raises(StreamingQueryException, match="cannot read stream NOWHERE"):
+            available_now(streaming(spark, source.url, "NOWHERE"), tmp_path / "broken")
+        wait_until(lambda: sum(scrape().values()) == 1, "the failure", 60)
+        assert sorted((name, value) for (name, _), value in scrape().items()) == [
+            ("spark_jetstream_query_failures_total", 0),
+            ("spark_jetstream_query_failures_total", 1),
+            ("spark_jetstream_query_up", 0),
+        ]
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+    check_log([f"{record.levelname} {record.message}" for record in caplog.records], source.name, "copied")
+
+
+def check_log(lines: list[str], stream: str, query: str, *, known: bool = True) -> None:
+    lines = [line for line in lines if " 0 rows in " not in line]
+    batches = [(COUNT, f"{stream} read up to sequence 40, lag unknown")]
+    if known:
+        batches = [
+            (15, rf"{stream} 25 messages and \d+\.\d s behind"),
+            (15, rf"{stream} 10 messages and \d+\.\d s behind"),
+            (10, rf"{stream} 0 messages and 0\.0 s behind"),
+        ]
+    texts = [rf"batch {number}: {rows} rows in \d+\.\d s; {text}" for number, (rows, text) in enumerate(batches)]
+    expected = [
+        rf"INFO query {query} started, run [0-9a-f-]{{36}}",
+        *(f"INFO query {query}, {text}" for text in texts),
+        rf"INFO query {query} ended",
+        r"INFO query \S+ started, run [0-9a-f-]{36}",
+        r"ERROR query \S+ failed: (?s:.*)cannot read stream NOWHERE(?s:.*)",
+    ]
+    assert len(lines) == len(expected), lines
+    for line, pattern in zip(lines, expected, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("version", "known"), [*VERSIONS, (CONNECT, True)])
+def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: Path) -> None:
+    """Spark 4.0 and 4.1 say nothing about the end of the stream, and read all in the first micro-batch."""
+    s = stream()
+    s.fill(COUNT)
+    watch = Path(__file__).with_name("watch.py")
+    mode = "connect" if version == CONNECT else "classic"
+    result: dict[str, Any] = run_script(watch, mode, s.url, s.name, tmp_path, folder=tmp_path, **environment(version))
+    assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)
+    assert result["early"] == {}
+    # In Python the offsets are text; in the JSON of the progress they are objects, but over Spark Connect text too.
+    assert (result["offset"], result["json_offset"]) == ("str", "str" if version == CONNECT else "dict")
+    found = [each[s.name] for each in result["lags"]]
+    if known:
+        assert [(each["next"], each["latest"], each["messages"]) for each in found] == [
+            (16, 41, 25),
+            (31, 41, 10),
+            (41, 41, 0),
+        ]
+        assert [each["seconds"] for each in found] == [
+            (s.stored_time(COUNT) - s.stored_time(each["next"] - 1)) / 1e9 for each in found
+        ]
+    else:
+        assert found == [{"stream": s.name, "next": 41, "latest": None, "messages": None, "seconds": None}]
+    assert result["from_text"] == result["lags"][-1]
+    names = ("orders", result["id"])
+    running = samples(result["running"])
+    assert running["spark_jetstream_query_up", names] == 1
+    assert running["spark_jetstream_rows_written_total", names] == COUNT
+    assert running["spark_jetstream_batch_duration_seconds", names] > 0
+    assert running.get(("spark_jetstream_lag_messages", (*names, s.name))) == (0 if known else None)
+    assert running.get(("spark_jetstream_lag_seconds", (*names, s.name))) == (0 if known else None)
+    assert last_heard(result["idle"]) > last_heard(result["running"])
+    assert samples(result["stopped"]) == {("spark_jetstream_query_failures_total", ("orders",)): 0}
+    failed = samples(result["failed"])
+    assert failed["spark_jetstream_query_failures_total", ("broken",)] == 1
+    assert [value for (name, _), value in failed.items() if name == "spark_jetstream_query_up"] == [0]
+    check_log(result["log"], s.name, "orders", known=known)

@@ -1,0 +1,112 @@
+"""Run two queries with a `JetStreamListener` on whichever Spark the environment holds; print what it found as JSON.
+
+    python watch.py (classic|connect) URL STREAM FOLDER
+
+The first query reads the stream in micro-batches of 15 messages, the second fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jetstream.monitoring import JetStreamListener, lag
+
+COUNT = 40
+
+
+class Lines(logging.Handler):
+    """Keeps the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+
+def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> str:
+    """What the HTTP server says, as soon as it is `ready`; events come a moment after what they report."""
+    deadline = time.monotonic() + 120
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as reply:
+            text: str = reply.read().decode()
+        if ready(text) or time.monotonic() > deadline:
+            return text
+        time.sleep(0.1)
+
+
+def last_heard(text: str) -> float:
+    [seconds] = re.findall(r"^spark_jetstream_last_progress_timestamp_seconds{.*} (.+)$", text, re.MULTILINE)
+    return float(seconds)
+
+
+def found(progress: Any) -> dict[str, Any]:
+    return {name: asdict(each) for name, each in lag(progress).items()}
+
+
+def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
+    log, handler = logging.getLogger("spark_jetstream.monitoring"), Lines()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    builder = (
+        SparkSession.builder.config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.streaming.noDataProgressEventInterval", "500")  # milliseconds
+    )
+    spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
+    listener = JetStreamListener(port=0, address="127.0.0.1")
+    spark.streams.addListener(listener)
+
+    def start(name: str, stream: str) -> Any:
+        options = {"servers": url, "stream": stream, "maxMessagesPerTrigger": "15"}
+        writer = spark.readStream.format("jetstream").options(**options).load().writeStream
+        return writer.format("noop").queryName(name).option("checkpointLocation", f"{folder}/{name}").start()
+
+    try:
+        query = start("orders", stream)
+        early = found(query.lastProgress)
+        all_read = f'spark_jetstream_rows_read_total{{query="orders",query_id="{query.id}"}} {COUNT}'
+        running = scrape_when(listener, lambda text: all_read in text)
+        last = query.lastProgress
+        result = {
+            "spark": spark.version,
+            "early": early,
+            "id": str(query.id),
+            "offset": type(last["sources"][0]["endOffset"]).__name__,
+            "json_offset": type(json.loads(last.json)["sources"][0]["endOffset"]).__name__,
+            "output_rows": last["sink"]["numOutputRows"],
+            "text": last.json,
+            "lags": [found(progress) for progress in query.recentProgress if progress.numInputRows],
+            "from_text": found(last.json),
+            "running": running,
+            "idle": scrape_when(listener, lambda text: last_heard(text) > last_heard(running)),
+        }
+        query.stop()
+        result["stopped"] = scrape_when(listener, lambda text: 'query_up{query="orders"' not in text)
+        with contextlib.suppress(PySparkException):
+            start("broken", "NOWHERE").awaitTermination()
+        result["failed"] = scrape_when(listener, lambda text: 'failures_total{query="broken"} 1' in text)
+        return result | {"log": handler.lines}
+    finally:
+        # Over Spark Connect a thread waits for events as long as there is a listener, and Python for the thread.
+        spark.streams.removeListener(listener)
+        listener.close()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    result = main(*sys.argv[1:])
+    print("RESULT " + json.dumps(result))
