@@ -46,6 +46,7 @@ def run_recipe(
             output = re.sub(r" +$", "", capsys.readouterr().out, flags=re.MULTILINE)
             position = 0
             for shown in blocks(page, "text"):
+                assert shown.text.strip()
                 start = output.find(shown.text, position)
                 assert start >= 0, f"{page.name}, line {shown.line}: not printed:\n{shown.text}\nbut\n{output}"
                 position = start + len(shown.text)

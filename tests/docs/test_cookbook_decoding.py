@@ -1,0 +1,110 @@
+"""Recipes that decode payloads and write to several places: each runs as it stands, and what it shows is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jetstream.admin import JetStreamAdmin, StoredMessage
+from tests.docs.conftest import Recipe
+from tests.support.pages import ROOT
+
+RunRecipe = Callable[[str], Recipe]
+
+
+def messages(recipe: Recipe, stream: str) -> list[StoredMessage]:
+    """Return all messages of a stream that the recipe filled."""
+    with JetStreamAdmin(servers=recipe.url) as admin:
+        return list(admin.messages.read(stream))
+
+
+def test_every_recipe_is_in_the_list() -> None:
+    folder = ROOT / "docs" / "cookbook"
+    listed = re.findall(r"^- \[(.+?)\]\((\S+)\): ", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(name == target for name, target in listed)
+    assert {path.name for path in folder.glob("*.md")} - {"index.md"} <= {name for name, _ in listed}
+
+
+@pytest.mark.full
+def test_json_that_does_not_parse_goes_to_its_own_stream(run_recipe: RunRecipe, spark: SparkSession) -> None:
+    recipe = run_recipe("json")
+    refused = [recipe.names["payloads"][index] for index in (1, 3, 4, 5)]
+    assert [message.data.decode() for message in messages(recipe, "REFUSED")] == refused
+    not_utf8 = spark.createDataFrame([(b"\xff\xfe{",)], "data binary")
+    assert not_utf8.select(recipe.names["order"].alias("order")).where("order._corrupt_record IS NOT NULL").count() == 1
+    with pytest.raises(PySparkException, match="MALFORMED_CHARACTER_CODING"):
+        not_utf8.selectExpr("decode(data, 'UTF-8')").collect()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["avro", "protobuf", "compression"])
+def test_payloads_are_decoded_in_workers(name: str, run_recipe: RunRecipe) -> None:
+    recipe = run_recipe(name)
+    assert len(messages(recipe, "ORDERS")) == recipe.output.count("\n|") - 1  # a row for each, below the names
+
+
+@pytest.mark.full
+def test_cloudevents_of_both_modes(run_recipe: RunRecipe) -> None:
+    headers = messages(run_recipe("cloudevents"), "INVOICES")[0].headers
+    assert {name: values for name, values in headers.items() if name.startswith("ce-")} == {
+        "ce-specversion": ["1.0"],
+        "ce-id": ["1"],
+        "ce-source": ["/invoices"],
+        "ce-type": ["invoice.new"],
+        "ce-datacontenttype": ["application/json"],
+        "ce-subject": ["T%C3%BCr%201"],
+    }
+
+
+@pytest.mark.full
+def test_a_batch_that_runs_again_stores_what_is_missing(run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("foreach-batch")
+    assert [len(messages(recipe, stream)) for stream in ("ORDERS", "SUMS", "LARGE")] == [5, 3, 2]
+
+
+@pytest.mark.full
+def test_delta_holds_each_message_once(run_recipe: RunRecipe) -> None:
+    names = run_recipe("delta").names
+    table = DeltaTable(names["EVENTS"])
+    assert table.transaction_version(names["QUERY"]) == 1
+    rows = table.to_pyarrow_table()
+    for batch_id, expected in ((0, 5), (1, 5), (2, 10)):
+        names["append_once"](names["EVENTS"], rows, batch_id)
+        assert DeltaTable(names["EVENTS"]).to_pyarrow_table().num_rows == expected
+    old = rows.select(["id", "state", "sequence"]).filter(rows["sequence"].to_numpy() == 1)
+    names["merge"](names["ORDERS"], old)
+    state = DeltaTable(names["ORDERS"]).to_pyarrow_table().to_pylist()
+    assert {row["id"]: row["state"] for row in state} == {1: "sent", 2: "placed", 3: "placed"}
+
+
+@pytest.mark.full
+def test_iceberg_holds_each_message_once(run_recipe: RunRecipe) -> None:
+    names = run_recipe("iceberg").names
+    load = names["catalog"].load_table
+    assert load("shop.events").properties[names["QUERY"]] == "1"
+    rows = load("shop.events").scan().to_arrow()
+    for batch_id, expected in ((0, 5), (1, 5), (2, 10)):
+        names["append_once"](rows, batch_id)
+        assert load("shop.events").scan().count() == expected
+
+
+def test_a_row_names_its_subjects(run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("fan-out")
+    stored = [message.subject for stream in ("SALES", "ALERTS") for message in messages(recipe, stream)]
+    assert len(stored) == len(set(stored)) == 8
+
+
+def test_dead_letters_are_repaired(run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("dead-letters")
+    assert {message.subject: message.data for message in messages(recipe, "ORDERS")} == {
+        "orders.de": b"1",
+        "orders.New-York": b"2",
+        "orders.fr": b"3",
+        "orders.it": b"4",
+    }
+    assert len(messages(recipe, "DEAD")) == 3
