@@ -1,0 +1,161 @@
+"""The recipes of the cookbook about time, tables, changes and replays, and what they say of failures and restarts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.docs.conftest import Recipe
+from tests.support.queries import batch, streaming
+
+RunRecipe = Callable[[str], Recipe]
+
+
+@pytest.fixture(autouse=True)
+def settings_are_restored(spark: SparkSession) -> Iterator[None]:
+    """The session is shared; recipes set its configuration as a script of their own does."""
+    names = (
+        "spark.sql.shuffle.partitions",
+        "spark.sql.session.timeZone",
+        "spark.sql.streaming.noDataMicroBatches.enabled",
+    )
+    before = {name: spark.conf.get(name) for name in names}
+    yield
+    for name, value in before.items():
+        assert value is not None
+        spark.conf.set(name, value)
+
+
+def uncommit(checkpoint: Path) -> Path:
+    """Leave the checkpoint as a query does that is killed when its last micro-batch is stored and not yet committed.
+
+    Returns the file that is there again when the micro-batch was run again.
+    """
+    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    return last
+
+
+@pytest.mark.full
+def test_windows(spark: SparkSession, run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("windows")
+    stored = [json.loads(row.data) for row in batch(spark, recipe.url, "MINUTES").orderBy("sequence").collect()]
+    assert sorted((row["readings"], row["celsius"]) for row in stored) == [(1, 30.0), (2, 21.0)]
+    progress = recipe.names["query"].recentProgress
+    assert progress[-1]["eventTime"]["watermark"] == "2026-03-01T12:02:50.000Z"
+    assert [each["numInputRows"] for each in progress if each["numInputRows"]] == [2, 2, 2, 1]
+
+
+@pytest.mark.full
+def test_joins(spark: SparkSession, run_recipe: RunRecipe, tmp_path: Path) -> None:
+    recipe = run_recipe("joins")
+    assert batch(spark, recipe.url, "SHOP").count() == 6
+    left_outer = spark.read.parquet(str(tmp_path / "orders")).orderBy("id").collect()
+    assert [(row.id, row.amount, row.paid is None) for row in left_outer] == [
+        (1, 20.0, False),
+        (2, 35.0, True),
+        (3, 12.0, False),
+    ]
+
+
+@pytest.mark.full
+def test_a_dimension_table(spark: SparkSession, run_recipe: RunRecipe, tmp_path: Path) -> None:
+    recipe = run_recipe("dimension-table")
+    rows = spark.read.parquet(str(tmp_path / "sold")).collect()
+    assert sorted((row.batch, row["product"], row.pieces, row.price) for row in rows) == [
+        (0, "milk", 2, 1.5),
+        (0, "salt", 1, None),
+        (0, "tea", 1, 4.0),
+        (1, "tea", 10, 5.0),
+    ]
+
+    # What the page says of joins outside of foreachBatch, with a bucket that changes after each micro-batch.
+    sales = streaming(spark, recipe.url, "SALES", subjects="sales.tea", maxMessagesPerTrigger=1)
+    table = spark.read.format("jetstream").options(servers=recipe.url, bucket="products", keys="tea").load()
+
+    def prices_of_each_batch(prices: DataFrame, checkpoint: str) -> list[Any]:
+        seen: list[Any] = []
+
+        def look(sold: DataFrame, number: int) -> None:
+            seen.extend(row.price for row in sold.collect())
+            recipe.names["products"].put("tea", f"{checkpoint} {number}")
+
+        query = (
+            sales.crossJoin(prices.selectExpr("CAST(value AS STRING) AS price"))
+            .writeStream.foreachBatch(look)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return seen
+
+    assert prices_of_each_batch(table, "plain") == ['{"price": 5.0}', "plain 0"]
+    assert prices_of_each_batch(table.cache(), "cached") == ["plain 1", "plain 1"]
+
+
+@pytest.mark.full
+def test_change_data(run_recipe: RunRecipe, tmp_path: Path) -> None:
+    recipe = run_recipe("change-data")
+    folder, checkpoint = str(tmp_path / "customers"), tmp_path / "customers-checkpoint"
+
+    def rows() -> list[tuple[Any, ...]]:
+        table = DeltaTable(folder).to_pyarrow_table().to_pylist()
+        return sorted((row["key"], row["name"], row["city"], row["revision"]) for row in table)
+
+    merged = rows()
+    assert merged == [
+        ("c2", "Emmy", "Göttingen", 5),
+        ("c3", "Mary", "Jedburgh", 6),
+        ("c4", "Sofia", "Stockholm", 7),
+    ]
+    version = DeltaTable(folder).version()
+    commit = uncommit(checkpoint)
+    recipe.names["run"]()
+    assert commit.exists()
+    assert rows() == merged
+
+    # From the start again.
+    shutil.rmtree(checkpoint)
+    DeltaTable(folder).delete()
+    recipe.names["run"]()
+    assert rows() == merged
+    assert DeltaTable(folder).version() > version
+
+
+def test_replay(spark: SparkSession, run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("replay")
+    rows = batch(spark, recipe.url, "CORRECTED").orderBy("sequence").collect()
+    assert [(row.sequence, row.subject, json.loads(row.data), row.headers["Replayed-From"]) for row in rows] == [
+        (1, "corrected.sales.tea", {"pieces": 3, "price": 4.0}, ["SALES/3"]),
+        (2, "corrected.sales.milk", {"pieces": 1, "price": 1.5}, ["SALES/4"]),
+    ]
+    assert batch(spark, recipe.url, "SALES").count() == 5
+
+
+@pytest.mark.full
+def test_deduplication(spark: SparkSession, run_recipe: RunRecipe, tmp_path: Path) -> None:
+    # Without it the last micro-batch of a run has no rows.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    recipe = run_recipe("deduplication")
+
+    def clean() -> list[tuple[int, str]]:
+        rows = batch(spark, recipe.url, "CLEAN").orderBy("sequence").collect()
+        return [(row.sequence, json.loads(row.data)["id"]) for row in rows]
+
+    stored = clean()
+    assert sorted(identifier for _, identifier in stored) == ["a", "b", "c"]
+    assert stored[-1] == (3, "c")
+    commit = uncommit(tmp_path / "clean-checkpoint")
+    recipe.names["run"]()
+    assert commit.exists()
+    assert clean() == stored
+    assert len(batch(spark, recipe.url, "EVENTS").collect()) == 5
