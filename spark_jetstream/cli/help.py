@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ COMMON, ADVANCED = "Common fields", "Advanced fields (docs/commands.md says more
 """The panels of the options that are fields of a configuration. Of the second, help has the first sentences."""
 
 _ELSEWHERE = "Connection options (--server, --context, ...): see spark-jetstream --help."
+_HYPHEN = "\u2011"  # where lines do not break
 _FLAGS_WIDE = 27  # a longer flag has its help below it
 _TYPES = ((r"(<int[^>]*>|INTEGER.*)", "NUMBER"), (r"<[^>|]*>", "TEXT"), (r"<([^>]*)>", r"\1"))  # as typer writes them
 _WrongUsage: Any = typer.BadParameter.__mro__[1]  # the only subclass with a public name
@@ -36,9 +38,19 @@ class _Helpful:
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         """Write the help without boxes and columns of types."""
         self.format_usage(ctx, formatter)
-        self.format_help_text(ctx, formatter)
+        self.write_text(formatter, inspect.cleandoc(self.help or ""))
         self.format_options(ctx, formatter)
-        self.format_epilog(ctx, formatter)
+        if any(getattr(option, "rich_help_panel", None) == CONNECTION for option in self.params) and ctx.parent:
+            self.write_text(formatter, _ELSEWHERE)
+        self.write_text(formatter, self.epilog or "")
+        formatter.buffer[:] = [part.replace(_HYPHEN, "-") for part in formatter.buffer]
+
+    def write_text(self, formatter: Any, text: str) -> None:
+        """Write paragraphs; no line ends inside of an option."""
+        if text:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(text.replace("-", _HYPHEN))
 
     def make_parser(self, ctx: Any) -> Any:
         """Return the parser, which knows the aliases too; neither help nor completion has them."""
@@ -73,13 +85,6 @@ class Command(_Helpful, TyperCommand):
         """Write the arguments in upper case, before the options."""
         formatter.write_usage(ctx.command_path, usage(self))
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Say where the connection options are, and write the example."""
-        if any(getattr(option, "rich_help_panel", None) == CONNECTION for option in self.params):
-            formatter.write_paragraph()
-            formatter.write_text(_ELSEWHERE)
-        super().format_epilog(ctx, formatter)
-
 
 class Group(_Helpful, TyperGroup):
     """A group of commands, or all of them."""
@@ -108,7 +113,8 @@ class Group(_Helpful, TyperGroup):
         """Write the commands with the first sentences of their help, then the options."""
         shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, first_sentence(command.help or "")) for name, command in shown])
+            rows = [(name, first_sentence(command.help or "")) for name, command in shown]
+            formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in rows])
         _write_options(self, ctx, formatter)
 
 
@@ -145,15 +151,15 @@ def _write_options(command: Any, ctx: Any, formatter: Any, without: str = "") ->
             panels.setdefault(panel or "Options", []).append(row)
     for name, rows in panels.items():
         with formatter.section(name):
-            formatter.write_dl(rows, col_max=_FLAGS_WIDE)
+            formatter.write_dl([(flags, help.replace("-", _HYPHEN)) for flags, help in rows], col_max=_FLAGS_WIDE)
 
 
 def _flags(option: Any, flags: str) -> str:
-    """Return the flags of an option and what it takes: upper case in place of types, and no opposite of a default."""
+    """Return the flags of an option and what it takes: upper case in place of types, and no opposite of a field."""
     shown, _, opposite = flags.partition(" / ")
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
-    return f"{shown}/{opposite}" if opposite and option.default is True else shown
+    return f"{shown}/{opposite}" if opposite and option.rich_help_panel is None else shown
 
 
 def option_help(option: Any, *, brief: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def test_help_fits_a_terminal(path: tuple[str, ...], monkeypatch: pytest.MonkeyP
     # The top help has the connection options for all others.
     assert ("--tlsca" in text) is (path == ())
     assert ("see spark-jetstream --help" in text) is (CONNECTION in panels and path != ())
+    assert [line for line in lines if re.search(r"\w-$", line)] == []  # no option is broken
     assert not any(mark in text for mark in ("<str>", "<bool>", "<int", "list["))
     for panel in {COMMON, ADVANCED} & panels:
         assert f"{panel}:" in text
@@ -58,8 +60,9 @@ def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.Monke
     assert "[default: " not in edit
     assert "--deny-delete Refuse every request to delete messages." in add
     assert "--no-deny-delete" not in add
-    # But the one that does something.
+    # But elsewhere, where the default is one of the two, or neither.
     assert "--deletes/--no-deletes Show deletions" in " ".join(succeed("kv", "watch", "--help").out.split())
+    assert "--spark/--no-spark Also start" in " ".join(succeed("doctor", "--help").out.split())
 
 
 # -- the nats tool --
