@@ -93,7 +93,7 @@ def test_the_continuous_integration_script_runs() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", script], check=True)
-    assert re.findall(r"^make (\S+)", script.read_text(), re.MULTILINE) == ["lint", "test-all"]
+    assert re.findall(r"^make (\S+)", script.read_text(), re.MULTILINE) == ["lint", "docs", "release-check", "test-all"]
 
 
 def test_the_version_stands_in_one_place_and_in_the_changelog() -> None:
