@@ -15,6 +15,7 @@ import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jetstream import errors
 from spark_jetstream.java import ensure_java
 from spark_jetstream.options import options_markdown
 from spark_jetstream.protocol.stream import SequenceRange
@@ -327,3 +328,21 @@ def test_the_tasks_of_the_page_on_sizing_are_what_the_planner_makes() -> None:
     for messages, least, tasks in rows:
         whole = SequenceRange("ORDERS", 1, int(messages.replace(",", "")) + 1, None, "2026-03-01T00:00:00Z")
         assert len(split(whole, max_messages=100_000, min_partitions=int(least))) == int(tasks)
+
+
+def test_the_errors_that_troubleshooting_quotes_are_those_of_the_package() -> None:
+    """Each part of a quoted sentence, between the marks for names and numbers, is in a text of the package."""
+    texts = [
+        node.value
+        for path in (ROOT / "spark_jetstream").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    texts += list(vars(errors))
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", page, re.MULTILINE))
+    own = [text for name, text in sections.items() if not name.startswith(("Spark does not start", "No error"))]
+    cells = [cell for text in own for cell in re.findall(r"^\| (`.*?|errors of .*?) \| ", text, re.MULTILINE)]
+    assert len(cells) > 40
+    parts = {part.strip() for cell in cells for quote in re.findall("`(.*?)`", cell) for part in quote.split("…")}
+    assert {part for part in parts if len(part) > 3 and not any(part in text for text in texts)} == set()

@@ -1,0 +1,25 @@
+"""Read a stream through a Spark Connect server. The server and its executors need spark-jetstream too.
+
+python read_orders.py sc://127.0.0.1:15002 nats://127.0.0.1:4222 ORDERS
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+import spark_jetstream
+
+
+def main() -> None:
+    remote, servers, stream = sys.argv[1:]
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    spark_jetstream.register(spark)  # a session of Spark Connect does not find the format by itself
+    orders = spark.read.format("jetstream").option("servers", servers).option("stream", stream).load()
+    orders.groupBy("subject").count().orderBy("subject").show(truncate=False)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

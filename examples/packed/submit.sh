@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Pack an environment once, and submit a job with it: submit.sh spark://host:7077 job.py [arguments of the job]
+set -euo pipefail
+master=$1
+shift
+# PACKAGE may name a wheel instead.
+package=${PACKAGE:-spark-jetstream[nkeys]}
+
+if [[ ! -e environment.tar.gz ]]; then
+  python3 -m venv env
+  env/bin/pip install --quiet "$package" venv-pack
+  env/bin/venv-pack --prefix env --output environment.tar.gz
+fi
+# In client mode the worker that plans runs here, under the same relative path as on the executors.
+if [[ ! -d environment ]]; then
+  mkdir environment
+  tar -xzf environment.tar.gz -C environment
+fi
+
+export PYSPARK_PYTHON=./environment/bin/python
+export PYSPARK_DRIVER_PYTHON=./environment/bin/python
+exec spark-submit --master "$master" --archives environment.tar.gz#environment "$@"

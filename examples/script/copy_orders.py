@@ -1,0 +1,54 @@
+"""Copy a stream into Parquet files until SIGTERM or Ctrl-C; with --once, copy what is there and end.
+
+python copy_orders.py --servers nats://127.0.0.1:4222 --stream ORDERS --to /tmp/orders --once
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from pyspark.sql import SparkSession
+
+import spark_jetstream
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--servers", default="nats://127.0.0.1:4222")
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--to", required=True, help="folder; its checkpoint is beside it")
+    parser.add_argument("--once", action="store_true", help="end when everything that is there has been copied")
+    arguments = parser.parse_args()
+
+    # Spark's workers must run the Python that has spark-jetstream. A cluster sets this itself.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.appName("copy-orders").getOrCreate()
+    spark_jetstream.register(spark)  # says in one sentence if the workers cannot use the package
+
+    messages = (
+        spark.readStream.format("jetstream")
+        .option("servers", arguments.servers)
+        .option("stream", arguments.stream)
+        .option("maxMessagesPerTrigger", 100_000)
+        .load()
+    )
+    writer = (
+        messages.selectExpr("subject", "sequence", "timestamp", "CAST(data AS STRING) AS body")
+        .writeStream.queryName("copy-orders")
+        .format("parquet")
+        .option("checkpointLocation", f"{arguments.to}-checkpoint")
+    )
+    trigger = {"availableNow": True} if arguments.once else {"processingTime": "5 seconds"}
+    query = writer.trigger(**trigger).start(arguments.to)
+
+    # A query that is killed loses nothing: the next run repeats its last micro-batch. This only ends it tidily.
+    signal.signal(signal.SIGTERM, lambda *_: query.stop())
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
