@@ -57,7 +57,7 @@ COMMAND_HINTS: Table = {
     },
 }
 
-_PLACEMENT = "--placement cluster=NAME,tags=TAG,..."
+_PLACEMENT = "--placement cluster=NAME,tags=TAG"
 _REPUBLISH = "--republish src=SUBJECT,dest=SUBJECT,headers_only=true"
 _BUCKET = {"--max-bucket-size": "--max-bytes", "--compress": "--compression"}
 
