@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_jetstream.cli.help import Command
 from spark_jetstream.cli.output import Output
 from spark_jetstream.errors import JetStreamError, ServerStartError
 
@@ -36,7 +37,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise _Ended
 
 
-@server.command("server", epilog="Example: spark-jetstream server --store-dir /tmp/nats")
+@server.command("server", cls=Command, epilog="Example: spark-jetstream server --store-dir /tmp/nats")
 def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65533, help="The port of the first server; the others follow. 0 for free ports.")
