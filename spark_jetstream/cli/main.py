@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import spark_jetstream
@@ -66,6 +67,10 @@ def demo(
     messages: Annotated[
         int | None, typer.Option(min=1, help="Load only the first so many of the 336,776 flights.")
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, metavar="FILE", help="Also write tables and results as an SVG picture."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Stream a year of flights through an embedded server and Spark, and check the sums with pandas.
@@ -75,7 +80,7 @@ def demo(
     try:
         from spark_jetstream.demo.run import run
 
-        code = run(messages, as_json=as_json)
+        code = run(messages, as_json=as_json, picture=picture)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "spark_jetstream"):

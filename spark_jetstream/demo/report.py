@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from rich.table import Table
 import spark_jetstream
 
 #: Scheduled hours of departure, as columns of the printed table.
-PARTS_OF_DAY = (("0-9h", 0, 9), ("9-13h", 9, 13), ("13-17h", 13, 17), ("17-21h", 17, 21), ("21-24h", 21, 24))
+PARTS_OF_DAY = (("0-9", 0, 9), ("9-13", 9, 13), ("13-17", 13, 17), ("17-21", 17, 21), ("21-24", 21, 24))
+
+_COMPANY = re.compile(r" (Inc\.|Co\.|Corporation)$")
 
 #: Minutes after its time from which on an arrival is late.
 LATE = 15
@@ -161,22 +164,21 @@ def _differences(
 
 def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, str]) -> None:
     """Print the delays by carrier and part of the day, and the rates. ``names`` are airlines by carrier."""
-    table = _table("Flights from New York in 2013: minutes late")
-    table.add_column("airline", no_wrap=True, max_width=20)
-    for heading in ("flights", "dep.", "arr.", *(name for name, _, _ in PARTS_OF_DAY)):
+    table = _table("Flights from New York in 2013: mean minutes late, also by hour of departure")
+    table.add_column("airline", no_wrap=True)
+    for heading in ("flights", "departed", "arrived", *(name for name, _, _ in PARTS_OF_DAY)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     for carrier, total in _by_carrier(result).sort_values("flights", ascending=False, kind="stable").iterrows():
         hours = result.delays.loc[carrier]
         parts = [hours[(hours.index >= first) & (hours.index < end)].sum() for _, first, end in PARTS_OF_DAY]
         table.add_row(
-            names.get(str(carrier), str(carrier)),
+            _COMPANY.sub("", names.get(str(carrier), str(carrier))),
             f"{total['flights']:,.0f}",
             _mean(total["departure_minutes"], total["departed"]),
             _mean(total["arrival_minutes"], total["arrived"]),
             *(_mean(part["departure_minutes"], part["departed"]) for part in parts),
         )
     console.print(table)
-    console.print("dep. and arr. are means over the flights that were flown; the hours are of dep.")
     console.print(
         f"JetStream acknowledged {load.messages:,} messages ({load.payload_bytes / 1e6:.0f} MB) "
         f"in {load.seconds:.1f} s: {_rate(load.messages, load.seconds):,.0f} messages/s."

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
+import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -42,15 +45,18 @@ from spark_jetstream.demo.report import (
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 
+_PICTURE_WIDTH = 88  # columns
+
 
 class DemoFailed(JetStreamError):
     """The demo could not store the flights. The message is one sentence for the person who ran it."""
 
 
-def run(messages: int | None = None, *, as_json: bool = False) -> int:
+def run(messages: int | None = None, *, as_json: bool = False, picture: Path | None = None) -> int:
     """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
-    ``messages`` loads only the first so many flights. Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`.
+    ``messages`` loads only the first so many flights. ``picture`` gets tables and results as SVG.
+    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`.
     """
     console = Console(stderr=as_json)
     flights = read_flights(messages)
@@ -70,15 +76,31 @@ def run(messages: int | None = None, *, as_json: bool = False) -> int:
         version = spark.version
     problems = differences(result.delays, expected)
     late_problems = late_differences(stored.late, expected_late)
+    consoles = [console]
     if as_json:
         output = summary(load, result, batches, stored, problems + late_problems, version)
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
-    else:
-        report(console, load, result, airline_names())
-        report_back(console, batches, stored)
-    _verdict(console, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
-    _verdict(console, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
-    return 1 if problems or late_problems else 0
+    if picture is not None:
+        consoles.append(Console(record=True, file=io.StringIO(), width=_PICTURE_WIDTH))
+    for each in consoles:
+        if not as_json or each is not console:
+            report(each, load, result, airline_names())
+            report_back(each, batches, stored)
+        _verdict(each, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
+        _verdict(each, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
+    if picture is not None:
+        picture.write_text(_svg(consoles[-1]), encoding="utf-8")
+    if problems or late_problems:
+        return 1
+    script = Path(sys.executable).with_name("spark-jetstream")
+    program = str(script) if shutil.which("spark-jetstream") is None and script.is_file() else "spark-jetstream"
+    console.print(f"Next: {program} server, stream add and pub make a stream of your own: README.md.", highlight=False)
+    return 0
+
+
+def _svg(console: Console) -> str:
+    """Return what a console has recorded as a picture. It names no font of another place."""
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="spark-jetstream demo"), flags=re.DOTALL)
 
 
 def _verdict(console: Console, problems: list[str], sentence: str) -> None:

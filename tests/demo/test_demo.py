@@ -183,20 +183,22 @@ def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert "United Air Lines" in printed
     assert "58,665" in printed
-    assert "21-24h" in printed
+    assert "21-24" in printed
+    assert "AirTran Airways " in printed
+    assert "…" not in printed
     assert "84,194 rows/s" in printed
     assert "delays.EWR.EV" in printed
     assert example in printed
     assert "stored 80,100" in printed
     assert "20,025 rows/s" in printed
     assert max(map(len, printed.splitlines())) <= 80
-    # Three progress bars and two verdicts come on top.
-    assert len(printed.splitlines()) <= 35
+    # Three progress bars, two verdicts and the next step come on top.
+    assert len(printed.splitlines()) <= 34
 
 
 @pytest.mark.parametrize("wrong", ["sums", "way back", "nothing"])
 def test_results_that_differ_end_with_1_and_say_so(
-    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     flights = read_flights(500)
     sums, late = delays_by_pandas(flights), late_by_pandas(flights)
@@ -215,12 +217,19 @@ def test_results_that_differ_end_with_1_and_say_so(
     monkeypatch.setattr(run, "run_query", lambda *_: QueryRun(sums, batches))
     monkeypatch.setattr(run, "write_late", lambda *_: batches)
     monkeypatch.setattr(run, "read_back", lambda *_: Stored(late, dict.fromkeys(late.index, "{}"), 1.0))
-    status = run.run(500, as_json=True)
+    picture = tmp_path / "demo.svg"
+    status = run.run(500, as_json=True, picture=picture)
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert status == (wrong != "nothing")
     assert found["agrees_with_pandas"] is (wrong == "nothing")
     assert len(found["differences"]) == (wrong != "nothing")
+    assert ("spark-jetstream server, stream add and pub" in printed.err) == (wrong == "nothing")
+    drawn = picture.read_text("utf-8").replace("&#160;", " ")
+    assert drawn.startswith("<svg")
+    assert "url(" not in drawn.replace("url(#", "")
+    assert "United Air Lines" in drawn
+    assert ("Spark and pandas agree on all" in drawn) == (wrong != "sums")
     assert ("UA at 5h: Spark has" in printed.err) == (wrong == "sums")
     assert ("Spark and pandas differ in 1 of" in printed.err) == (wrong == "sums")
     assert ("delays.EWR.UA: the stream holds" in printed.err) == (wrong == "way back")
