@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from spark_jetstream.errors import LAYOUT, printable
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, rough
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.table import Table
 
     from spark_jetstream.admin.models.base import Model
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 _SECOND = 1_000_000_000
 _WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
+_LONG_WORD = 24  # more than a time has
+_ISO_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(?=[\d:]+Z$)")
 
 
 class Output:
@@ -53,6 +57,7 @@ class Output:
         """Print a row for each item; as JSON, an array of ``data(item)``, or nothing without ``data``.
 
         ``columns`` are headings, each with the function that returns the value. Without rows, ``empty`` is a note.
+        On a terminal that is too narrow, headings and texts break between words, and words of more than 24 characters.
         """
         from rich.table import Table
 
@@ -64,12 +69,28 @@ class Output:
         if not rows:
             self.note(empty)
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for place, name in enumerate(columns):
-            numbers = all(isinstance(row[place], (int, float)) for row in rows)
-            table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*map(text, row))
+        wraps, width = self._console.is_terminal, shutil.get_terminal_size().columns
+        shown: dict[str, list[str]] = {}
+        numbers: set[str] = set()
+        for name, values in zip(columns, zip(*rows, strict=True), strict=True):
+            cells = [_ISO_TIME.sub(r"\1 ", text(value)) if wraps else text(value) for value in values]
+            if name or any(cells):
+                shown[name] = cells
+            if all(isinstance(value, (int, float)) for value in values):
+                numbers.add(name)
+        least = [min(_LONG_WORD, _longest(" ".join([name, *cells]).split())) for name, cells in shown.items()]
+        spare = width - sum(least) - 2 * (len(shown) - 1)
+        table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=wraps and spare < 0)
+        spare += (len(shown) - 1) * table.collapse_padding
+        for (name, cells), room in zip(shown.items(), least, strict=True):
+            more = max(0, min(spare, _longest([name, *cells]) - room))
+            spare -= more
+            justify: JustifyMethod = "right" if name in numbers else "left"
+            table.add_column(
+                name, justify=justify, no_wrap=not wraps, overflow="fold", width=room + more if wraps else None
+            )
+        for row in zip(*shown.values(), strict=True):
+            table.add_row(*row)
         self._put(table)
 
     def record(self, pairs: Mapping[str, object], *, data: Any = None, title: str = "") -> None:
@@ -197,6 +218,13 @@ class Output:
             self._console.print(table)
         sys.stdout.write("\n".join(line.rstrip(" ") for line in caught.get().split("\n")))
         sys.stdout.flush()
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Return how many columns of a terminal the longest of these takes."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, texts), default=0)
 
 
 def text(value: object) -> str:

@@ -14,17 +14,18 @@ import typer
 from typer.testing import CliRunner
 
 import spark_jetstream
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.consumers import ACKS
 from spark_jetstream.cli import consumer, doctor
 from spark_jetstream.cli.main import app
-from spark_jetstream.cli.output import Output
+from spark_jetstream.cli.output import Output, to_the_second
 from spark_jetstream.demo import run as demo
 from spark_jetstream.doctor.permissions import PURPOSES
 from spark_jetstream.java import JavaNotFound
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Start
 from tests.support.client import full
-from tests.support.command import run_command, run_process, succeed
+from tests.support.command import on_terminal, run_command, run_process, succeed
 
 
 def test_version_help_and_groups() -> None:
@@ -208,6 +209,19 @@ def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert second.split() == [r"\u65e5\x1b[2J", "5"]
     assert end == ""
     assert all(line == line.rstrip() for line in (heading, first, second))
+
+
+def test_a_table_breaks_between_words_on_a_narrow_terminal(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name=name, subjects=[f"{name}.>"], storage="memory")
+    admin.consumers.create(name, durable_name="billing", ack_policy="explicit", filter_subject=f"{name}.eu.>")
+    line = ("consumer", "ls", name, "--server", ",".join(admin.options.servers))
+    heading, first, second = on_terminal(*line, columns=80).text.rstrip().split("\n")[1:]
+    assert max(map(len, (heading, first, second))) <= 80
+    assert heading.split() == ["name", "kind", "filters", "ack", "pending", "for", "ack", "redelivered", "created"]
+    created = admin.consumers.load(name, "billing").created
+    day, time = to_the_second(created).split("T")
+    assert (first.split()[0], first.split()[-1], second.split()) == ("billing", day, ["durable", time])
+    assert succeed(*line).out.split("\n")[1].split()[-1] == f"{day}T{time}"
 
 
 def test_json_is_utf_8_wherever_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:

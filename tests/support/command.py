@@ -116,7 +116,7 @@ class Seen(NamedTuple):
         return _CONTROL.sub(b"", self.raw).replace(b"\r", b"").decode()
 
 
-def on_terminal(*arguments: object, question: str = "", answer: str = "") -> Seen:
+def on_terminal(*arguments: object, question: str = "", answer: str = "", columns: int = 120) -> Seen:
     """Run ``spark-jetstream`` on a terminal of its own; once it shows ``question``, type ``answer``."""
     ours, theirs = pty.openpty()
     try:
@@ -125,7 +125,7 @@ def on_terminal(*arguments: object, question: str = "", answer: str = "") -> See
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)},
             start_new_session=True,
         )
         os.close(theirs)
