@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -181,8 +181,17 @@ def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
     assert (ran.code, len(ran.rows)) == (1, 5)
 
 
+def test_watch_ends_when_the_server_goes_away(nats_server_factory: Callable[..., NatsServer]) -> None:
+    server = nats_server_factory()
+    with running("lag", "--watch", "--json", "--timeout", "1s", "--server", server.url) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"consumers": []}
+        server.stop()
+        assert process.wait(60) == 3
+
+
 def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher, nats_server: NatsServer) -> None:
-    line = ("lag", stream, "--watch", "--every", "100ms", "--json", "--server", nats_server.url)
+    line = ("lag", stream, "--watch", "--interval", "100ms", "--json", "--server", nats_server.url)
     with running(*line) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["consumers"][2]["pending"] == 6
