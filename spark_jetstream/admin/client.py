@@ -136,18 +136,13 @@ class JetStreamAdmin:
         self.events = Events(api)
 
     @classmethod
-    def from_environment(cls, *, starting: bool = True, **options: object) -> JetStreamAdmin:
+    def from_environment(cls, **options: object) -> JetStreamAdmin:
         """Connect as the ``nats`` command does.
 
         The options come from variables such as ``NATS_URL`` and ``NATS_CONTEXT`` (see `environment_options`), else from
         the context that ``nats context select`` chose. ``options`` replace them: a user replaces all variables of the
-        authentication, and a context replaces ``NATS_URL``, which the command prefers.
-
-        The first request waits for a server up to option ``connectTimeout``. Without ``starting`` it raises
-        `ConnectionFailed` as soon as the ports of all servers have refused the connection, as the command does.
-
-        Raises `OptionError` for an option that is not known or not possible; it names the variable that the option
-        comes from.
+        authentication, and a context replaces ``NATS_URL``, which the command prefers. Raises `OptionError` for an
+        option that is not known or not possible; it names the variable that the option comes from.
         """
         wanted, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
@@ -161,9 +156,7 @@ class JetStreamAdmin:
         if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
             inherited["context"] = SecretStr(selected)
         try:
-            admin = cls(**{**inherited, **given})
-            admin._api.starting = starting
-            return admin
+            return cls(**{**inherited, **given})
         except OptionError as error:
             if error.option not in inherited:
                 raise

@@ -92,7 +92,9 @@ class Run:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
         from spark_jetstream.admin.client import JetStreamAdmin
 
-        return JetStreamAdmin.from_environment(starting=False, **self.given)
+        admin = JetStreamAdmin.from_environment(**self.given)
+        admin._api.starting = False  # who types a command wants to know now; a script may have started the server
+        return admin
 
 
 class _LateCommand(Command):
