@@ -43,7 +43,7 @@ def check(holds: bool, text: str) -> None:
 
 def build(folder: Path) -> tuple[Path, Path]:
     """Build the sdist, and the wheel from the sdist."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     check(run.returncode == 0, run.stdout)
     name = f"spark_jetstream-{spark_jetstream.__version__}"

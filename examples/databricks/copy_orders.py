@@ -4,6 +4,8 @@
 
 # COMMAND ----------
 
+"""Copies the stream ORDERS into a table."""
+
 import spark_jetstream
 
 spark_jetstream.register(spark)

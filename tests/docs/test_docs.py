@@ -6,6 +6,8 @@ import ast
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,19 +102,36 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
 
 
 @pytest.mark.full
-def test_examples_of_the_readme(
-    spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]], tmp_path: Path
-) -> None:
-    names = run_page("README.md")
-    copied = spark.read.parquet(str(tmp_path / "orders"))
-    assert copied.columns == ["subject", "sequence", "timestamp", "body"]
-    assert copied.count() == MESSAGES * 4 // 5
-    assert names["orders"].count() == MESSAGES - 100
-    assert names["payloads"].columns == ["sequence", "data"]
-    assert names["payloads"].count() == MESSAGES
-    picked = batch(spark, shop.url, "PICKED")
-    assert picked.count() == MESSAGES // 100
-    assert {row.subject for row in picked.select("subject").collect()} == {"picked.orders.eu.de"}
+def test_the_first_ten_minutes_of_the_readme(nats_server_factory: Callable[..., NatsServer], tmp_path: Path) -> None:
+    """The commands, then the scripts, as they stand but for the address of the server and the folder."""
+    server = nats_server_factory()
+    readme = ROOT / "README.md"
+    environment = {**os.environ, "NATS_URL": server.url, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    lines = [line for block in blocks(readme, "sh") for line in block.text.splitlines()]
+    commands = [line for line in lines if re.match("spark-jetstream (stream|pub) ", line)]
+    printed = [
+        subprocess.run(["bash", "-c", line], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+        for line in commands
+    ]
+    assert len(commands) == 4
+    assert "sequences 1 to 1,000" in printed[1]
+    assert '{"id": 1000, "amount": 12.5}' in printed[2]
+    del environment["NATS_URL"]  # a job never uses it
+    reading, writing, payloads = (
+        block.text.replace(DEFAULT_URL, server.url).replace(FOLDER, str(tmp_path)) for block in blocks(readme, "python")
+    )
+    # The third block uses the session of the first.
+    scripts = {"read_orders.py": f"{reading}{payloads}", "write_picked.py": writing}
+    output = {}
+    for name, text in scripts.items():
+        assert text.startswith(f"# {name}\n")
+        (tmp_path / name).write_text(text)
+        output[name] = run_python(tmp_path / name, cwd=tmp_path, env=environment)
+    row = re.compile(r'\|(\d+) .*\|\{"id": (\d+), "amount": 12\.5\} *\|')
+    bodies = {name: row.findall(text) for name, text in output.items()}
+    assert bodies["read_orders.py"] == [(str(number), str(number)) for number in (1, 2, 3, 4, 5, 101, 102, 103)]
+    assert bodies["write_picked.py"] == [(str(number), str(number * 100)) for number in range(1, 11)]
 
 
 @pytest.mark.full

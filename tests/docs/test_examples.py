@@ -75,7 +75,7 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
     assert DEFAULT_URL in text
     assert FOLDER in text
     specification.write_text(text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path)))
-    command = [Path(sys.executable).with_name("spark-pipelines"), "run"]
+    command: list[str | Path] = [Path(sys.executable).with_name("spark-pipelines"), "run"]
     variables = {**environment(tmp_path), "PYSPARK_PYTHON": sys.executable}
     for run in (1, 2):
         ran = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=False)

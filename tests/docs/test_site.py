@@ -50,7 +50,7 @@ def test_the_site_builds_and_describes_every_public_name(tmp_path: Path) -> None
     assert (tmp_path / "notebooks" / "quickstart" / "index.html").is_file()
     inventory = (tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]
     described = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
-    for name in ("", ".admin", ".testing", ".permissions"):
+    for name in ("", ".admin", ".monitoring", ".testing", ".permissions"):
         module = importlib.import_module(f"spark_jetstream{name}")
         public = {f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")}
         assert public <= described
