@@ -274,6 +274,11 @@ def test_links_have_targets(page: Path) -> None:
     assert broken == []
 
 
+def test_the_readme_has_no_relative_links() -> None:
+    # An index page shows the README without the files around it.
+    assert [link for link in links(ROOT / "README.md") if not re.match(r"https://|#", link)] == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached = {ROOT / "README.md"}
     pending = [ROOT / "README.md"]
