@@ -55,7 +55,7 @@ def test_what_workflows_run_exists() -> None:
     steps = [step for path in WORKFLOWS for job in read(path)["jobs"].values() for step in job["steps"]]
     run = "\n".join(step["run"] for step in steps if "run" in step)
     called = set(re.findall(r"\bmake ([\w-]+)", run))
-    assert {"lint", "test", "docs", "release-check", "lock"} <= called <= made
+    assert {"lint", "test", "docs", "release-check", "lock", "matrix"} <= called <= made
     for script in re.findall(r"^(\.\S+)", run, re.MULTILINE):
         assert (ROOT / script).is_file(), script
 
