@@ -88,7 +88,7 @@ def use(file: Path, uv: str, folder: Path) -> None:
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     # A wheel of the same version that was installed before does not count. Spark gives a worker ten seconds to start,
     # which is little for one that compiles what it imports.
-    fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--no-config", "--quiet")
+    fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--quiet")
     options = (*fresh, "--constraint", "constraints.txt")
     subprocess.run([uv, "pip", "install", "--python", python, *options, package], cwd=ROOT, check=True)
     # Outside of the repository, and with nothing of the environment that runs this.
