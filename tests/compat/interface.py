@@ -18,7 +18,17 @@ from spark_jetstream.cli.main import app
 from spark_jetstream.errors import API_ERRORS, ApiError, JetStreamError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 
-MODULES = ("", ".admin", ".admin.event_models", ".monitoring", ".testing", ".permissions", ".options", ".errors", ".java")
+MODULES = (
+    "",
+    ".admin",
+    ".admin.event_models",
+    ".monitoring",
+    ".testing",
+    ".permissions",
+    ".options",
+    ".errors",
+    ".java",
+)
 
 
 def interface() -> dict[str, Any]:
