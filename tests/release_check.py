@@ -29,8 +29,8 @@ spark_jetstream = spark_jetstream.testing.plugin
 #: One file of each part of the repository that the sdist must hold beside the package, so that its tests run.
 PARTS = {
     ".ci/run", ".github/workflows/test.yml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "SECURITY.md",
-    "benchmarks/__main__.py", "constraints.txt", "docs/index.md", "mkdocs.yml", "notebooks/quickstart.ipynb",
-    "tests/release_check.py",
+    "benchmarks/__main__.py", "constraints.txt", "docs/index.md", "examples/README.md", "mkdocs.yml",
+    "notebooks/quickstart.ipynb", "tests/release_check.py",
 }  # fmt: skip
 EXTRAS = "cli,java,spark,testing"
 
