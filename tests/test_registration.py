@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -91,12 +92,32 @@ def test_the_module_that_spark_finds() -> None:
     assert JetStreamDataSource.name() == "jetstream"
 
 
-def test_a_spark_before_4_0_0_finds_it_too() -> None:
-    """Databricks Runtime 15.4 has no class for writers that take record batches; its reads do not need one."""
-    module = "pyspark.sql.datasource"
-    missing = f"import {module} as d; del d.DataSourceArrowWriter, d.DataSourceStreamArrowWriter"
-    found = "from pyspark_jetstream import DefaultSource; print(DefaultSource.name())"
-    assert run_python("-c", f"{missing}; {found}") == "jetstream\n"
+#: What a Spark from before 4.0.0 lacks, such as that of Databricks Runtime 15.4; its tasks write rows.
+BEFORE_4_0_0 = """
+import sys
+from pyspark import TaskContext
+from pyspark.sql import Row, datasource
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+del datasource.DataSourceArrowWriter, datasource.DataSourceStreamArrowWriter
+from pyspark_jetstream import DefaultSource
+values = MapType(StringType(), ArrayType(StringType()))
+schema = StructType().add("data", "binary").add("subject", "string").add("headers", values)
+writer = DefaultSource({"servers": sys.argv[1], "stream": sys.argv[2]}).writer(schema, False)
+assert isinstance(writer, datasource.DataSourceWriter)
+TaskContext._getOrCreate()._partitionId = 0
+headers = [None, {"A": ["1", "2"]}]
+rows = (Row(data=b"%d" % n, subject=sys.argv[3], headers=headers[n % 2]) for n in range(5000))
+writer.commit([writer.write(rows)])
+"""
+
+
+def test_a_spark_before_4_0_0_reads_and_writes_too(stream: MakeStream) -> None:
+    s = stream()
+    run_python("-c", BEFORE_4_0_0, s.url, s.name, f"{s.subject}.a")
+    assert s.state()["messages"] == 5000
+    found = s.publisher.api(f"STREAM.MSG.GET.{s.name}", {"seq": 5000})["message"]
+    assert b64decode(found["data"]) == b"4999"
+    assert b"\r\nA: 1\r\nA: 2\r\n" in b64decode(found["hdrs"])
 
 
 def test_known_already_and_names_in_any_case(spark: SparkSession, stream: MakeStream) -> None:
