@@ -21,7 +21,7 @@ from spark_jetstream.client import nats_py
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.nats_py import error_text
+from spark_jetstream.client.nats_py import BulkTransport, error_text
 from spark_jetstream.client.subscription import Listener
 from spark_jetstream.errors import (
     ConnectionFailed,
@@ -77,9 +77,8 @@ class Connection:
         self._background: set[asyncio.Future[Any]] = set()
         check = InfoCheck()
         self._in_bulk = nats_py.replace_parser(self._client, self._scanner, self._deliver, check, self._complain)
-        self._transport = (
-            nats_py.replace_transport(self._client, options, check, self._is_paced) if self._in_bulk else None
-        )
+        self._transport = nats_py.replace_transport(self._client, options, check, self._is_paced)
+        self._publishing = asyncio.Lock()
 
     # What callers use
 
@@ -158,10 +157,7 @@ class Connection:
 
         `whole` is for Direct Get, whose messages have no reply subject. `token` is the last one of the subject: a
         server that looks for a subscriber of one subject does not see a wildcard (snapshots begin two seconds later).
-        Raises `JetStreamError` if this nats-py does not allow `replies`.
         """
-        if replies:
-            nats_py.transport_of(self._client)
         inbox = Inbox(self, self._client.new_inbox(), replies, whole, paced)
         self._run(self._subscribe(inbox, f"{inbox.subject}.{token}"), self.options.request_timeout)
         return inbox
@@ -192,7 +188,7 @@ class Connection:
             except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:
                 if self._client.is_connected:
                     self._connected.clear()
-                    if self._transport is not None:
+                    if isinstance(self._transport, BulkTransport):
                         self._transport.abort()
                     await self._client.force_reconnect()
                 raise ConnectionFailed(
@@ -392,12 +388,17 @@ class Connection:
             if not self._in_bulk:
                 for event in nats_py.reframed(message, inbox.whole):
                     inbox.put(event)
+                await asyncio.sleep(0)  # nats-py calls this for all messages that wait, without a pause for others
 
         try:
             subscription = await self._client.subscribe(subject, cb=by_message)
         except (nats.errors.Error, OSError) as error:
             raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
-        sid = nats_py.number_of(subscription)
+        number = nats_py.number_of(subscription)
+        if number is None and self._in_bulk:
+            nats_py.warn_slow_reads("number for a subscription")
+            self._in_bulk = False
+        sid = id(subscription) if number is None else number
         self._inboxes[sid] = inbox
         self._subscriptions[sid] = subscription
         self._scanner.collect.add(sid)
@@ -408,14 +409,31 @@ class Connection:
         return any(inbox.paced for inbox in self._inboxes.values())
 
     def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        if self._transport is None:
+            self._spawn(self._publish(inbox, memoryview(frames), generation))
         # Not through nats-py's buffer, which nats-py sends over the next connection.
-        if not (self._is_up and generation == self.reconnects):
-            inbox.put_cut(f"the connection to {self.options.display_servers} was cut, nothing was sent")
-            return
-        transport = nats_py.transport_of(self._client)
-        transport.write(frames)
-        if transport is not self._transport:
-            self._spawn(nats_py.drain(transport))
+        elif self._is_at(generation):
+            self._transport.write(frames)
+            if not isinstance(self._transport, BulkTransport):
+                self._spawn(nats_py.drain(self._transport))
+        else:
+            inbox.put_cut(self._not_sent)
+
+    def _is_at(self, generation: int) -> bool:
+        return self._is_up and generation == self.reconnects
+
+    @property
+    def _not_sent(self) -> str:
+        return f"the connection to {self.options.display_servers} was cut, nothing was sent"
+
+    async def _publish(self, inbox: Inbox, frames: memoryview, generation: int) -> None:
+        """Publish frames in the order of the calls. nats-py may send what it has buffered over the next connection."""
+        try:
+            async with self._publishing:
+                if not await nats_py.publish(self._client, frames, lambda: self._is_at(generation)):
+                    inbox.put_cut(self._not_sent)
+        except JetStreamError as error:
+            inbox.put(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import importlib.metadata
 import logging
 import re
 import ssl
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream.client.auth import mistrust
 from spark_jetstream.errors import AuthenticationFailed, JetStreamError, ProtocolError, UntrustedServer, printable
@@ -29,10 +29,18 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, Event, Frames, Scanner, Status
 
+if TYPE_CHECKING:
+    from nats.aio.transport import TcpTransport, WebSocketTransport
+else:
+    try:
+        from nats.aio.transport import TcpTransport, WebSocketTransport
+    except ImportError:  # a later release: `replace_transport` does not use what is made of these
+        TcpTransport = WebSocketTransport = object
+
 log = logging.getLogger(__name__)
 
-TESTED = "2.16"
-"""The release of nats-py whose private names these are."""
+TESTED = "2.15 and 2.16"
+"""The releases of nats-py whose private names these are."""
 TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 """What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
@@ -56,7 +64,7 @@ class LastingClient(Client):
     """
 
     async def _process_err(self, err_msg: str) -> None:
-        if not _REFUSED.search(err_msg):
+        if not (_REFUSED.search(err_msg) and hasattr(self, "_error_cb") and hasattr(self, "_process_op_err")):
             await super()._process_err(err_msg)
             return
         error = nats.errors.Error(f"nats: {err_msg}")
@@ -80,48 +88,101 @@ def replace_parser(
     if replaced:
         setattr(client, _PARSER, BulkParser(library, scanner, deliver, check, complain))
     else:
-        warnings.warn(
-            f"this version of nats-py has no parser that can be replaced (tested: {TESTED}): reading is some ten times "
-            "slower, and of repeated header names only the last value is seen",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        warn_slow_reads("parser that can be replaced")
     return replaced
+
+
+def warn_slow_reads(lacking: str) -> None:
+    """Warn that messages come through ordinary subscriptions, because nats-py has no `lacking`."""
+    _warn(lacking, "reading is some ten times slower, and of repeated header names only the last value is seen")
 
 
 def replace_transport(
     client: Client, options: ConnectionOptions, check: InfoCheck, paced: Callable[[], bool]
-) -> BulkTransport | None:
-    """Make the client use a `BulkTransport` and return it; None for a WebSocket, or if nats-py keeps it elsewhere."""
-    if not hasattr(client, _TRANSPORT):
-        return None
+) -> BulkTransport | CheckedWebSocket | None:
+    """Make the client use a transport of this module, and return it.
+
+    Warns (`RuntimeWarning`) and returns None where nats-py keeps its transport elsewhere, or has one that works in
+    another way. Raises `UntrustedServer` if TLS is required then: nats-py might send credentials without it.
+    """
     web = options.servers[0].startswith("ws")
-    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
-    setattr(client, _TRANSPORT, transport)
-    return transport if isinstance(transport, BulkTransport) else None
-
-
-def transport_of(client: Client) -> Any:
-    """Return the transport. Raises `JetStreamError` if this nats-py has another kind, or keeps it elsewhere."""
-    transport = getattr(client, _TRANSPORT, None)
-    if not (hasattr(transport, "write") and hasattr(transport, "drain")):
-        raise JetStreamError(
-            f"this version of nats-py has no transport that frames can be written to (tested: {TESTED}): "
-            "nothing can be published in bulk"
+    if hasattr(client, _TRANSPORT) and TcpTransport is not object:
+        transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
+        if transport.parts <= vars(transport).keys():
+            setattr(client, _TRANSPORT, transport)
+            return transport
+    if options.requires_tls and not web:
+        raise UntrustedServer(
+            f"{_installed()} has no transport that can be replaced (tested: {TESTED}), and its own may send credentials "
+            "before the connection is encrypted: install a tested release"
         )
-    return transport
+    _warn("transport that can be replaced", "writing is some ten times slower, and refuses repeated header names")
+    return None
 
 
-async def drain(transport: Any) -> None:
-    """Send the buffer of a transport that does not do so by itself (WebSocket)."""
+def _installed() -> str:
+    """Name the installed release; a copy without metadata has no version."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return f"nats-py {importlib.metadata.version('nats-py')}"
+    return "this nats-py"
+
+
+def _warn(lacking: str, consequence: str) -> None:
+    warnings.warn(f"{_installed()} has no {lacking} (tested: {TESTED}): {consequence}", RuntimeWarning, stacklevel=4)
+
+
+async def drain(transport: CheckedWebSocket) -> None:
+    """Send the buffer of a transport that does not do so by itself."""
     # A lost connection is noticed where it is read. nats-py also sets to None what a WebSocket writes to.
     with contextlib.suppress(OSError, RuntimeError, AttributeError):
-        await transport.drain()
+        await transport.drain()  # type: ignore[no-untyped-call]
 
 
-def number_of(subscription: Subscription) -> int:
-    """Return the number of a subscription on the wire."""
-    return int(getattr(subscription, _SUBSCRIPTION_ID))
+def number_of(subscription: Subscription) -> int | None:
+    """Return the number of a subscription on the wire; None where nats-py keeps it elsewhere."""
+    return getattr(subscription, _SUBSCRIPTION_ID, None)
+
+
+async def publish(client: Client, frames: memoryview, usable: Callable[[], bool]) -> bool:
+    """Publish what PUB and HPUB frames hold, one at a time, as long as `usable`; whether all were published.
+
+    Raises `JetStreamError` for a message that nats-py does not publish as it is.
+    """
+    for subject, payload, reply, headers in _messages(frames):
+        if not usable():
+            return False
+        try:
+            await client.publish(subject, payload, reply=reply, headers=headers)
+        except (nats.errors.Error, OSError) as error:
+            if not usable():
+                return False
+            raise JetStreamError(f"{_installed()} does not publish to {subject}: {error_text(error)}") from error
+    return True
+
+
+def _messages(frames: memoryview) -> Iterator[tuple[str, bytes, str, dict[str, str] | None]]:
+    """The subject, payload, reply subject and headers of each frame."""
+    data, at = bytes(frames), 0
+    while at < len(data):
+        start = data.index(b"\r\n", at) + 2
+        verb, subject, *rest = data[at : start - 2].decode().split(" ")
+        head = int(rest[-2]) if verb == "HPUB" else 0
+        at = start + int(rest[-1])
+        reply = rest[0] if len(rest) > (2 if head else 1) else ""
+        yield subject, data[start + head : at], reply, _headers(data[start : start + head], subject) if head else None
+        at += 2
+
+
+def _headers(block: bytes, subject: str) -> dict[str, str]:
+    """A header block as nats-py takes it. Raises `JetStreamError` if nats-py would publish another one."""
+    pairs = [line.partition(": ")[::2] for line in block.decode().split("\r\n")[1:-2]]
+    headers = {name.strip(): value.strip() for name, value in pairs}
+    if list(headers.items()) != pairs:
+        raise JetStreamError(
+            f"{_installed()} (tested: {TESTED}) cannot publish a message to {subject} as it is: a header name is "
+            "repeated, or a value begins or ends with white space"
+        )
+    return headers
 
 
 @dataclass(eq=False)
@@ -217,6 +278,8 @@ class BulkTransport(TcpTransport):
     text when a `tls://` server does not ask for TLS. While `paced` returns true it waits some milliseconds between two
     reads: each read costs the same, for one acknowledgement or for hundreds.
     """
+
+    parts = frozenset({"_io_reader", "_io_writer", "_bare_io_reader", "_bare_io_writer"})
 
     def __init__(self, requires_tls: bool, check: InfoCheck, paced: Callable[[], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -314,6 +377,8 @@ class BulkTransport(TcpTransport):
 
 class CheckedWebSocket(WebSocketTransport):
     """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
+
+    parts = frozenset({"_ws", "_client", "_using_tls"})
 
     def __init__(self, check: InfoCheck) -> None:
         super().__init__()

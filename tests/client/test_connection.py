@@ -472,7 +472,7 @@ def test_without_the_parser_interruptions_are_survived_too(server: NatsServer, m
     create(server.url, "S")
     fill(server.url, "S", 1000)
     with WireProxy(server.url) as proxy:
-        with pytest.warns(RuntimeWarning, match="tested: 2.16"):
+        with pytest.warns(RuntimeWarning, match="tested: 2.15 and 2.16"):
             connect(options(proxy.url))
         cut = proxy.cut_after(60_000)
         assert sequences(pulls(proxy.url, part_of(server.url, "S"))) == list(range(1, 1001))

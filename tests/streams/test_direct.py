@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client.nats_py import BulkTransport
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied
@@ -135,7 +136,7 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
 def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None:
     connection = connect(options(server.url))
 
-    assert connection._transport is not None
+    assert isinstance(connection._transport, BulkTransport)
     paced = connection._transport.paced
     with connection.inbox(whole=True):
         assert not paced()
