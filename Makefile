@@ -53,8 +53,9 @@ lint: $(INSTALLED) ## Check style and types, and what sdist and wheel hold
 	@$(PY) -m tests.release_check
 
 # The variable turns off a notice about the successor of MkDocs. Each notebook runs in a kernel of this environment.
+# With --quiet, --strict would see no warning.
 docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs of the notebooks
-	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict --quiet
+	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict
 	@echo "site/index.html is written"
 
 release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/, install what is in it into empty environments, and run a query there
