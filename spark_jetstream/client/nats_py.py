@@ -113,8 +113,8 @@ def replace_transport(
             return transport
     if options.requires_tls and not web:
         raise UntrustedServer(
-            f"{_installed()} has no transport that can be replaced (tested: {TESTED}), and its own may send credentials "
-            "before the connection is encrypted: install a tested release"
+            f"{_installed()} has no transport that can be replaced (tested: {TESTED}), and its own may send "
+            "credentials before the connection is encrypted: install a tested release"
         )
     _warn("transport that can be replaced", "writing is some ten times slower, and refuses repeated header names")
     return None
