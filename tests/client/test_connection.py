@@ -420,16 +420,17 @@ TLS = {
     "verified": ("verify: true", {"tlsCaFile": "ca.pem", "tlsCertFile": "client.pem", "tlsKeyFile": "client.pem"}),
     "first": ("handshake_first: true", {"tlsCaFile": "ca.pem", "tlsHandshakeFirst": "true"}),
 }
+LOGIN = {"user": "ann", "password": "secret"}  # beside the certificate
 
 
 @pytest.mark.parametrize("kind", TLS)
 def test_large_reads_over_tls(loaded: NatsServer, kind: str, tmp_path: Path) -> None:
     part = part_of(loaded.url, "S")
     more, given = TLS[kind]
-    loaded.config = tls_config(tmp_path, more)
+    loaded.config = f"{tls_config(tmp_path, more)}\nauthorization {json.dumps(LOGIN)}"
     loaded.restart()
     files = {name: str(tmp_path / value) if value.endswith("pem") else value for name, value in given.items()}
-    secure = options(loaded.url, **files)
+    secure = options(loaded.url, **files, **LOGIN)
     check_rows(secure, part)
     transport = connect(secure)._client._transport
     assert isinstance(transport, nats_py.BulkTransport)
