@@ -166,7 +166,8 @@ def option_help(option: Any, *, brief: bool = False) -> str:
     """Return the help of an option with its default. ``brief`` leaves out what the panel `ADVANCED` has no room for."""
     help = " ".join((option.help or "").split())
     if brief and getattr(option, "rich_help_panel", None) == ADVANCED:
-        help = re.sub(r"(?<=\.) .*?(?=Fields: |$)| \(server [0-9.]+\)", " ", help).strip()
+        help = re.sub(r" \(server [0-9.]+\)", "", help)
+        help = re.sub(r"(?<=\.) .*?(?=Fields: |$)", " ", help).strip()
         help = re.sub(r"(Fields: (\w+, ){3})\w+, .*", r"\1...", help)
     return help if option.is_flag or option.default in (None, "", ()) else f"{help} [default: {option.default}]"
 
