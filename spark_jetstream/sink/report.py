@@ -99,7 +99,7 @@ class BatchReport:
         if size:
             parts.append(f"{size:,} bytes of content")
         if duplicates:
-            parts.append(f"{duplicates:,} of them before this attempt")
+            parts.append(f"{duplicates:,} {'was' if duplicates == 1 else 'were'} stored already")
         if dead_letters:
             parts.append(f"{dead_letters:,} dead letter{'s' if dead_letters != 1 else ''}")
         parts += [f"{name} {first} to {last}" for name, (first, last) in sorted(self.streams.items())]
