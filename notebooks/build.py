@@ -1,8 +1,8 @@
-"""Make ``quickstart.ipynb`` from ``quickstart.py``, which is the same notebook in Databricks' source format.
+"""Make each ``.ipynb`` of this folder from the ``.py`` beside it, the same notebook in Databricks' source format.
 
-``python notebooks/build.py`` writes it, for every notebook of this folder. In the source format a line
-``# COMMAND ----------`` ends a cell, and the lines of a Markdown cell begin with ``# MAGIC``, the first of them with
-``# MAGIC %md``. The result has no outputs, and is the same, byte for byte, whenever the source is.
+``python notebooks/build.py`` writes them. In the source format a line ``# COMMAND ----------`` ends a cell, and the
+lines of a Markdown cell begin with ``# MAGIC``, the first of them with ``# MAGIC %md``. The results have no outputs,
+and are the same, byte for byte, whenever the sources are.
 """
 
 from __future__ import annotations

