@@ -11,6 +11,7 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 LOCK_VENV := .lock
 SPARKS := .spark
+MATRIX_ENVS := .matrix
 COMPAT_VERSIONS := 4.0.5 4.1.4 4.2.1
 # The one that `make test` also runs on.
 QUICK_COMPAT_VERSION := $(firstword $(COMPAT_VERSIONS))
@@ -29,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint docs release-check bench compat-sparks lock clean
+.PHONY: help setup demo test test-all lint docs release-check bench compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,14 +67,18 @@ bench: $(INSTALLED) ## Measure throughput and memory
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
 
+# MATRIX=spark, python, server or libraries runs one axis.
+matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
+	@$(PY) -m tests.compat.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
+
 lock: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Write constraints.txt anew, with the newest releases for every supported Python
 	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --group dev --group docs \
 		--upgrade --generate-hashes --quiet --no-emit-index-url --custom-compile-command "make lock" \
 		--output-file constraints.txt
 	@echo "constraints.txt is written; run 'make test-all' before you commit it"
 
-clean: ## Remove .venv, the older Sparks and every cache
-	rm -rf $(VENV) $(LOCK_VENV) $(SPARKS) build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove .venv, the environments of the other targets, the older Sparks and every cache
+	rm -rf $(VENV) $(LOCK_VENV) $(SPARKS) $(MATRIX_ENVS) build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find spark_jetstream tests -type d -name __pycache__ -prune -exec rm -rf {} +
 

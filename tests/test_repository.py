@@ -20,7 +20,7 @@ from tests.support.project import PYPROJECT, ROOT
 
 #: Made by tools, or not ours.
 FOREIGN = {
-    ".git", ".venv", ".spark", ".lock", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    ".git", ".venv", ".spark", ".lock", ".matrix", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
     "__pycache__", "build", "dist", "site", "artifacts", "spark-warehouse", "metastore_db", ".ipynb_checkpoints",
 }  # fmt: skip
 
@@ -73,8 +73,8 @@ def test_every_module_says_what_it_is_for() -> None:
 # -- build --
 
 TARGETS = [
-    "help", "setup", "demo", "test", "test-all", "lint", "docs", "release-check", "bench", "compat-sparks", "lock",
-    "clean",
+    "help", "setup", "demo", "test", "test-all", "lint", "docs", "release-check", "bench", "compat-sparks", "matrix",
+    "lock", "clean",
 ]  # fmt: skip
 
 

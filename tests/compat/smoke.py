@@ -3,7 +3,7 @@
     python smoke.py (classic|connect) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
 What is written goes to subjects that begin with the name of the stream TARGET in lower case. With 2 as TIMES everything
-runs once more from its checkpoint, a query writes files, and errors are tried out.
+runs once more from its checkpoint, a query writes files, a bucket is made and filled, and errors are tried out.
 
 Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm.
 """
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jetstream import register
+from spark_jetstream.admin import JetStreamAdmin
 
 
 def describe(rows: DataFrame) -> dict[str, Any]:
@@ -99,6 +100,23 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, 
     return {"refused": error_of(run), "overwrite": error_of(lambda: writer.mode("overwrite").save())}
 
 
+def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
+    """Make a bucket and write to it twice; what it holds, as queries read it and as the administration sees it."""
+    options = {"servers": url, "bucket": bucket}
+    with JetStreamAdmin(servers=url) as admin:
+        admin.kv.create(bucket, history=3)
+        for price in ("1", "2"):
+            rows = spark.range(10).select(F.concat(F.lit("key."), "id").alias("key"), F.lit(price).alias("value"))
+            rows.write.format("jetstream").options(**options).mode("append").save()
+        table = spark.read.format("jetstream").options(**options).load()
+        values = table.selectExpr("key", "CAST(value AS STRING) AS value", "revision > 10 AS later")
+        return {
+            "current": sorted(map(list, values.collect())),
+            "history": spark.read.format("jetstream").options(**options, history="true").load().count(),
+            "messages": admin.streams.load(f"KV_{bucket}").state.messages,
+        }
+
+
 def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str, times: int) -> dict[str, Any]:
     """Batch, what `write` does; the second time a stream into files, twice, a filter, `register`, a wrong option."""
     builder = (
@@ -124,6 +142,7 @@ def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str,
         for again in ("", "again_"):
             result[f"{again}micro_batches"] = run_available(spark, url, stream, folder, limit)
             result[f"{again}streamed"] = describe(spark.read.parquet(f"{folder}/rows"))
+        result["bucket"] = fill_bucket(spark, url, target)
         result["registered"] = error_of(lambda: register(spark))
         filtered = spark.read.format("jetstream").schema("data binary, sequence bigint")
         filtered = filtered.options(servers=url, stream=stream, subjects="*.odd")

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -30,6 +31,8 @@ SCHEMA = (
 #: runs the first only, and nothing twice.
 VERSIONS = [("4.0.5", False), ("4.1.4", False), ("4.2.1", True)]
 CONNECT = "connect"
+#: The server keeps connections that are quiet for as long as a job runs.
+PATIENT = 'ping_interval: "1h"'
 
 
 def message(number: int) -> Message:
@@ -42,11 +45,17 @@ def message(number: int) -> Message:
 @pytest.fixture(scope="module")
 def filled() -> Iterator[Stream]:
     """The filled stream, on a server of its own."""
-    with NatsServer() as server:
-        stream = Stream(server.url, "COMPAT")
-        stream.send(*map(message, range(1, COUNT + 1)))
+    with NatsServer(config=PATIENT) as server:
+        stream = fill(server)
         yield stream
         stream.publisher.close()
+
+
+def fill(server: NatsServer) -> Stream:
+    """Return a new stream with all messages."""
+    stream = Stream(server.url, "COMPAT")
+    stream.send(*map(message, range(1, COUNT + 1)))
+    return stream
 
 
 def environment(version: str) -> dict[str, str]:
@@ -55,9 +64,12 @@ def environment(version: str) -> dict[str, str]:
         return {"SPARK_TESTING": "1"}  # the server listens on a free port
     home = ROOT / ".spark" / version
     assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
-    # Only a Java that all of these start on will do, whatever JAVA_HOME says.
-    java = ensure_java({name: value for name, value in os.environ.items() if name != "JAVA_HOME"})
-    return {"JAVA_HOME": java, "PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
+    return {"JAVA_HOME": java_for_all(), "PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
+
+
+def java_for_all() -> str:
+    """The home of a Java that every Spark starts on, whatever JAVA_HOME says."""
+    return ensure_java({name: value for name, value in os.environ.items() if name != "JAVA_HOME"})
 
 
 def digest(stream: Stream) -> str:
@@ -88,6 +100,11 @@ def test_every_message_is_read_and_written(
 
     assert result["session"] == ("pyspark.sql.connect.session" if version == CONNECT else "pyspark.sql.session")
     assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)
+    check(result, filled, target, limits=limits, times=times)
+
+
+def check(result: dict[str, Any], filled: Stream, target: Stream, *, limits: bool, times: int) -> None:
+    """What `smoke.py` printed is what was published, and it stored that in `target`."""
     assert result["schema"] == SCHEMA
     for rows in (result[name] for name in ("batch", "streamed", "again_streamed")[: 1 if times == 1 else 3]):
         assert rows["count"] == COUNT
@@ -100,6 +117,8 @@ def test_every_message_is_read_and_written(
     # A Spark that cannot ask for a part of what is available reads all of it at once, and leaves nothing out.
     assert result["micro_batches"] == ([LIMIT, LIMIT, LIMIT, COUNT - 3 * LIMIT] if limits else [COUNT])
     assert result["filtered"] == {"schema": "struct<data:binary,sequence:bigint>", "count": COUNT // 2}
+    keys = [[f"key.{number}", "2", True] for number in range(10)]
+    assert result["bucket"] == {"current": keys, "history": 20, "messages": 20}
     assert (result["again_micro_batches"], result["registered"]) == ([], "")
     assert "there is no option startingofsets; did you mean startingOffsets" in result["misspelt"]
     assert "row 1 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this" in result["refused"]

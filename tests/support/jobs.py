@@ -194,21 +194,26 @@ def kill(processes: Collection[int], number: signal.Signals = signal.SIGKILL) ->
 def _environment(**more: str) -> dict[str, str]:
     """The variables of a process with a Spark of its own."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))}
-    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**given, **python, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1", **more}
+    workers = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**given, **workers, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
-def run_python(*arguments: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
+def run_python(
+    *arguments: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None, python: str | Path = sys.executable
+) -> str:
     """Run Python, which must end with 0; its standard output."""
-    command = [sys.executable, *map(str, arguments)]
+    command = [str(python), *map(str, arguments)]
     ran = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
 
-def run_script(*arguments: object, folder: Path, **environment: str) -> dict[str, Any]:
+def run_script(
+    *arguments: object, folder: Path, python: str | Path = sys.executable, **environment: str
+) -> dict[str, Any]:
     """Run Python in a folder of its own, where only what is installed is found; what it prints as JSON after RESULT."""
-    printed = run_python(*arguments, cwd=folder, env=_environment(**environment))
+    variables = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **environment}
+    printed = run_python(*arguments, cwd=folder, env=_environment(**variables), python=python)
     lines = [line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")]
     assert len(lines) == 1, printed
     result: dict[str, Any] = json.loads(lines[0])

