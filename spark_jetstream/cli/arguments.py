@@ -100,8 +100,8 @@ def with_fields(model: str, common: Sequence[str], *, defaults: str | None = Non
     def wrap(function: F) -> F:
         @functools.cache
         def finished() -> Callable[..., None]:
-            from spark_jetstream.admin import descriptions
-
+            # Not `from spark_jetstream.admin import`, which looks for a public name first and imports them all.
+            descriptions = importlib.import_module("spark_jetstream.admin.descriptions")
             fields = importlib.import_module("spark_jetstream.cli.fields")  # which imports this module
             module, _, name = model.partition(".")
             models = importlib.import_module(f"spark_jetstream.admin.models.{module}")

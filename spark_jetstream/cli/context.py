@@ -50,9 +50,9 @@ def show_all(run: Run) -> None:
 def measure(
     run: Run, count: Annotated[int, typer.Option(min=1, max=1000, help="How many times, 1 to 1,000.")] = 5
 ) -> None:
-    """Measure the time from a PING of the client to the PONG of the server, on one connection.
+    """Measure round trips to the server, from PING to PONG.
 
-    JSON has seconds.
+    All are made on one connection. JSON has seconds.
     """
     from spark_jetstream.client.pool import connect
 

@@ -83,7 +83,7 @@ class Examination:
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""
-        admin = JetStreamAdmin.from_environment(starting=False, **self.given)
+        admin = JetStreamAdmin.from_environment(**self.given)
         if self.spark is not False:
             yield Section("Spark on this machine", self._machine())
         yield Section("Options", self._options(admin.options))
