@@ -3,7 +3,7 @@
 set -euo pipefail
 master=$1
 shift
-# PACKAGE may name a wheel instead.
+# PACKAGE may name a wheel instead: PACKAGE='dist/spark_jetstream-0.1.0-py3-none-any.whl[nkeys]'. Spark brings pyspark.
 package=${PACKAGE:-spark-jetstream[nkeys]}
 
 if [[ ! -e environment.tar.gz ]]; then
