@@ -207,7 +207,8 @@ class Connection:
         async def finish() -> None:
             if self._background and self._connected.is_set():
                 await asyncio.wait(set(self._background), timeout=1)
-            with contextlib.suppress(nats.errors.Error, OSError):
+            # nats-py waits for a task of its own, which it may have cancelled.
+            with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
                 await self._client.close()
 
         with contextlib.suppress(JetStreamError):
@@ -306,7 +307,8 @@ class Connection:
             attempt.cancel()
             with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
                 await attempt
-            with contextlib.suppress(nats.errors.Error, OSError):
+            # nats-py waits for a task of its own, which it may have cancelled.
+            with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
                 await self._client.close()
             if self._transport is not None:
                 self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgets that of a refused login

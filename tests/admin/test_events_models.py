@@ -243,7 +243,7 @@ def test_an_event_without_a_required_field_or_with_a_wrong_one_is_none(kind: str
         (b'{"a": NaN}', "NaN is no number"),
         (b'{"a": -1e999}', "-1e999 is no number"),
         (b'{"type": "t", "id": "\\ud800", "timestamp": "2026-03-01T12:00:00Z"}', "it is not JSON"),
-        (b'{"type": [], "id": "1", "timestamp": "2026-03-01T12:00:00Z"}', "type must be a text"),
+        (b'{"type": [], "id": "1", "timestamp": "2026-03-01T12:00:00Z"}', "type must be a string"),
         (b'{"type": "t", "id": "1", "timestamp": "yesterday"}', "timestamp must be a time"),
     ],
     ids=lambda value: value[:20],

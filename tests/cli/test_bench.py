@@ -43,7 +43,7 @@ def nothing_left(publisher: Publisher) -> Iterator[None]:
 def test_a_table(do: Command) -> None:
     ran = do(*FEW, "--size", 50, "--subjects", 3, "--storage", "memory")
     first, heading, *rows, last = ran.out.splitlines()
-    assert first.startswith("2,000 messages of 50 bytes on 3 subject(s), memory, 1 replica(s)")
+    assert first.startswith("2,000 messages of 50 bytes on 3 subjects, memory, 1 replica;")
     assert "without Spark" in first
     assert heading.split() == ["measured", "messages", "messages/s", "MB/s", "seconds"]
     assert [row.split("  ")[0] for row in rows] == [

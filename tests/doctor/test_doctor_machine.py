@@ -123,11 +123,11 @@ def test_sparks(python: str, pyspark: str, status: str) -> None:
 
 
 def test_versions_of_libraries() -> None:
-    versions = {**this_python().versions, "nats-py": "2.17.1", "pyarrow": "12.0"}
+    versions = {**this_python().versions, "nats-py": "3.0.0", "pyarrow": "12.0"}
     del versions["numpy"]
     found = {each.check: each for each in check_driver(Python("3.11.0", versions, ""))}
     assert [found[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
-    assert found["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.16'"
+    assert found["nats-py"].what_to_do == "pip install 'nats-py<3,>=2.15'"
     assert "pydantic" in found["libraries"].said
 
 
