@@ -6,6 +6,7 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
     └── JetStreamError
         ├── OptionError (also ValueError)     an option is unknown, malformed, or contradicts another
         ├── SchemaError (also ValueError)     a schema asks for a column or a type that does not exist
+        ├── WorkerPythonError                 the Python of Spark's workers cannot use this package
         ├── ConnectionFailed *                no server could be reached
         │   └── UntrustedServer               one was reached, and TLS as asked for is not possible with it
         ├── AuthenticationFailed              a server was reached and refused the credentials
