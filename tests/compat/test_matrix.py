@@ -1,0 +1,74 @@
+"""What `make matrix` runs is what the metadata promises, and the table in docs/compatibility.md is of such a run."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.compat import matrix
+from tests.compat.test_compat import VERSIONS
+from tests.support.project import PYPROJECT, ROOT
+
+DEPENDENCIES = [Requirement(each) for each in PYPROJECT["project"]["dependencies"]]
+PAGE = matrix.PAGE.read_text()
+CELLS = [cell for axis in matrix.AXES for cell in matrix.cells(axis)]
+ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.rows(PAGE)]
+
+
+def dev_sparks() -> list[str]:
+    """The Sparks that the suite runs on, newest first."""
+    requirements = map(Requirement, PYPROJECT["dependency-groups"]["dev"])
+    return [str(each.specifier).removeprefix("==") for each in requirements if each.name == "pyspark"]
+
+
+def test_the_matrix_has_every_version_that_is_supported() -> None:
+    classifiers = "\n".join(PYPROJECT["project"]["classifiers"])
+    assert list(matrix.PYTHONS) == re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
+    assert list(matrix.SPARKS) == [*(matrix.minor(version) for version, _ in VERSIONS), matrix.minor(dev_sparks()[0])]
+    assert set(matrix.LIBRARIES) == {each.name for each in DEPENDENCIES}
+    for name, tried in (("python", matrix.PYTHONS), ("spark", matrix.SPARKS), ("server", matrix.SERVERS)):
+        assert {getattr(cell, name) for cell in CELLS} == set(tried)
+    assert len(set(CELLS)) == len(CELLS)
+
+
+def test_the_workflow_runs_every_axis() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "matrix.yml").read_text())
+    assert workflow["jobs"]["versions"]["strategy"]["matrix"]["axis"] == list(matrix.AXES)
+
+
+def test_the_table_has_a_row_for_each_combination() -> None:
+    assert [matrix.key(row) for row in matrix.rows(PAGE)] == [matrix.key(cell.not_run) for cell in CELLS]
+    for row in ROWS:
+        versions = [row[name] for name in matrix.LIBRARIES]
+        if row["result"] == matrix.NOT_RUN:
+            assert [*versions, row["on"]] == [""] * 5
+        else:
+            assert row["result"] == matrix.PASSED
+            assert all(versions)
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", row["on"])
+
+
+def test_the_table_is_of_the_versions_that_the_metadata_name() -> None:
+    newest = [*(version for version, _ in VERSIONS), dev_sparks()[0]]
+    for row, cell in zip(ROWS, CELLS, strict=True):
+        if row["result"] == matrix.NOT_RUN:
+            continue
+        assert cell.oldest or row["Spark"] in newest
+        for requirement in DEPENDENCIES:
+            (floor,) = (Version(each.version) for each in requirement.specifier if each.operator == ">=")
+            version = Version(row[requirement.name])
+            assert version == floor if cell.oldest else version > floor
+            assert version in requirement.specifier
+
+
+def test_a_run_replaces_its_own_row_only() -> None:
+    row = ["python", "3.12.99", f"{matrix.SPARKS[-1]}.99", f"{matrix.SERVERS[-1]}.99", *"1234", matrix.FAILED, "today"]
+    before = matrix.rows(PAGE)
+    replaced = matrix.put(PAGE, row)
+    assert [(old, new) for old, new in zip(before, matrix.rows(replaced), strict=True) if old != new] == [
+        (next(each for each in before if each[:1] == ["python"] and each[1].startswith("3.12")), row)
+    ]
+    assert matrix.put(replaced, *before) == PAGE
