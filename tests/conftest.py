@@ -120,8 +120,11 @@ def spark_log(spark: SparkSession, spark_log_file: Path) -> SparkLog:
 
 @pytest.fixture(scope="session")
 def nats_server_options() -> dict[str, Any]:
-    """The shared server also serves its counters, and keeps connections that are quiet while long tests run."""
-    return {"http_monitor": True, "config": 'ping_interval: "1h"'}
+    """The shared server also serves its counters, and keeps connections that are quiet while long tests run.
+
+    Its limit does not depend on how full the disk is.
+    """
+    return {"http_monitor": True, "config": 'ping_interval: "1h"\njetstream { max_file_store: 1TB }'}
 
 
 @pytest.fixture

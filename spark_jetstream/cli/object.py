@@ -359,6 +359,8 @@ def watch(
     timeout: Wait = None,
 ) -> None:
     """Print the objects, then every object that is put, changed or deleted, one a line. Ends with Ctrl-C."""
+    from spark_jetstream.admin.models.objects import ObjectInfo
+
     changes = run.admin.objects.bucket(bucket).watch(
         updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
     )

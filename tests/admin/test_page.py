@@ -120,8 +120,8 @@ def type_in(line: str, url: str) -> None:
 
 @pytest.fixture
 def shop(no_connection_left: None) -> Any:
-    """A server with the orders that the pages talk about."""
-    with NatsServer() as server, Publisher(server.url) as publisher:
+    """A server with the orders that the pages talk about. Its limit is larger than theirs on a nearly full disk too."""
+    with NatsServer(config="jetstream { max_file_store: 100G }") as server, Publisher(server.url) as publisher:
         publisher.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"], "allow_direct": True})
         places = ("eu.de", "us.ny", "eu.it")
         publisher.publish(Message(f"orders.{places[number % 3]}", b"%d" % number) for number in range(60))
