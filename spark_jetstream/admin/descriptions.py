@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from spark_jetstream.admin.models.base import rendered
@@ -248,22 +248,6 @@ def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Ca
 def _type_text(value: object) -> str:
     kinds = {bool: "true or false", str: "text", list: "a list", dict: "an object", type(None): "nothing"}
     return kinds.get(type(value), "a number")
-
-
-DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
-    {"retention": "limits", "storage": "file", "discard": "old", "allow_direct": True}
-)
-"""A stream on disk that keeps messages up to its limits, and allows Direct Get."""
-
-DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
-    {"retention": "workqueue", "storage": "file", "discard": "new", "allow_direct": True}
-)
-"""A queue on disk: a message is removed when it is acknowledged; a full queue refuses new messages."""
-
-DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
-    {"deliver_policy": "all", "ack_policy": "explicit", "replay_policy": "instant"}
-)
-"""A pull consumer that delivers all messages, and again until they are acknowledged."""
 
 
 def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:

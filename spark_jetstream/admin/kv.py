@@ -15,9 +15,9 @@ from typing import Any
 from spark_jetstream.admin.api import Api, positive
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages, check_place, octets, store
+from spark_jetstream.admin.models.buckets import BucketConfig
 from spark_jetstream.admin.models.kv import (
     KEY_VALUE,
-    BucketConfig,
     BucketInfo,
     Entry,
     entries_of,

@@ -18,10 +18,10 @@ from typing import Any
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages
+from spark_jetstream.admin.models.buckets import ObjectBucketConfig
 from spark_jetstream.admin.models.changes import refuse_difference
 from spark_jetstream.admin.models.objects import (
     OBJECT_STORE,
-    ObjectBucketConfig,
     ObjectBucketInfo,
     ObjectInfo,
     object_name,

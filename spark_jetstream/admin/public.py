@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
 from spark_jetstream.admin.consumers import DeliveredMessage
-from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER, DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
+from spark_jetstream.admin.descriptions import template
 from spark_jetstream.admin.event_parsing import parse_event, stored_event
 from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.kv import Bucket, KeyValue
 from spark_jetstream.admin.models.account import AccountInfo, AccountLimits, ApiStats, ServerInfo, Tier
 from spark_jetstream.admin.models.base import Model, Page, Reply, complaint, readable, rendered
+from spark_jetstream.admin.models.buckets import BucketConfig, ObjectBucketConfig
 from spark_jetstream.admin.models.changes import (
     IMMUTABLE,
     LEFT_TO_SERVER,
@@ -20,6 +21,7 @@ from spark_jetstream.admin.models.changes import (
     update_body,
 )
 from spark_jetstream.admin.models.consumers import (
+    DEFAULT_CONSUMER,
     ConsumerConfig,
     ConsumerInfo,
     ConsumerNamesPage,
@@ -30,7 +32,7 @@ from spark_jetstream.admin.models.consumers import (
     SequenceInfo,
 )
 from spark_jetstream.admin.models.events import Event, Gap, UnknownEvent
-from spark_jetstream.admin.models.kv import BucketConfig, BucketInfo, Entry
+from spark_jetstream.admin.models.kv import BucketInfo, Entry
 from spark_jetstream.admin.models.messages import (
     DoneReply,
     MessageReply,
@@ -40,8 +42,10 @@ from spark_jetstream.admin.models.messages import (
     SnapshotConfig,
     StoredMessage,
 )
-from spark_jetstream.admin.models.objects import ObjectBucketConfig, ObjectBucketInfo, ObjectInfo
+from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
 from spark_jetstream.admin.models.streams import (
+    DEFAULT_STREAM,
+    DEFAULT_WORK_QUEUE,
     ApiErrorBody,
     ClusterInfo,
     ConsumerLimits,

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import MessageRun, integers, microseconds, repeated
+from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
+from spark_jetstream.protocol.wire import integers
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 STREAM_PREFIX = "KV_"
@@ -48,7 +49,7 @@ _PURGES = {"KV-Operation": ("PURGE",), "Nats-Marker-Reason": ("MaxAge", "Purge")
 _SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
 _LAST = re.compile(r": (\d+)$")
 
-_NO_VALUE = pa.scalar(None, pa.binary())
+_NO_VALUE = pa.nulls(1, pa.binary())[0]  # not `pa.scalar`, which imports pandas
 
 
 def stream_name(bucket: str) -> str:

@@ -93,19 +93,18 @@ ConfigFile = Annotated[
 def with_fields(model: str, common: Sequence[str], *, defaults: str | None = None, **how: Any) -> Callable[[F], F]:
     """Return a decorator (below `command`) that is `fields.with_fields` for a model, such as ``streams.StreamConfig``.
 
-    ``defaults`` names a template of `admin.descriptions`, or is "" for the defaults of the model. Both are imported
-    when the parameters of the command are needed.
+    ``defaults`` names a template beside the model, or is "" for the defaults of the model. Both are imported when the
+    parameters of the command are needed.
     """
 
     def wrap(function: F) -> F:
         @functools.cache
         def finished() -> Callable[..., None]:
             # Not `from spark_jetstream.admin import`, which looks for a public name first and imports them all.
-            descriptions = importlib.import_module("spark_jetstream.admin.descriptions")
             fields = importlib.import_module("spark_jetstream.cli.fields")  # which imports this module
             module, _, name = model.partition(".")
             models = importlib.import_module(f"spark_jetstream.admin.models.{module}")
-            shown = getattr(descriptions, defaults) if defaults else None if defaults is None else {}
+            shown = getattr(models, defaults) if defaults else None if defaults is None else {}
             decorated: Callable[..., None] = fields.with_fields(getattr(models, name), common, defaults=shown, **how)(
                 function
             )

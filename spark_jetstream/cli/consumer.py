@@ -186,8 +186,7 @@ def add(
     It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says. Each message must
     be acknowledged (--ack-policy explicit) where neither options nor the file say something else.
     """
-    from spark_jetstream.admin.descriptions import DEFAULT_CONSUMER
-    from spark_jetstream.admin.models.consumers import ConsumerConfig
+    from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
 
     wanted = _over({**DEFAULT_CONSUMER, **file_fields(config)}, fields)
     if name is not None:

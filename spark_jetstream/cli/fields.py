@@ -14,8 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from spark_jetstream.admin.descriptions import json_document
-from spark_jetstream.admin.models.base import Model, hint
+from spark_jetstream.admin.models.base import Model, field_docs, hint
 from spark_jetstream.cli.aliases import VALUES
 from spark_jetstream.cli.app import keyword
 from spark_jetstream.cli.arguments import one_of
@@ -65,7 +64,11 @@ def with_fields(
         own = inspect.signature(function, eval_str=True)
         ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
         panels = {name: COMMON if name in common else ADVANCED for name in ordered}
-        added = [_field_parameter(name, options[name], ordered, panels[name], defaults) for name in ordered]
+        docs = field_docs(model)
+        added = [
+            _field_parameter(name, options[name], docs.get(name, ""), ordered, panels[name], defaults)
+            for name in ordered
+        ]
         if unset:
             added.append(_unset_parameter(ordered))
 
@@ -108,7 +111,7 @@ def field_words(config: Model, name: str) -> object:
 
 
 def _field_parameter(
-    name: str, info: FieldInfo, names: Collection[str], panel: str, defaults: Mapping[str, Any] | None
+    name: str, info: FieldInfo, doc: str, names: Collection[str], panel: str, defaults: Mapping[str, Any] | None
 ) -> inspect.Parameter:
     """Return the option of a field as a parameter of a function; ``names`` are the fields that are options."""
     flags, type_ = flag(name), _bare(info.annotation)
@@ -118,7 +121,7 @@ def _field_parameter(
     kinds = [kind for kind in info.metadata if isinstance(kind, Choice)]
     how = typer.Option(
         flags,
-        help=_help(info, names) + ("" if defaults is None else _default(name, info, defaults)),
+        help=_help(info, doc, names) + ("" if defaults is None else _default(name, info, defaults)),
         metavar=None if type_ is bool else _metavar(name, info.annotation, info.metadata),
         rich_help_panel=panel,
         autocompletion=one_of(kinds[0].words) if kinds else None,
@@ -151,10 +154,10 @@ def _unset(given: Collection[str], options: Collection[str]) -> list[str]:
     return unset
 
 
-def _help(info: FieldInfo, names: Collection[str]) -> str:
+def _help(info: FieldInfo, doc: str, names: Collection[str]) -> str:
     """The docstring for the line: other fields are options, durations have units, decision records are left out."""
     words = [word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words]
-    text = " ".join((info.description or "").split()).replace(", in nanoseconds", "")
+    text = " ".join(doc.split()).replace(", in nanoseconds", "")
     text = re.sub(r",? ADR-\d+|\s*\(ADR-\d+\)", "", text)
     text = re.sub(r"``([^`]*)``", lambda match: flag(match[1]) if match[1] in {*names} - {*words} else match[1], text)
     if words:
@@ -205,7 +208,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
 def _items(inner: Any, text: str, what: str) -> list[Any]:
     """Return the items of a list that is JSON, or separated by commas."""
     if text.lstrip().startswith("["):
-        return list(json_document(text, what))
+        return list(_json(text, what))
     part = _part(inner)
     if part is not None and (text.lstrip().startswith("{") or _key(part).match(text)):
         return [_fields(part, text, what)]
@@ -215,9 +218,15 @@ def _items(inner: Any, text: str, what: str) -> list[Any]:
     return [_value(inner, item, what) for item in items]
 
 
+def _json(text: str, what: str) -> Any:
+    from spark_jetstream.admin.descriptions import json_document
+
+    return json_document(text, what)
+
+
 def _pairs(text: str, what: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
-        return dict(json_document(text, what))
+        return dict(_json(text, what))
     name, equals, value = text.partition("=")
     if not equals:
         raise OptionError(f"{what}: {shown(text)} is no name=value")
@@ -227,7 +236,7 @@ def _pairs(text: str, what: str) -> dict[str, Any]:
 def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
     """Parse the fields of a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or its `Model.shorthand` alone."""
     if text.lstrip().startswith("{"):
-        return dict(json_document(text, what))
+        return dict(_json(text, what))
     key = _key(part)
     if not key.match(text):
         if not part.shorthand or not text or "=" in text:

@@ -95,6 +95,8 @@ for group in (server, account, streams, consumers, pub, kv, objects, lag, events
 
 def main() -> None:
     """Run the console script. An error is one line on standard error, and an exit code of `cli.app`."""
+    # The search for plugins reads the metadata of all installed packages.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
-    from spark_jetstream.admin.models.objects import ObjectBucketConfig
+    from spark_jetstream.admin.models.buckets import ObjectBucketConfig
 
     names = ("bucket", "size", "created", "sealed", *ObjectBucketConfig.model_fields, "stream")
     return {name: getattr(info, name) for name in names}
 
 
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
-    from spark_jetstream.admin.models.objects import ObjectBucketConfig
+    from spark_jetstream.admin.models.buckets import ObjectBucketConfig
 
     print_bucket(run, info, ObjectBucketConfig.model_fields, {"size": sized(info.size)}, data=_bucket_data(info))
 
@@ -186,14 +186,14 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 
 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
-@with_fields("objects.ObjectBucketConfig", COMMON_SETTINGS, defaults="")
+@with_fields("buckets.ObjectBucketConfig", COMMON_SETTINGS, defaults="")
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
     _print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
-@with_fields("objects.ObjectBucketConfig", COMMON_SETTINGS, without=("storage",), unset=True)
+@with_fields("buckets.ObjectBucketConfig", COMMON_SETTINGS, without=("storage",), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:

@@ -220,8 +220,8 @@ def add(
     ] = None,
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
-    from spark_jetstream.admin.descriptions import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, template
-    from spark_jetstream.admin.models.streams import StreamConfig
+    from spark_jetstream.admin.descriptions import template
+    from spark_jetstream.admin.models.streams import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, StreamConfig
 
     if begin_with is None:
         begun: Mapping[str, Any] = {} if config else DEFAULT_STREAM

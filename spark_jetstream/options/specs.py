@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+import spark_jetstream.options as sides  # its names are taken when they are needed: they are subclasses of `Options`
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.values import Choice, Kind, Secret, Text, did_you_mean, revealed, unseen
 
@@ -93,10 +94,6 @@ ON_CONFLICT = option(
 )
 
 
-MODELS: dict[Side, type[Options]] = {}
-"""The models of each side; importing the package has defined all of them."""
-
-
 class Options(BaseModel):
     """The base of the models of options: they are frozen, and refuse pairs that make no sense together."""
 
@@ -123,7 +120,6 @@ class Options(BaseModel):
         for spec in (*cls.without_field, *(spec for spec in declared if spec.after)):
             specs.insert([other.name for other in specs].index(spec.after) + 1, spec)
         cls.specs = tuple(specs)
-        MODELS[cls.side] = cls
 
     @classmethod
     def _spec_of(cls, field_name: str) -> OptionSpec | None:
@@ -303,9 +299,14 @@ def _like_foreign(key: str, valid: Container[str]) -> tuple[str, str]:
     return key, ""
 
 
+def _models() -> dict[Side, type[Options]]:
+    """Return the model of each side, which are subclasses of `Options`."""
+    return {model.side: model for model in (sides.ConnectionOptions, sides.SourceOptions, sides.SinkOptions)}
+
+
 @functools.cache
 def _names() -> Mapping[str, str]:
-    return {spec.name.lower(): spec.name for model in MODELS.values() for spec in model.specs}
+    return {spec.name.lower(): spec.name for model in _models().values() for spec in model.specs}
 
 
 def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
@@ -336,7 +337,7 @@ _COUNTERPARTS = {"subject": "subjects", "subjects": "subject"}
 def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: bool) -> None:
     """Raise `OptionError` for an option that the model's side does not have, or not in this kind of query."""
     own = {spec.name for spec in model.specs}
-    other = MODELS["sink" if model.side == "source" else "source"]
+    other = _models()["sink" if model.side == "source" else "source"]
     for spec in other.specs:
         if spec.name in given and spec.name not in own:
             hint = f"; did you mean {_COUNTERPARTS[spec.name]}" if spec.name in _COUNTERPARTS else ""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
 from spark_jetstream.protocol.vectors import load8, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, gather
+from spark_jetstream.protocol.wire import Frames, IntArray, gather, integers
 from spark_jetstream.schema import arrow_schema
 
 _ACK_PREFIX = np.uint64(int.from_bytes(b"$JS.ACK.", "little"))
@@ -124,11 +124,6 @@ def repeated(value: str | bytes, count: int) -> pa.Array:
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)]
     return pa.Array.from_buffers(pa.string() if isinstance(value, str) else pa.binary(), count, buffers)
-
-
-def integers(values: IntArray) -> pa.Int64Array:
-    """Return the same numbers as an Arrow array, not copied."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:

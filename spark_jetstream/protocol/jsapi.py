@@ -13,11 +13,13 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_jetstream.errors import ApiError, ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
-from spark_jetstream.protocol.wire import Status
+
+if TYPE_CHECKING:
+    from spark_jetstream.protocol.wire import Status
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=ApiError)

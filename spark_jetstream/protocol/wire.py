@@ -312,9 +312,9 @@ def _tokenize(data: bytes, run: _FrameRun) -> tuple[IntArray, Frames]:
     around[0:-1:2] = run.begin
     around[1::2] = line_end
     around[-1] = len(data)
-    pick = np.arange(-2, 2 * count, 2)
+    pick = np.arange(-2, 2 * count, 2, dtype=np.int64)
     pick[0] = 0
-    lines, bounds = joined(binary(2 * count, around, data).take(pa.array(pick)))
+    lines, bounds = joined(binary(2 * count, around, data).take(integers(pick)))
     bounds = bounds[1:]
     separators = np.flatnonzero((lines == _SPACE) | (lines == _DOT))
     spaces = np.flatnonzero(lines[separators] == _SPACE)
@@ -394,6 +394,11 @@ def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryA
     return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def integers(values: IntArray) -> pa.Int64Array:
+    """Return the same numbers as an Arrow array, not copied. Without `pa.array`, which imports pandas."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
 def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
     """Copy the pieces data[start[i]:end[i]], ascending and not overlapping, into one Arrow binary array."""
     count = len(start)
@@ -401,7 +406,7 @@ def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
     around[0:-1:2] = start
     around[1::2] = end
     around[-1] = end[-1] if count else 0
-    return binary(2 * count, around, data).take(pa.array(np.arange(0, 2 * count, 2)))
+    return binary(2 * count, around, data).take(integers(np.arange(0, 2 * count, 2, dtype=np.int64)))
 
 
 def joined(pieces: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], IntArray]:

@@ -360,7 +360,7 @@ def test_every_field_is_described(model: type[Model]) -> None:
 @pytest.mark.parametrize("model", [StreamConfig, ConsumerConfig])
 def test_units_are_said(model: type[Model]) -> None:
     for name, field in model.model_fields.items():
-        described = field.description or ""
+        described = base.field_docs(model)[name]
         for kind, unit in ((Nanoseconds, "nanoseconds"), (Bytes, "bytes")):
             assert field.annotation is not kind or unit in described, name
 

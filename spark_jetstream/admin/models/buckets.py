@@ -1,4 +1,4 @@
-"""What Key-Value and Object Store buckets have in common: names, settings, what the server says of one. Pure."""
+"""The settings of Key-Value and Object Store buckets, and what both have in common: names, state. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spark_jetstream.admin.models.base import Boolean, Model
-from spark_jetstream.admin.models.streams import NO_LIMIT, ZERO, Description, Metadata, Placement, Replicas, StreamInfo
+from spark_jetstream.admin.models.base import Boolean, Check, Model
+from spark_jetstream.admin.models.streams import (
+    INT32_MAX,
+    NO_LIMIT,
+    ZERO,
+    Description,
+    Metadata,
+    Placement,
+    Replicas,
+    RePublish,
+    StreamInfo,
+    StreamSource,
+)
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier
-from spark_jetstream.options.values import Choice, Size, Span
+from spark_jetstream.options.values import Choice, Size, Span, Whole
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
@@ -68,6 +79,32 @@ class AnyBucketConfig(Model):
     """Names and values for people and programs."""
     placement: Placement | None = None
     """Which servers may hold it."""
+
+
+class BucketConfig(AnyBucketConfig):
+    """How a Key-Value bucket is set up (ADR-8, ADR-48)."""
+
+    history: Annotated[int, Whole(1, 64)] = 1
+    """How many revisions of each key are kept, 1 to 64."""
+    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
+    """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
+    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
+    """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
+    (server 2.11, ADR-48)."""
+    republish: RePublish | None = None
+    """Publish again, on other subjects, what was stored."""
+    mirror: StreamSource | None = None
+    """The bucket of which this is a copy. What is written to the copy goes to that bucket."""
+    sources: tuple[StreamSource, ...] = ()
+    """Buckets whose keys are copied into this one."""
+
+    def _checks(self) -> Iterator[Check]:
+        for name in ("sources", "limit_marker_ttl"):
+            yield self.mirror and getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
+
+
+class ObjectBucketConfig(AnyBucketConfig):
+    """How an Object Store bucket is set up (ADR-20)."""
 
 
 def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:

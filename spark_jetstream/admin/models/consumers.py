@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -189,6 +190,12 @@ class ConsumerConfig(Model):
         yield priority != "none" and not groups, f"priority_policy {priority} needs priority_groups"
         yield self.priority_timeout and priority == "none", "priority_timeout needs a priority_policy"
         yield metadata_size(self.metadata)
+
+
+DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
+    {"deliver_policy": "all", "ack_policy": "explicit", "replay_policy": "instant"}
+)
+"""A pull consumer that delivers all messages, and again until they are acknowledged."""
 
 
 def _never(value: object) -> bool:

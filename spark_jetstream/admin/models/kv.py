@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.base import Check
-from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, fields_of
+from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketConfig, BucketLayout, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import (
-    INT32_MAX,
-    NO_LIMIT,
-    ZERO,
     RePublish,
     StreamConfig,
     StreamSource,
@@ -24,33 +20,10 @@ from spark_jetstream.admin.models.streams import (
 )
 from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations, stream_name
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.values import Size, Span, Whole
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
 KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
-
-
-class BucketConfig(AnyBucketConfig):
-    """How a Key-Value bucket is set up."""
-
-    history: Annotated[int, Whole(1, 64)] = 1
-    """How many revisions of each key are kept, 1 to 64."""
-    max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
-    """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
-    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
-    """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
-    (server 2.11, ADR-48)."""
-    republish: RePublish | None = None
-    """Publish again, on other subjects, what was stored."""
-    mirror: StreamSource | None = None
-    """The bucket of which this is a copy. What is written to the copy goes to that bucket."""
-    sources: tuple[StreamSource, ...] = ()
-    """Buckets whose keys are copied into this one."""
-
-    def _checks(self) -> Iterator[Check]:
-        for name in ("sources", "limit_marker_ttl"):
-            yield self.mirror and getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
 
 
 def stream_fields(

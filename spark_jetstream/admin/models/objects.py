@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, BucketLayout, fields_of
+from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, ObjectBucketConfig, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import NEVER, Bytes, Timestamp, shown
 
 OBJECT_STORE = BucketLayout("Object Store", stream_name(""))
-
-
-class ObjectBucketConfig(AnyBucketConfig):
-    """How an Object Store bucket is set up."""
 
 
 def stream_fields(

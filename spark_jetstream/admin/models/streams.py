@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -276,6 +277,17 @@ class StreamConfig(Model):
             yield self.num_replicas > 1, "persist_mode async needs num_replicas: 1"
         yield self.placement and self.placement.preferred, "placement.preferred cannot be set in a stream"
         yield metadata_size(self.metadata)
+
+
+DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
+    {"retention": "limits", "storage": "file", "discard": "old", "allow_direct": True}
+)
+"""A stream on disk that keeps messages up to its limits, and allows Direct Get."""
+
+DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
+    {"retention": "workqueue", "storage": "file", "discard": "new", "allow_direct": True}
+)
+"""A queue on disk: a message is removed when it is acknowledged; a full queue refuses new messages."""
 
 
 def overlaps(field: str, filters: Sequence[str]) -> Iterator[Check]:
