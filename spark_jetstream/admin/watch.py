@@ -17,7 +17,6 @@ from spark_jetstream.admin.consumers import stored_messages
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.errors import ConsumerLost, DataLossError, JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.protocol.columns import Acks, Delivered
@@ -164,6 +163,7 @@ class _Follower(RangeReader):
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, Deadline(self.settings.retry_timeout))
+                self._check_stream()
                 session = _EndlessSession(self, connection, inbox, name, pending)
                 session.ask()
                 if not self._begun:
@@ -179,7 +179,7 @@ class _Follower(RangeReader):
             finally:
                 delete_reader(connection, self.part.stream, name)
 
-    def _check_stream(self, connection: Connection) -> None:
+    def _check_stream(self) -> None:
         info = self._streams.load(self.part.stream)
         if info.created != self.part.created:
             raise DataLossError(f"created again at {info.created}")

@@ -35,7 +35,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.server_info import InfoCheck
-from spark_jetstream.protocol.wire import Frames, Scanner, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
 
@@ -134,32 +134,36 @@ class Connection:
         """
         return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=_ASK_AGAIN), context)
 
-    def send(self, subject: str, payload: bytes, context: str) -> None:
-        """Send a request without waiting for its reply; a failure is logged.
+    def post(self, subject: str, payload: bytes = b"") -> None:
+        """Publish a request whose reply nobody reads. Does not wait; a cut may lose it, and the log has a refusal."""
 
-        If the connection is cut the request is sent once more, if the connection is back within requestTimeout.
-        """
+        async def publish() -> None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.publish(subject, payload)
 
-        async def carry_out() -> None:
-            for _ in range(2):
-                try:
-                    await self._request(subject, payload, context, self.options.request_timeout)
-                    return
-                except JetStreamError as error:
-                    log.info("%s", error)
-                    if not isinstance(error, ConnectionFailed):
-                        return
-
-        self._loop.call_soon_threadsafe(self._spawn, carry_out())
+        self._loop.call_soon_threadsafe(self._spawn, publish())
 
     def inbox(self, replies: bool = False, *, whole: bool = False, paced: bool = True, token: str = "*") -> Inbox:
         """Return a new inbox, with `replies` for replies to what it sends (`paced`: many, some milliseconds late).
 
-        `whole` is for Direct Get, whose messages have no reply subject. `token` is the last one of the subject: a
-        server that looks for a subscriber of one subject does not see a wildcard (snapshots begin two seconds later).
+        With `replies` it waits for the subscription, since `Inbox.send` goes past the client library's buffer. Without,
+        it does not wait: a failure comes out of `Inbox.get`. `whole` is for Direct Get, whose messages have no reply
+        subject. `token` is the last one of the subject: a server that looks for a subscriber of one subject does not
+        see a wildcard (snapshots begin two seconds later).
         """
         inbox = Inbox(self, self._client.new_inbox(), replies, whole, paced)
-        self._run(self._subscribe(inbox, f"{inbox.subject}.{token}"), self.options.request_timeout)
+        subject = f"{inbox.subject}.{token}"
+
+        async def subscribe() -> None:
+            try:
+                await self._subscribe(inbox, subject)
+            except ConnectionFailed as error:
+                inbox.put_cut(str(error))
+
+        if replies:
+            self._run(self._subscribe(inbox, subject), self.options.request_timeout)
+        else:
+            self._loop.call_soon_threadsafe(self._spawn, subscribe())
         return inbox
 
     def listen(self, subjects: Sequence[str]) -> Listener:
@@ -199,6 +203,8 @@ class Connection:
 
     def wait(self, patience: float) -> None:
         """Wait until the connection is up. Raises `ConnectionFailed` after `patience` seconds."""
+        if self._is_up:
+            return
         self._run(self._wait_connected(patience), patience + 5)
 
     def close(self) -> None:
@@ -442,7 +448,7 @@ class Connection:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _deliver(self, event: Frames | Status) -> None:
+    def _deliver(self, event: Frames | Status | ApiReply) -> None:
         inbox = self._inboxes.get(event.sid)
         if inbox is not None:
             inbox.put(event)
@@ -516,6 +522,8 @@ class Connection:
                 own = PermissionDenied(f"the account may not publish to {named}", subject=named)
                 future.set_result(own if publishing else trouble)
         told = [inbox.put_denied(publishing, subject, trouble) for inbox in self._inboxes.values()]
+        if publishing and not any(told):
+            log.info("the account may not publish to %s", subject)
         if not publishing and not any(told):
             # nats-py subscribes once for all requests: the next one would wait in vain for its reply.
             self._deaf = trouble

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
-from spark_jetstream.protocol.wire import Frames, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 
-_Event = Frames | Status | JetStreamError
+_Event = Frames | Status | ApiReply | JetStreamError
 
 MOST_WAITING = 96 << 20
 """Bytes of memory that may wait in an inbox beside what its reader expects: a limit for servers that send more than was
@@ -42,9 +42,10 @@ class Link(Protocol):
 class Inbox:
     """Made by `Connection.inbox`, for one reader at a time; use it as a context manager.
 
-    Everything published through it is answered to `<subject>.<number>`, so an answer tells by its own subject which
-    request it belongs to. `get` hands out what came, in the order of the wire. With `replies` everything comes as
-    `Frames`, and with `whole`, where messages have no reply subject; without, those are read as `Status`. As long as
+    Everything published through it is answered to `<subject>.<token>`, so an answer tells by its own subject which
+    request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API. With
+    `replies` everything comes as `Frames`, and with `whole`, where messages have no reply subject; without, those are
+    read as `Status` if they have headers, and as `ApiReply` if not. As long as
     `paced` is true, answers come a few milliseconds late, as is good for many.
     """
 
@@ -65,10 +66,18 @@ class Inbox:
         self._full = False
         self._published: set[str] = set()
 
-    def publish(self, subject: str, payload: bytes, number: int) -> None:
-        """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`."""
+    def publish(self, subject: str, payload: bytes, token: int | str) -> None:
+        """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`.
+
+        What is published in a row goes out in this order, most often in one write.
+        """
         self._published.add(subject)
-        self._link.publish_for(self, subject, payload, f"{self.subject}.{number}")
+        self._link.publish_for(self, subject, payload, f"{self.subject}.{token}")
+
+    def token(self, answer: Frames | Status | ApiReply) -> str:
+        """Return the token of the request that a status or a reply answers; messages have their own subjects."""
+        subject = b"" if isinstance(answer, Frames) else answer.subject
+        return subject.decode("utf-8", "replace").removeprefix(f"{self.subject}.")
 
     def send(self, frames: bytes | memoryview | Sequence[bytes | memoryview]) -> None:
         """Send complete PUB and HPUB frames, built with the reply subjects `<subject>.<number>`; does not wait.
@@ -94,9 +103,18 @@ class Inbox:
     def get(self, timeout: float) -> Frames | Status | None:
         """The next run of messages or status; None when nothing came within `timeout` seconds.
 
-        Raises `ProtocolError` if the server sent too much; `ConsumerLost` after a cut, with `replies`
-        `ConnectionFailed`; and `PermissionDenied` for a request, with `replies` for any publish of the connection
-        (`subject` in lower case).
+        Raises what `receive` raises.
+        """
+        event = self.receive(timeout)
+        assert not isinstance(event, ApiReply)
+        return event
+
+    def receive(self, timeout: float, token: str | None = None) -> Frames | Status | ApiReply | None:
+        """The next run of messages or status, or the reply to the request that was published with `token`.
+
+        None when nothing came within `timeout` seconds. Raises `ProtocolError` if the server sent too much;
+        `ConsumerLost` for a reply to another request, and after a cut, with `replies` `ConnectionFailed`; and
+        `PermissionDenied` for a request, with `replies` for any publish of the connection (`subject` in lower case).
         """
         try:
             event, size = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
@@ -105,6 +123,8 @@ class Inbox:
         self._taken += size
         if isinstance(event, JetStreamError):
             raise event
+        if isinstance(event, ApiReply) and self.token(event) != token:
+            raise ConsumerLost("a message without a reply subject, and not a status, came for a pull request")
         return event
 
     def expect(self, most_bytes: int) -> None:

@@ -27,7 +27,7 @@ from spark_jetstream.client.auth import mistrust
 from spark_jetstream.errors import AuthenticationFailed, JetStreamError, ProtocolError, UntrustedServer, printable
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
-from spark_jetstream.protocol.wire import MAX_FRAME, Event, Frames, Scanner, Status
+from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Scanner, Status
 
 if TYPE_CHECKING:
     from nats.aio.transport import TcpTransport, WebSocketTransport
@@ -75,7 +75,7 @@ class LastingClient(Client):
 def replace_parser(
     client: Client,
     scanner: Scanner,
-    deliver: Callable[[Frames | Status], None],
+    deliver: Callable[[Frames | Status | ApiReply], None],
     check: InfoCheck,
     complain: Callable[[ProtocolError], None],
 ) -> bool:
@@ -191,7 +191,7 @@ class BulkParser:
 
     _library: Any
     _scanner: Scanner
-    _deliver: Callable[[Frames | Status], None]
+    _deliver: Callable[[Frames | Status | ApiReply], None]
     _check: InfoCheck
     _complain: Callable[[ProtocolError], None]
 
@@ -423,7 +423,7 @@ class CheckedWebSocket(WebSocketTransport):
         return rest or bytes(await super().readline())  # type: ignore[no-untyped-call]
 
 
-def reframed(message: Msg, whole: bool) -> list[Frames | Status]:
+def reframed(message: Msg, whole: bool) -> list[Frames | Status | ApiReply]:
     """Return the frame of a message that nats-py has read, where its parser stays; with `whole` never a status."""
     lines = [b"NATS/1.0"]
     headers = dict(message.headers or {})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spark_jetstream.client.inbox import Inbox, Link
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
-from spark_jetstream.protocol.wire import Frames, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes that may wait before the listener drops messages: a limit for readers that are too slow."""
@@ -80,7 +80,7 @@ class Listener(Inbox):
 
     # Called by the connection, on its own thread
 
-    def put(self, event: Frames | Status | JetStreamError) -> None:
+    def put(self, event: Frames | Status | ApiReply | JetStreamError) -> None:
         """Make `hear` return or raise this."""
         if isinstance(event, JetStreamError):
             self._waiting.put(event)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.protocol.vectors import load8, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, gather, integers
 from spark_jetstream.schema import arrow_schema
@@ -23,6 +24,7 @@ from spark_jetstream.schema import arrow_schema
 _ACK_PREFIX = np.uint64(int.from_bytes(b"$JS.ACK.", "little"))
 _V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
 _DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 6, 7, 8
+_NO_NUMBER = "a message came whose reply subject holds something else than numbers"
 
 
 class Acks:
@@ -39,11 +41,11 @@ class Acks:
             raise ProtocolError("a message came whose reply subject is not that of a JetStream consumer")
         self._shift = frames.reply + np.where(version1, 0, 2)
 
-    def _token(self, number: int, rows: slice = slice(None)) -> IntArray:
-        at = self._shift[rows] + number
+    def _token(self, number: int) -> IntArray:
+        at = self._shift + number
         value, good = parse_unsigned(self._lines, self._separators[at] + 1, self._separators[at + 1])
         if not good.all():
-            raise ProtocolError("a message came whose reply subject holds something else than numbers")
+            raise ProtocolError(_NO_NUMBER)
         return value
 
     def sequences(self) -> IntArray:
@@ -56,19 +58,24 @@ class Acks:
 
     def consumer_sequences(self) -> tuple[int, int]:
         """The consumer sequence of the first and of the last message."""
-        first = self._token(_CONSUMER_SEQUENCE, slice(0, 1))
-        last = self._token(_CONSUMER_SEQUENCE, slice(-1, None))
-        return int(first[0]), int(last[0])
+        return self._number(0, _CONSUMER_SEQUENCE), self._number(-1, _CONSUMER_SEQUENCE)
 
     def delivery(self, index: int) -> tuple[int, int, int]:
         """Of one message: how often it was delivered, its consumer sequence, and how many messages follow it."""
-        row = slice(index, index + 1)
-        deliveries, sequence, pending = (self._token(of, row) for of in (_DELIVERIES, _CONSUMER_SEQUENCE, _PENDING))
-        return int(deliveries[0]), int(sequence[0]), int(pending[0])
+        return self._number(index, _DELIVERIES), self._number(index, _CONSUMER_SEQUENCE), self._number(index, _PENDING)
 
     def pending(self) -> int:
         """How many messages the consumer still had to deliver after the last of these."""
-        return int(self._token(_PENDING, slice(-1, None))[0])
+        return self._number(-1, _PENDING)
+
+    def _number(self, index: int, token: int) -> int:
+        """A token of one message: by numpy it would take twenty times as long."""
+        at = self._shift[index] + token
+        digits = self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes()
+        number = int(digits) if digits.isdigit() else -1
+        if not 0 <= number <= INT64_MAX:
+            raise ProtocolError(_NO_NUMBER)
+        return number
 
 
 class MessageRun(Protocol):

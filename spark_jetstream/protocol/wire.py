@@ -9,8 +9,8 @@ No socket, no clock, no logging. What the server sends is a chain of lines and m
 A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the chain of
 lengths says so. docs/architecture.md says how `Scanner` checks it ("Why nats-py's parser is replaced").
 
-Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see `columns.py`) and
-`Status`; everything else comes out as the bytes it was, in its place, for the client library's own parser.
+Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see `columns.py`), `Status` and
+`ApiReply`; everything else comes out as the bytes it was, in its place, for the client library's own parser.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with s
 _LF, _CR, _SPACE, _DOT = 10, 13, 32, 46
 _MSG = int.from_bytes(b"MSG ", "little")
 _HMSG = int.from_bytes(b"HMSG", "little")
+_SMALL = 4096  # bytes that are cheaper to walk, whatever the frames
+_FEW = 4  # frames that are cheaper to read one by one
 _SHORTEST_LINE = len(b"MSG a 1 0\r\n")
 _BULK_BELOW = 2048  # mean frame size, bytes, from which walking the frames is cheaper than looking at every byte
+_PLAIN = re.compile(rb"MSG ([^ ]+) ([0-9]{1,18}) [0-9]+\r")
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _CONTROL = (b"PING", b"PONG", b"+OK", b"-ERR", b"INFO")
 
@@ -59,6 +62,15 @@ class Status:
     code: int
     description: str
     headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ApiReply:
+    """A message of a collected subscription without reply subject and headers: the JetStream API answers a request."""
+
+    sid: int
+    subject: bytes
+    payload: bytes
 
 
 @dataclass(frozen=True)
@@ -112,14 +124,14 @@ class Frames:
 
 _PER_MESSAGE = ("begin", "line_end", "head", "size", "subject_start", "subject_end", "reply", "reply_dots")
 
-Event = Frames | Status | bytes
+Event = Frames | Status | ApiReply | bytes
 
 
 class Scanner:
     """Cuts what the server sends into events, whatever the places where the network cut it.
 
     `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change it between
-    two calls of `feed`. Those in `whole` as well have no statuses: all their messages are `Frames`.
+    two calls of `feed`. Those in `whole` as well have neither statuses nor replies: all their messages are `Frames`.
     """
 
     def __init__(self) -> None:
@@ -144,7 +156,7 @@ class Scanner:
             self._tail.clear()
         if not data:
             return []
-        scan = _scan_by_walk if self._mean >= _BULK_BELOW else _scan_in_bulk
+        scan = _scan_by_walk if self._mean >= _BULK_BELOW or len(data) <= _SMALL else _scan_in_bulk
         pieces, used = scan(data)
         events: list[Event] = []
         for piece in pieces:
@@ -274,7 +286,11 @@ def _needed(rest: bytes) -> int:
 
 
 def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> Iterator[Event]:
-    """Split a run by subscription; statuses of collected ones apart, others as their bytes."""
+    """Split a run by subscription; statuses and replies of collected ones apart, others as their bytes."""
+    replies = _replies(data, run) if len(run.begin) <= _FEW else None
+    if replies is not None and whole.isdisjoint(reply.sid for _, reply in replies):
+        yield from (reply if reply.sid in collect else frame for frame, reply in replies)
+        return
     sid, frames = _tokenize(data, run)
     if not collect:
         yield data[int(run.begin[0]) : run.end]
@@ -296,7 +312,19 @@ def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> 
             yield replace(part, sid=int(sid[first]))
         else:
             for index in range(len(part)):
-                yield _status(part[index : index + 1], int(sid[first]))
+                yield _answer(part[index : index + 1], int(sid[first]))
+
+
+def _replies(data: bytes, run: _FrameRun) -> list[tuple[bytes, ApiReply]] | None:
+    """Read well-formed messages without reply subject and headers, each with its frame; None if there are others."""
+    read = []
+    for begin, feed, size in zip(run.begin.tolist(), run.feed.tolist(), run.size.tolist(), strict=True):
+        line = _PLAIN.fullmatch(data, begin, feed)
+        if line is None:
+            return None
+        reply = ApiReply(int(line[2]), line[1], data[feed + 1 : feed + 1 + size])
+        read.append((data[begin : feed + size + 3], reply))
+    return read
 
 
 def _among(sid: IntArray, some: set[int]) -> npt.NDArray[np.bool_]:
@@ -360,14 +388,16 @@ def _tokenize(data: bytes, run: _FrameRun) -> tuple[IntArray, Frames]:
     return sid, frames
 
 
-def _status(frame: Frames, sid: int) -> Status:
-    """Read one message without a reply as a status."""
+def _answer(frame: Frames, sid: int) -> Status | ApiReply:
+    """Read one message without a reply subject: a status if it has headers."""
     start = int(frame.line_end[0])
     head, size = int(frame.head[0]), int(frame.size[0])
+    subject = bytes(frame.lines[int(frame.subject_start[0]) : int(frame.subject_end[0])])
+    if not head:
+        return ApiReply(sid, subject, frame.data[start : start + size])
     line = parse_status(frame.data[start : start + head])
     if size != head or line is None:
         raise ProtocolError("a message without a reply subject, and not a status, came for a pull request")
-    subject = bytes(frame.lines[int(frame.subject_start[0]) : int(frame.subject_end[0])])
     return Status(sid, subject, line.code, line.description, line.headers)
 
 

@@ -23,19 +23,23 @@ from spark_jetstream.errors import (
     ConsumerLost,
     DataLossError,
     JetStreamError,
+    PermissionDenied,
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.protocol.wire import MAX_FRAME, Frames, Status
+from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Status
 
 log = logging.getLogger(__name__)
 
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 _QUIET_HEARTBEATS = 2
 _FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
+
+_LOOK = "look"  # token of that request; those of pulls are numbers
+_LOOK_AGAIN = 2.0  # seconds without any answer
 
 _ADVICE = "set failOnDataLoss to false to go on without them"
 
@@ -100,12 +104,17 @@ def look(connection: Connection, part: SequenceRange, first: int) -> StreamSumma
         raise DataLossError(
             f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
         ) from error
-    if state.created != part.created:
+    check_created(part, first, state.created)
+    return state
+
+
+def check_created(part: SequenceRange, first: int, created: str) -> None:
+    """Raise `DataLossError` unless the stream, created at that time, is the one that was planned."""
+    if created != part.created:
         raise DataLossError(
-            f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {first} to "
+            f"stream {part.stream} was deleted and created again (at {created}) while sequences {first} to "
             f"{part.end - 1} of the one created at {part.created} were to be read; {_ADVICE}"
         )
-    return state
 
 
 class PullSession:
@@ -132,6 +141,31 @@ class PullSession:
         self.fruitless = 0
         self.expires = min(owner.settings.expires, self.longest)
         self.heartbeat = min(owner.settings.heartbeat, self.expires / 2, self.longest_heartbeat)
+        self.early: list[Frames | Status] = []
+
+    def begin(self) -> None:
+        """Send the first requests, and in the same write look whether the stream is the one that was planned.
+
+        Raises what `look` raises. What comes before the reply is kept for `drain`.
+        """
+        owner, context = self.owner, f"look at stream {self.owner.part.stream}"
+        subject = jsapi.subject(self.connection.prefix, jsapi.STREAM_INFO, owner.part.stream)
+        self.inbox.publish(subject, b"", _LOOK)
+        self.ask()
+        try:
+            # Behind the consumer: what that reads must be the stream that was planned.
+            while (event := self.inbox.receive(_LOOK_AGAIN, _LOOK)) is not None:
+                if isinstance(event, ApiReply):
+                    created = jsapi.field(jsapi.reply(event.payload, context), "created", str, context)
+                    check_created(owner.part, owner.next, created)
+                    return
+                if self.inbox.token(event) == _LOOK:  # nobody answers
+                    break
+                self.early.append(event)
+        except (ApiError, PermissionDenied):
+            look(self.connection, owner.part, owner.next)  # which names what failed
+            raise
+        look(self.connection, owner.part, owner.next)
 
     def drain(self) -> Iterator[Delivered]:
         """Yield what the consumer delivers, until the range ends, nothing is pending, or `over` is set."""
@@ -139,7 +173,7 @@ class PullSession:
         silence = 2 * owner.settings.heartbeat + 1.0
         while not self.over:
             self.ask()
-            event = self.inbox.get(silence)
+            event = self.early.pop(0) if self.early else self.inbox.get(silence)
             if event is None:
                 self.connection.check()
                 raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
@@ -275,19 +309,21 @@ class RangeReader:
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, patience)
+                session = self.session(self, connection, inbox, name, pending)
+                session.begin()
                 if pending == 0:
                     self.nothing_more()
                     return
-                yield from self.session(self, connection, inbox, name, pending).drain()
+                yield from session.drain()
             finally:
                 delete_reader(connection, self.part.stream, name)
 
     def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
-        """Create the consumer and return how many messages it has to deliver, those behind the range included."""
+        """Create a consumer and return how many messages it has to deliver, those behind the range included."""
         part = self.part
         settings = {**self.start(), "headers_only": self.settings.headers_only}
         try:
-            pending = create_reader(
+            return create_reader(
                 connection,
                 part.stream,
                 name,
@@ -296,15 +332,9 @@ class RangeReader:
                 left_to_stream=self.left_to_stream,
                 patience=patience,
             )
-            # Only now: what the consumer reads must be the stream that was planned.
-            self._check_stream(connection)
         except StreamNotFound:
             look(connection, part, self.next)
             raise
-        return pending
-
-    def _check_stream(self, connection: Connection) -> None:
-        look(connection, self.part, self.next)
 
     def start(self) -> dict[str, Any]:
         """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""
@@ -385,5 +415,4 @@ def create_reader(
 
 def delete_reader(connection: Connection, stream: str, name: str) -> None:
     """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
-    subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name)
-    connection.send(subject, b"", f"delete consumer {name}")
+    connection.post(jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name))

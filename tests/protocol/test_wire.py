@@ -14,7 +14,7 @@ from nats.protocol.parser import Parser
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import wire
 from spark_jetstream.protocol.columns import Acks, Delivered
-from spark_jetstream.protocol.wire import Frames, Scanner, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 from tests.support.wire import Answer, answers, by_byte, columns, cut, frame, frames_in, scanned
 
 DATA, OTHER, ACKS = 7, 3, 5
@@ -55,6 +55,7 @@ class Seen:
     rows: list[tuple[object, ...]] = field(default_factory=list)
     statuses: list[Status] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    replies: list[ApiReply] = field(default_factory=list)
     other: bytes = b""
 
 
@@ -65,6 +66,8 @@ def scan(chunks: Iterable[bytes], collect: Collection[int] = (DATA,), whole: Col
             seen.other += event
         elif isinstance(event, Status):
             seen.statuses.append(event)
+        elif isinstance(event, ApiReply):
+            seen.replies.append(event)
         elif event.sid in whole:
             assert event.payloads().to_pylist() == [payload for _, _, payload, _ in answers(event)]
             seen.answers += answers(event)
@@ -148,6 +151,13 @@ def test_a_status_is_told_by_its_line_and_missing_reply(
         assert scan(chunks) == Seen([PLAIN.row, PLAIN.row], [Status(DATA, b"_INBOX.abc.4", *expected)])
 
 
+@pytest.mark.parametrize("payload", [b'{"created": "x"}', b"", b"NATS/1.0 503\r\n\r\n", b"MSG a 7 2\r\nab\r\n"])
+def test_a_message_without_reply_and_headers_answers_a_request(payload: bytes) -> None:
+    data = PLAIN.wire + 2 * frame(b"_INBOX.abc.look", DATA, payload) + PLAIN.wire
+    for chunks in ([data], by_byte(data), [data, b"PI"]):
+        assert scan(chunks) == Seen([PLAIN.row, PLAIN.row], replies=[ApiReply(DATA, b"_INBOX.abc.look", payload)] * 2)
+
+
 OTHERS = [
     b"PING\r\n",
     b"PONG\r\n",
@@ -201,7 +211,8 @@ MALFORMED = {
     "sid is a word": b"MSG a seven $JS.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
     "header larger than the message": b"HMSG a 7 $JS.ACK.S.c.1.1.1.1.0 50 5\r\nhello\r\n",
     "header size is a word": b"HMSG a 7 $JS.ACK.S.c.1.1.1.1.0 x 5\r\nhello\r\n",
-    "no reply and no status": b"MSG a 7 5\r\nhello\r\n",
+    "headers, no reply and no status": b"HMSG a 7 20 25\r\nNATS/1.0\r\nA: b c\r\n\r\nhello\r\n",
+    "a status with a payload": b"HMSG a 7 16 21\r\nNATS/1.0 503\r\n\r\nhello\r\n",
     "reply of somebody else": b"MSG a 7 reply.to 5\r\nhello\r\n",
     "ten tokens": b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0.1 5\r\nhello\r\n",
     "another prefix": b"MSG a 7 $KV.ACK.S.c.1.1.1.1.0 5\r\nhello\r\n",
