@@ -8,7 +8,7 @@ import sys
 
 from spark_jetstream.java import ensure_java
 
-PARTS = ("source", "sink", "publishing", "direct")
+PARTS = ("source", "sink", "publishing", "direct", "tasks")
 
 
 def main() -> None:
@@ -22,12 +22,15 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from benchmarks import direct, publishing, sink, source  # noqa: PLC0415  # Spark reads the environment when it is imported
+    from benchmarks import direct, publishing, sink, source, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
 
     if "publishing" in arguments.only:
         publishing.compare(arguments.rounds)
     if "direct" in arguments.only:
         direct.run(arguments.rounds)
+    if "tasks" in arguments.only:
+        with source.session(cores=1) as spark:
+            tasks.run(spark, arguments.rounds)
     if not {"source", "sink"} & set(arguments.only):
         return
     with source.session() as spark:

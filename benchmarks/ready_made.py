@@ -1,11 +1,12 @@
-"""A Python streaming source whose batches are made before: what Spark alone takes for the same rows."""
+"""A Python source whose batches are made before: what Spark alone takes for the same rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_jetstream.protocol.columns import Acks, Delivered, record_batch
@@ -15,6 +16,7 @@ from spark_jetstream.schema import COLUMN_NAMES, SOURCE_DDL
 ROWS = 2000  # of a batch: about what one read of the connection brings
 
 
+@functools.cache
 def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
     """Rows like those of the measured stream."""
     wire = b"".join(
@@ -31,11 +33,31 @@ def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
     return record_batch(Delivered(frames, acks, acks.sequences()), stream="BENCH", columns=COLUMN_NAMES)
 
 
-class _Reader(DataSourceStreamReader):
-    def __init__(self, partitions: int, batches: int) -> None:
-        self.count = partitions
-        self.batches = batches
+class _Shape:
+    """How many partitions there are, with how many batches of how many rows each."""
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.count = int(options["partitions"])
+        self.batches = int(options.get("batches", 1))
+        self.rows = int(options.get("rows", ROWS))
+
+    def planned(self) -> Sequence[InputPartition]:
+        return [InputPartition(number) for number in range(self.count)]
+
+    def made(self) -> Iterator[pa.RecordBatch]:
+        for _ in range(self.batches):
+            yield batch(self.rows)
+
+
+class _Reader(_Shape, DataSourceReader):
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.planned()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.made()
+
+
+class _StreamReader(_Shape, DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
 
@@ -43,16 +65,14 @@ class _Reader(DataSourceStreamReader):
         return {"at": 1}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [InputPartition(number) for number in range(self.count)] if start != end else []
+        return self.planned() if start != end else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        ready = batch()
-        for _ in range(self.batches):
-            yield ready
+        return self.made()
 
 
 class ReadyMade(DataSource):
-    """`format("readymade")`, options `partitions` and `batches`."""
+    """`format("readymade")`, options `partitions`, `batches` and `rows`, for `read` and `readStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,5 +81,8 @@ class ReadyMade(DataSource):
     def schema(self) -> str:
         return SOURCE_DDL
 
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self.options)
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _Reader(int(self.options["partitions"]), int(self.options["batches"]))
+        return _StreamReader(self.options)

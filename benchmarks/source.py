@@ -187,9 +187,10 @@ def latency(server: NatsServer, rounds: int) -> None:
 
 
 @contextlib.contextmanager
-def session() -> Iterator[SparkSession]:
-    """A session on two cores, as the figures say."""
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+def session(cores: int = 2) -> Iterator[SparkSession]:
+    """A session on two cores, as the figures say, with Unix sockets to the Python workers where Spark has them."""
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark_jetstream.register(spark)

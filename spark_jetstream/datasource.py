@@ -22,7 +22,7 @@ from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import SOURCE_DDL, ddl
 from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
 from spark_jetstream.source.reader import PUSHDOWN, FilteredBatchReader, JetStreamBatchReader, JetStreamStreamReader
-from spark_jetstream.spark_files import find_file
+from spark_jetstream.spark_process import find_file
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.ensure import Ensure

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "spark_jetstream"
 #: A layer imports only what stands above it. Parts of one line do not know each other.
 LAYERS = (
     ("errors",),
-    ("schema", "spark_files", "java"),
+    ("schema", "spark_process", "java"),
     ("protocol",),
     ("options",),
     ("client",),
@@ -39,7 +39,7 @@ USERS = {
     "asyncio": {"client"},
     "pyspark": {
         "datasource",
-        "spark_files",
+        "spark_process",
         "source.reader",
         "sink.writer",
         "doctor.child",

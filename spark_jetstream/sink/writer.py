@@ -30,7 +30,7 @@ from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
-from spark_jetstream.spark_files import find_file
+from spark_jetstream.spark_process import find_file, freeze_imports
 
 try:
     from pyspark.sql.datasource import DataSourceArrowWriter as BatchWriter
@@ -120,7 +120,9 @@ class _Sink:
         task = self._task()
         if not self.arrow:
             iterator = record_batches(iterator, self.fields, _ROWS if self.options.object_bucket is None else 1)
-        return Committed(self.store(iterator, self._connect, self.options, task=task), task.write)
+        report = self.store(iterator, self._connect, self.options, task=task)
+        freeze_imports()
+        return Committed(report, task.write)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log what is stored: every row was stored when its task ended. Spark gives a `batchId` for streams alone."""

@@ -32,7 +32,7 @@ from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner, find_bucket, first_requests
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.pushdown import Pushdown
-from spark_jetstream.spark_files import find_file
+from spark_jetstream.spark_process import find_file, freeze_imports
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.latest import TablePart, check_direct, read_table
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -130,6 +130,7 @@ class _Source:
                 yield from objects.of_group(part)
             else:
                 yield from objects.of_range(part, self._object_names())
+        freeze_imports()
 
     def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns, pushdown = self.options, self.columns, self.pushdown

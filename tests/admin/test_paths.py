@@ -15,7 +15,7 @@ from spark_jetstream.admin.ensure import Ensure, described
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.spark_files import find_file
+from spark_jetstream.spark_process import find_file
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
 
