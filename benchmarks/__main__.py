@@ -31,6 +31,8 @@ def main() -> None:
     if "tasks" in arguments.only:
         with source.session(cores=1) as spark:
             tasks.run(spark, arguments.rounds)
+        with source.session() as spark:
+            tasks.sizes(spark, arguments.rounds)
     if not {"source", "sink"} & set(arguments.only):
         return
     with source.session() as spark:

@@ -1,4 +1,4 @@
-"""What a task costs: jobs of many tasks with ten messages each, beside the same tasks of a source that does no I/O."""
+"""What a task costs: tasks of ten messages beside those of a source that does no I/O, and rows/s by messages a task."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from spark_jetstream.testing import NatsServer
 ROWS = 10
 _MANY, _FEW = 220, 20  # tasks; the difference leaves out what a job costs
 _WARM_UP = 4
+_TOTAL = 2_000_000
+_SIZES = (1_000_000, 500_000, 200_000, 100_000, 50_000, 25_000, 10_000)
 
 
 class _Cost(NamedTuple):
@@ -81,3 +83,27 @@ def _rows(spark: SparkSession, url: str, source: str, tasks: int) -> DataFrame:
     }
     end = f'{{"TASKS": {tasks * ROWS + 1}}}'
     return spark.read.format("jetstream").options(**options, endingOffsets=end).load()
+
+
+def sizes(spark: SparkSession, rounds: int) -> None:
+    """Print the rows a second that a job reads, by messages a task."""
+    with NatsServer() as server:
+        fill(server.url, "SIZES", _TOTAL)
+        print(f"\n{_TOTAL:,} messages of 200 B into noop on two cores, rows/s by messages a task, {rounds} rounds")
+        print("".join(f"{size:>12,}" for size in _SIZES))
+        rates: list[list[float]] = []
+        for number in range(-2, rounds):
+            row = []
+            for size in _SIZES:
+                options = {"servers": server.url, "stream": "SIZES", "maxMessagesPerPartition": str(size)}
+                rows = spark.read.format("jetstream").options(**options).load()
+                began = time.perf_counter()
+                rows.write.format("noop").mode("overwrite").save()
+                row.append(_TOTAL / (time.perf_counter() - began))
+            if number >= 0:
+                rates.append(row)
+                print("".join(f"{rate:12,.0f}" for rate in row), flush=True)
+        print("median, and of that of the largest tasks:")
+        medians = [statistics.median(column) for column in zip(*rates, strict=True)]
+        print("".join(f"{rate:12,.0f}" for rate in medians))
+        print("".join(f"{rate / medians[0]:12.2f}" for rate in medians))

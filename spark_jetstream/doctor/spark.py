@@ -113,7 +113,7 @@ def _check_pyspark(mine: Python) -> Iterator[Finding]:
         said = f"{version} asks for no limits in the first batch of a query: it reads all that is there"
         yield warning("pyspark", said, "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2")
     else:
-        yield ok("pyspark", version)
+        yield ok("pyspark", f"{version} (tasks start sooner with spark.python.unix.domain.socket.enabled=true)")
 
 
 def _check_libraries(mine: Python) -> Iterator[Finding]:
