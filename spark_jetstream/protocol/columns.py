@@ -24,6 +24,7 @@ from spark_jetstream.schema import arrow_schema
 _ACK_PREFIX = np.uint64(int.from_bytes(b"$JS.ACK.", "little"))
 _V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
 _DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 6, 7, 8
+_MOST_DIGITS = 19
 _NO_NUMBER = "a message came whose reply subject holds something else than numbers"
 
 
@@ -72,7 +73,7 @@ class Acks:
         """A token of one message: by numpy it would take twenty times as long."""
         at = self._shift[index] + token
         digits = self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes()
-        number = int(digits) if digits.isdigit() else -1
+        number = int(digits) if len(digits) <= _MOST_DIGITS and digits.isdigit() else -1
         if not 0 <= number <= INT64_MAX:
             raise ProtocolError(_NO_NUMBER)
         return number

@@ -223,6 +223,14 @@ MALFORMED = {
 }
 
 
+@pytest.mark.parametrize("pending", [b"x", b"-1", b"\xc2\xb2", b"1 ", b"%d" % 2**63, b"9" * 5000])
+def test_the_number_of_one_message_is_checked(pending: bytes) -> None:
+    good, bad = (b"MSG a 7 $JS.ACK.S.c.1.1.1.1.%s 5\r\nhello\r\n" % number for number in (b"%d" % (2**63 - 1), pending))
+    assert [Acks(event).pending() for event in frames_in([good], [DATA])] == [2**63 - 1]
+    with pytest.raises(ProtocolError):
+        _ = [Acks(event).pending() for event in frames_in([bad], [DATA])]
+
+
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
 def test_what_the_server_never_sends_is_a_protocol_error(data: bytes) -> None:
     chunked = [data] if len(data) > wire.MAX_LINE else by_byte(data)
