@@ -156,6 +156,8 @@ class Inbox:
 
     def _memory_of(self, event: _Event) -> int:
         """About how many bytes an event keeps; a buffer that several events share counts once."""
+        if isinstance(event, ApiReply):
+            return _EVENT + len(event.payload)
         if not isinstance(event, Frames):
             return _EVENT
         shared = event.data is self._buffer

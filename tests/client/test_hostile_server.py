@@ -29,6 +29,7 @@ from spark_jetstream.errors import (
     ApiError,
     AuthenticationFailed,
     ConnectionFailed,
+    ConsumerLost,
     DataLossError,
     JetStreamError,
     OutageError,
@@ -39,7 +40,7 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.columns import record_batch
 from spark_jetstream.protocol.server_info import MOST_URLS, InfoCheck
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.wire import Frames, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import read_range
@@ -451,6 +452,18 @@ def test_statuses_take_memory_too() -> None:
         inbox.put(Status(1, b"", 100, "Idle", {}))
     with pytest.raises(ProtocolError, match="nobody has asked for"):
         list(iter(lambda: inbox.get(0), None))
+
+
+def test_replies_take_memory_too() -> None:
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a")
+    reply = ApiReply(1, b"_INBOX.a.look", bytes(1 << 20))
+    for _ in range(inbox_module.MOST_WAITING // len(reply.payload) + 1):
+        inbox.put(reply)
+    assert inbox.receive(0, "look") == reply
+    with pytest.raises(ConsumerLost, match="not a status, came for a pull request"):
+        inbox.get(0)
+    with pytest.raises(ProtocolError, match="nobody has asked for"):
+        list(iter(lambda: inbox.receive(0, "look"), None))
 
 
 # What a server says of itself
