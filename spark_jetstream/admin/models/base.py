@@ -20,7 +20,7 @@ import functools
 import inspect
 import itertools
 import json
-import textwrap
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, get_origin
 
@@ -79,13 +79,22 @@ def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
     docs: dict[str, str] = {}
     for base in model.__bases__:
         docs |= field_docs(base) if issubclass(base, Model) else {}
-    with contextlib.suppress(OSError):  # there is no source: typed in, or compiled
-        (source,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-        for field, text in itertools.pairwise(source.body if isinstance(source, ast.ClassDef) else ()):
-            match field, text:
-                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(said))):
-                    docs[name] = inspect.cleandoc(said)
+    source = _classes(model.__module__).get(model.__name__)
+    for field, text in itertools.pairwise(source.body if source else ()):
+        match field, text:
+            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(said))):
+                docs[name] = inspect.cleandoc(said)
     return docs
+
+
+@functools.cache
+def _classes(module: str) -> Mapping[str, ast.ClassDef]:
+    """Return the classes of a module by name; none without its source, which may be typed in or compiled."""
+    # Not `inspect.getsource` of a class, which reads the module by `ast` to find it, and then its tokens one by one.
+    with contextlib.suppress(OSError, TypeError):
+        body = ast.parse(inspect.getsource(sys.modules[module])).body
+        return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    return {}
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
