@@ -43,8 +43,9 @@ T = TypeVar("T")
 
 SIGN_OF_LIFE = 2.0
 """Seconds that a server has to answer a ping."""
+ASK_AGAIN = 2.0
+"""Seconds until a request without a reply is sent again."""
 _LOOK_AGAIN = 0.01  # seconds
-_ASK_AGAIN = 2.0  # seconds until a request without a reply is sent again
 _REFUSED_FOR = 5.0  # seconds; a server that restarts, or reloads its configuration, refuses logins for less
 
 
@@ -132,14 +133,16 @@ class Connection:
         A stream without a leader does not reply, and its requests are lost. So the request is sent again every 2
         seconds within `timeout` (option requestTimeout if None), and the first reply counts. Raises what `api` raises.
         """
-        return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=_ASK_AGAIN), context)
+        return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context)
 
     def post(self, subject: str, payload: bytes = b"") -> None:
-        """Publish a request whose reply nobody reads. Does not wait; a cut may lose it, and the log has a refusal."""
+        """Publish a request whose reply nobody reads; does not wait. A cut may lose it, and a failure is logged."""
 
         async def publish() -> None:
-            with contextlib.suppress(nats.errors.Error, OSError):
+            try:
                 await self._client.publish(subject, payload)
+            except (nats.errors.Error, OSError) as error:
+                log.info("cannot publish to %s: %s", subject, error_text(error))
 
         self._loop.call_soon_threadsafe(self._spawn, publish())
 
@@ -475,12 +478,12 @@ class Connection:
         denied = nats_py.denied(error)
         refusal = nats_py.refusal(error, self._client, self.options)
         self._closed_ports = self._closed_ports + 1 if nats_py.port_refused(error) else 0
-        if denied is not None:
-            self._on_denied(*denied)
-        elif refusal is None:
+        if refusal is None:
             log.info("NATS connection: %s", error_text(error))
         else:
             self._on_refused(refusal)
+        if denied is not None:
+            self._on_denied(*denied)
         if not self._starting and not self._refused.done() and self._closed_ports >= len(self._client.servers):
             self._refused.set_result(
                 ConnectionFailed(
@@ -522,8 +525,6 @@ class Connection:
                 own = PermissionDenied(f"the account may not publish to {named}", subject=named)
                 future.set_result(own if publishing else trouble)
         told = [inbox.put_denied(publishing, subject, trouble) for inbox in self._inboxes.values()]
-        if publishing and not any(told):
-            log.info("the account may not publish to %s", subject)
         if not publishing and not any(told):
             # nats-py subscribes once for all requests: the next one would wait in vain for its reply.
             self._deaf = trouble

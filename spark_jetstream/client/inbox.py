@@ -45,8 +45,8 @@ class Inbox:
     Everything published through it is answered to `<subject>.<token>`, so an answer tells by its own subject which
     request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API. With
     `replies` everything comes as `Frames`, and with `whole`, where messages have no reply subject; without, those are
-    read as `Status` if they have headers, and as `ApiReply` if not. As long as
-    `paced` is true, answers come a few milliseconds late, as is good for many.
+    read as `Status` if they have headers, and as `ApiReply` if not. As long as `paced` is true, answers come a few
+    milliseconds late, as is good for many.
     """
 
     def __init__(
@@ -74,10 +74,9 @@ class Inbox:
         self._published.add(subject)
         self._link.publish_for(self, subject, payload, f"{self.subject}.{token}")
 
-    def token(self, answer: Frames | Status | ApiReply) -> str:
-        """Return the token of the request that a status or a reply answers; messages have their own subjects."""
-        subject = b"" if isinstance(answer, Frames) else answer.subject
-        return subject.decode("utf-8", "replace").removeprefix(f"{self.subject}.")
+    def token(self, answer: Status | ApiReply) -> str:
+        """Return the token of the request that is answered."""
+        return answer.subject.decode("utf-8", "replace").removeprefix(f"{self.subject}.")
 
     def send(self, frames: bytes | memoryview | Sequence[bytes | memoryview]) -> None:
         """Send complete PUB and HPUB frames, built with the reply subjects `<subject>.<number>`; does not wait.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.connection import ASK_AGAIN, Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect, stream_info
@@ -39,7 +39,6 @@ _QUIET_HEARTBEATS = 2
 _FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
 
 _LOOK = "look"  # token of that request; those of pulls are numbers
-_LOOK_AGAIN = 2.0  # seconds without any answer
 
 _ADVICE = "set failOnDataLoss to false to go on without them"
 
@@ -152,14 +151,15 @@ class PullSession:
         subject = jsapi.subject(self.connection.prefix, jsapi.STREAM_INFO, owner.part.stream)
         self.inbox.publish(subject, b"", _LOOK)
         self.ask()
+        patience = min(ASK_AGAIN, self.connection.options.request_timeout)
         try:
             # Behind the consumer: what that reads must be the stream that was planned.
-            while (event := self.inbox.receive(_LOOK_AGAIN, _LOOK)) is not None:
+            while (event := self.inbox.receive(patience, _LOOK)) is not None:
                 if isinstance(event, ApiReply):
                     created = jsapi.field(jsapi.reply(event.payload, context), "created", str, context)
                     check_created(owner.part, owner.next, created)
                     return
-                if self.inbox.token(event) == _LOOK:  # nobody answers
+                if isinstance(event, Status) and self.inbox.token(event) == _LOOK:  # nobody answers
                     break
                 self.early.append(event)
         except (ApiError, PermissionDenied):

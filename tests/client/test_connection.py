@@ -251,7 +251,7 @@ def test_no_reply(server: NatsServer) -> None:
 
 def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without a leader gives no reply, and a request that was sent meanwhile is lost."""
-    monkeypatch.setattr(connection_module, "_ASK_AGAIN", 0.1)
+    monkeypatch.setattr(connection_module, "ASK_AGAIN", 0.1)
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url, requestTimeout="30s"))
         proxy.drop_frames(b"account_info_response", 2)
@@ -293,6 +293,18 @@ def test_a_request_whose_reply_nobody_reads(server: NatsServer) -> None:
         publisher.api("STREAM.CREATE.S", {"name": "S"})
         connect(options(server.url)).post("$JS.API.STREAM.DELETE.S")
         wait_until(lambda: not publisher.api("STREAM.NAMES")["streams"], "the end of the stream")
+
+
+def test_a_request_whose_reply_nobody_reads_and_that_fails(
+    strict: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    connection = connect(options(strict.url, user="ann", password="a"))
+    connection.post("$JS.API.STREAM.INFO.S")
+    wait_until(lambda: 'permissions violation for publish to "$js.api.stream.info.s"' in caplog.text, "the refusal")
+    connection.close()
+    connection.post("$JS.API.STREAM.DELETE.S")
+    wait_until(lambda: "cannot publish to $JS.API.STREAM.DELETE.S: connection closed" in caplog.text, "the failure")
 
 
 PERMISSIONS = """authorization {
