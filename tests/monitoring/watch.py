@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jetstream.monitoring import JetStreamListener, lag
+from spark_jetstream.testing.process import poll
 
 COUNT = 40
 
@@ -39,13 +39,15 @@ class Lines(logging.Handler):
 
 def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> str:
     """What the HTTP server says, as soon as it is `ready`; events come a moment after what they report."""
-    deadline = time.monotonic() + 120
-    while True:
+    said = ""
+
+    def check() -> str | None:
+        nonlocal said
         with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as reply:
-            text: str = reply.read().decode()
-        if ready(text) or time.monotonic() > deadline:
-            return text
-        time.sleep(0.1)
+            said = reply.read().decode()
+        return said if ready(said) else None
+
+    return poll(check, 120, lambda: TimeoutError(f"not what was waited for:\n{said}"))
 
 
 def last_heard(text: str) -> float:
