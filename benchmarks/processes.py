@@ -44,6 +44,11 @@ def peak_megabytes(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
 
 
+def spark_jvm() -> int:
+    """The process id of the JVM that this process has started for Spark."""
+    return next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+
+
 def python_workers(pid: int) -> list[int]:
     """The Python processes below `pid` in which Spark runs tasks."""
     return [child for child in children(pid) if "pyspark.daemon" in command(child)]

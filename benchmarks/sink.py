@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.processes import children, command, cpu_seconds, peak_megabytes, python_workers
+from benchmarks.processes import cpu_seconds, peak_megabytes, python_workers, spark_jvm
 from benchmarks.publishing import SUBJECTS, Way, create, delete, publish, stored
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.testing import NatsServer
@@ -43,7 +42,7 @@ def write(frame: DataFrame, server: NatsServer, delivery: str) -> float:
 def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     """1,000,000 rows of 200 bytes into a new file-backed stream, the reference in the same round."""
     frame = rows(spark, ROWS, PARTITIONS)
-    jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+    jvm = spark_jvm()
     ratios: dict[str, list[float]] = {level: [] for level in LEVELS}
     rates: dict[str, list[float]] = {level: [] for level in LEVELS}
     print(
@@ -80,7 +79,7 @@ def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
 
 def memory(spark: SparkSession, server: NatsServer) -> None:
     """Peak memory of the Python worker that writes one partition, for three lengths of it."""
-    jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+    jvm = spark_jvm()
     print("\npeak memory of the Python worker that writes one partition (delivery deduplicated)")
     for count in (100_000, 1_000_000, 3_000_000):
         peaks: dict[int, float] = {}

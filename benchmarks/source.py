@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import tempfile
 import threading
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession
 import spark_jetstream
 from benchmarks import references
 from benchmarks.load import fill
-from benchmarks.processes import children, command, cpu_seconds, peak_megabytes, python_workers
+from benchmarks.processes import cpu_seconds, peak_megabytes, python_workers, spark_jvm
 from benchmarks.ready_made import ROWS, ReadyMade
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
@@ -63,7 +62,7 @@ def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     jetstream = {"servers": server.url, "stream": "BENCH"}
     steady = {**jetstream, "maxMessagesPerPartition": str(MESSAGES // 2)}
     ready = {"partitions": str(MESSAGES // PARTITION), "batches": str(PARTITION // ROWS)}
-    jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+    jvm = spark_jvm()
     print(f"\n1,000,000 messages of 200 B into noop, {rounds} rounds after {WARM_UP} that warm up; rows a second")
     columns = (
         "round",
@@ -139,7 +138,7 @@ def _pull(options: SourceOptions, created: str, first: int, end: int) -> Any:
 def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
     """Peak memory of the Python worker that reads one partition of so many messages."""
     fill(server.url, "LONG", messages)
-    jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+    jvm = spark_jvm()
     known = set(python_workers(jvm))
     peaks: dict[int, float] = {}
     finished = threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.load import fill
-from benchmarks.processes import children, command, cpu_seconds, python_workers
+from benchmarks.processes import cpu_seconds, python_workers, spark_jvm
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.testing import NatsServer
 
@@ -38,11 +37,11 @@ def run(spark: SparkSession, rounds: int) -> None:
             admin.streams.update("TASKS", allow_direct=True)
         print(f"\ncost of a task of {ROWS} messages, one task at a time, milliseconds (median of {rounds} rounds)")
         print("".join(f"{column:>14}" for column in ("source", "wall", "Python", "Spark", "server")))
-        for source in ("ready-made", "consumer", "direct"):
+        costs: dict[str, list[_Cost]] = {"ready-made": [], "consumer": [], "direct": []}
+        for source in costs:
             found = _rows(spark, server.url, source, _MANY).count()
             if found != _MANY * ROWS:
                 raise RuntimeError(f"{found} rows came of {_MANY * ROWS}")
-        costs: dict[str, list[_Cost]] = {"ready-made": [], "consumer": [], "direct": []}
         for number in range(-_WARM_UP, rounds):
             for source, measured in costs.items():
                 cost = _cost(spark, server, source)
@@ -54,7 +53,7 @@ def run(spark: SparkSession, rounds: int) -> None:
 
 
 def _cost(spark: SparkSession, server: NatsServer, source: str) -> _Cost:
-    jvm = next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+    jvm = spark_jvm()
     few, many = (_job(spark, server, jvm, source, tasks) for tasks in (_FEW, _MANY))
     return _Cost(*(1000 * (long - short) / (_MANY - _FEW) for short, long in zip(few, many, strict=True)))
 
