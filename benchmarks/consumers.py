@@ -1,0 +1,149 @@
+"""What the tasks of short micro-batches cost a cluster of three: by pull consumers, and by Direct Gets.
+
+A task that reads with a consumer creates it and deletes it, which the cluster's metadata leader has to agree on with
+the other servers. `python -m benchmarks.consumers` starts micro-batches of several tasks at a fixed rate, without
+Spark, and looks at the CPU of each server and at how long the metadata leader takes to answer a request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from benchmarks.load import fill
+from benchmarks.processes import cpu_seconds
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.pool import connect
+from spark_jetstream.options import SourceOptions
+from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.pull import PullSettings, read_range
+from spark_jetstream.testing import NatsCluster
+
+MESSAGES = 100_000
+TASK = 10  # messages
+ASK_EVERY = 0.02  # seconds
+Reader = Callable[[SequenceRange], Iterator[MessageRun]]
+
+
+class Taken(NamedTuple):
+    """Milliseconds of each micro-batch and of each request, and seconds of CPU of each server in each second."""
+
+    batches: list[float]
+    requests: list[float]
+    servers: list[float]
+
+
+def _nothing(part: SequenceRange) -> Iterator[MessageRun]:
+    return iter(())
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[len(ordered) * 99 // 100]
+
+
+def _measured(
+    cluster: NatsCluster, connection: Connection, reader: Reader, whole: SequenceRange, rate: float, tasks: int,
+    seconds: float,
+) -> Taken:  # fmt: skip
+    """Run micro-batches at `rate` a second, each as soon as it is due and the one before is done."""
+    batches: list[float] = []
+    requests: list[float] = []
+    finished = threading.Event()
+
+    def ask() -> None:
+        while not finished.wait(ASK_EVERY):
+            began = time.perf_counter()
+            connection.api(f"{connection.prefix}.STREAM.NAMES", b"{}", context="ask the metadata leader")
+            requests.append((time.perf_counter() - began) * 1000)
+
+    def task(first: int) -> None:
+        part = SequenceRange(whole.stream, first, first + TASK, TASK, whole.created)
+        rows = sum(len(run) for run in reader(part))
+        if rows != TASK and reader is not _nothing:
+            raise RuntimeError(f"{rows} of {TASK} messages came")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    used = [cpu_seconds(server.pid) for server in cluster.servers]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(tasks) as pool:
+        number = 0
+        while (due := began + number / rate) < began + seconds:
+            time.sleep(max(0.0, due - time.perf_counter()))
+            start = time.perf_counter()
+            list(pool.map(task, [1 + (number * tasks + index) * TASK % MESSAGES for index in range(tasks)]))
+            batches.append((time.perf_counter() - start) * 1000)
+            number += 1
+    elapsed = time.perf_counter() - began
+    finished.set()
+    asking.join()
+    servers = [(cpu_seconds(server.pid) - since) / elapsed for server, since in zip(cluster.servers, used, strict=True)]
+    return Taken(batches, requests, servers)
+
+
+def compare(rate: float, tasks: int, seconds: float, rounds: int) -> None:
+    """Print what the servers do without reads, with consumers, and with Direct Gets, by turns."""
+    with NatsCluster() as cluster:
+        fill(cluster.urls[0], "BENCH", MESSAGES)
+        options = SourceOptions.from_spark({"servers": cluster.url, "stream": "BENCH"}, streaming=True)
+        connection = connect(options.connection)
+        config = connection.api("$JS.API.STREAM.INFO.BENCH", b"", context="look at the stream")["config"]
+        body = json.dumps({**config, "allow_direct": True, "num_replicas": 3}).encode()
+        info = connection.api("$JS.API.STREAM.UPDATE.BENCH", body, context="replicate it")
+        cluster.wait_ready()
+        time.sleep(3)
+        whole = SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES, info["created"])
+        settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+
+        def connected(_: float) -> Connection:
+            return connect(options.connection)
+
+        ways: dict[str, Reader] = {
+            "no reads": _nothing,
+            "consumers": lambda part: read_range(connected, part, settings, "bench"),
+            "direct": lambda part: read_direct(connected, part, settings, "bench"),
+        }
+        leader = str(cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"])
+        meta = next(index for index, server in enumerate(cluster.servers) if str(server.name) == leader)
+        print(
+            f"\n{rate:g} micro-batches/s of {tasks} tasks with {TASK} messages each, from a stream with three "
+            f"replicas, for {seconds:g} s; medians of {rounds} rounds"
+        )
+        print("CPU is in percent of a core; the stream's leader may be the metadata leader too")
+        columns = ("reads", "batch ms", "p99", "asked ms", "p99", "metadata CPU", "stream CPU", "other CPU")
+        print("".join(f"{column:>14}" for column in columns))
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, reader in ways.items():
+                taken = _measured(cluster, connection, reader, whole, rate, tasks, seconds)
+                stream = cluster.leader_of("BENCH")
+                others = [cpu for index, cpu in enumerate(taken.servers) if index not in (meta, stream)]
+                cpu = (taken.servers[meta], taken.servers[stream], statistics.mean(others))
+                percent = [each * 100 for each in cpu]
+                found[name].append((*_percentiles(taken.batches), *_percentiles(taken.requests), *percent))
+        for name, each in found.items():
+            print(f"{name:>14}" + "".join(f"{statistics.median(column):14.2f}" for column in zip(*each, strict=True)))
+
+
+def main() -> None:
+    """Read the arguments and compare."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.consumers", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rate", type=float, default=10, help="micro-batches a second (default 10)")
+    parser.add_argument("--tasks", type=int, default=8, help="tasks of a micro-batch (default 8)")
+    parser.add_argument("--seconds", type=float, default=20, help="how long each measurement takes (default 20)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all ways (default 3)")
+    arguments = parser.parse_args()
+    compare(arguments.rate, arguments.tasks, arguments.seconds, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
