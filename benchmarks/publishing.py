@@ -52,8 +52,8 @@ _COMMITTED = re.compile(rb'"batch":"[^"]*","count":(\d+)')
 class Way:
     """One way to publish; `window` is in messages and does not count for `fast`.
 
-    `single` shares one reply subject; `sink` sends the frames that the sink makes, each with a reply subject of its
-    own; `fast` and `atomic` are the server's batches.
+    `single` shares one reply subject; `own` sends frames that the sink makes, each with a reply subject of its own;
+    `fast` and `atomic` are the server's batches.
     """
 
     name: str
@@ -125,7 +125,7 @@ def _messages(share: _Share) -> Iterator[bytes]:
 
 
 def _sink_frames(share: _Share) -> _Frames:
-    """What the sink sends for the same messages, with `deduplicated` or `at-least-once`."""
+    """What the sink sends for the same messages where rows do not share a reply subject."""
     rows = share.messages
     subjects = pa.array([f"{share.stream}.{number % SUBJECTS}" for number in range(rows)])
     batch = pa.record_batch([pa.array([_PAYLOAD] * rows, pa.binary()), subjects], names=["data", "subject"])
@@ -143,7 +143,7 @@ def _sink_frames(share: _Share) -> _Frames:
 
 
 def _prepared(share: _Share) -> _Frames:
-    if share.way.name == "sink":
+    if share.way.name == "own":
         return _sink_frames(share)
     frames = list(_messages(share))
     return _Frames(memoryview(b"".join(frames)), array("q", accumulate(map(len, frames), initial=0)))
@@ -155,7 +155,7 @@ def _opened(url: str, share: _Share) -> socket.socket:
     wire = socket.create_connection((str(address.hostname), address.port or 4222), _TIMEOUT)
     wire.recv(_READ)
     hello = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "lang": "raw", "version": "1"}
-    inbox = f"inbox.{share.name}" + (".>" if share.way.name in ("fast", "sink") else "")
+    inbox = f"inbox.{share.name}" + (".>" if share.way.name in ("fast", "own") else "")
     wire.sendall(f"CONNECT {json.dumps(hello)}\r\nSUB {inbox} 1\r\nPING\r\n".encode())
     seen = b""
     while b"PONG\r\n" not in seen:
@@ -312,7 +312,7 @@ def atomic_publish(url: str, stream: str, count: int, ids: bool, connections: in
 
 def _ways() -> list[Way]:
     single = [Way("single", window, False, 1) for window in (1000, 4000, 16000)]
-    one = [*single, Way("sink", 4000, False, 1), Way("fast", 0, False, 1), Way("atomic", 4 * ATOMIC_BATCH, False, 1)]
+    one = [*single, Way("own", 4000, False, 1), Way("fast", 0, False, 1), Way("atomic", 4 * ATOMIC_BATCH, False, 1)]
     return [replace(way, ids=ids, connections=number) for number in (1, 2) for ids in (False, True) for way in one]
 
 

@@ -252,8 +252,8 @@ def write(names: Names) -> Lines:
     yield Permission(
         names.api(jsapi.MESSAGE_GET),
         "whether a row is there already",
-        "column expected_last_subject_sequence",
-        without="a row that is sent again fails, although it is stored",
+        "at-least-once, or column expected_last_subject_sequence",
+        without="a row that is sent again fails although it is stored, or is stored twice",
     )
 
 

@@ -55,10 +55,13 @@ def _own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray
     return pc.fill_null(named, expected) if named.null_count else named
 
 
-def encode(rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox: str, first_number: int) -> Encoded:
+def encode(
+    rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox: str, first_number: int, shared: bool = False
+) -> Encoded:
     """Return the frames of rows. Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
 
-    `ids` are message ids, null for a row without one. Only `stream` may store the rows, if it is given.
+    With `shared` all rows ask for it at `<inbox>.<first_number>`. `ids` are message ids, null for a row without one.
+    Only `stream` may store the rows, if it is given.
     """
     count = len(rows)
     own = _own_lines(ids, stream)
@@ -67,8 +70,11 @@ def encode(rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox:
     headed = own_size + line_size > 0
     head_size = np.where(headed, len(_VERSION) + own_size + line_size + len(_CR_LF), 0)
     size = head_size + _sizes(rows.data)
-    numbers = decimal(pa.array(np.arange(first_number, first_number + count, dtype=np.int64)))
-    parts: list[Any] = [rows.subject, piece(f" {inbox}.".encode()), numbers, _BLANK]
+    if shared:
+        parts: list[Any] = [rows.subject, piece(f" {inbox}.{first_number} ".encode())]
+    else:
+        numbers = decimal(pa.array(np.arange(first_number, first_number + count, dtype=np.int64)))
+        parts = [rows.subject, piece(f" {inbox}.".encode()), numbers, _BLANK]
     if not headed.any():
         parts = [_PUB, *parts, _number(size), _LINE_END]
     elif headed.all():

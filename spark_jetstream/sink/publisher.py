@@ -22,14 +22,15 @@ from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.report import Totals
-from spark_jetstream.sink.rows import RefusedRow, Rows
+from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
 from spark_jetstream.sink.target import Target
-from spark_jetstream.sink.window import InFlight
-from spark_jetstream.streams.lookup import RawMessage, ReplyListeners, next_message, streams_of
+from spark_jetstream.sink.window import InFlight, SharedReply
+from spark_jetstream.streams.lookup import RawMessage, ReplyListeners, message, next_message, streams_of
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
+_MANY = 1000  # answers that are read together
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -54,6 +55,10 @@ class Publisher:
         self._listeners: dict[str | None, ReplyListeners] = {}
         self._no_stream: set[tuple[str | None, str]] = set()  # subjects that no stream captures, by the last answers
         self._portions: list[InFlight] = []
+        self._places: set[tuple[str, str]] = set()  # stream and domain of answers so far
+        self._paced = True
+        self._separate = options.max_retries == 0  # whether each row must have a reply subject of its own
+        self._free: list[int] = []  # numbers that rows shared and that have all their answers
         self._last_known: dict[str, int] = {}
         self._next = 1
         self._answered = self._away = time.monotonic()
@@ -73,18 +78,17 @@ class Publisher:
         """The largest message that the server takes, header and payload, in bytes."""
         return self._connection.max_payload
 
-    def publish(self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals) -> InFlight:
+    def publish(
+        self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals, *, shared: bool = False
+    ) -> InFlight:
         """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
 
         `ids` are their message ids. Only `stream` may store them, if it is given. `counted` counts them once they are
-        stored. Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
-        `JetStreamError`.
+        stored. With `shared` they may have one reply subject, which is faster, and their sequences are not kept. Raises
+        `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and `JetStreamError`.
         """
         self._come_back()
-        encoded = encode(rows, ids, stream, inbox=self._inbox.subject, first_number=self._next)
-        portion = InFlight(rows, ids, encoded, self._next, counted, dict(self._last_known))
-        self._next += len(rows)
-        self._refused.extend(portion.refuse_large(self.max_payload))
+        portion = self._portion(rows, ids, stream, counted, shared and not self._separate and len(self._places) == 1)
         while self._portions and not self._has_room(portion):
             self._receive(wait=True)
         if portion.left:
@@ -96,6 +100,23 @@ class Publisher:
             self._receive(wait=False)
         self._away = time.monotonic()
         return portion
+
+    def _portion(
+        self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals, shared: bool
+    ) -> InFlight:
+        first = self._free.pop() if shared and self._free else self._reserve(1 if shared else len(rows))
+        encoded = encode(rows, ids, stream, inbox=self._inbox.subject, first_number=first, shared=shared)
+        portion = InFlight(rows, ids, stream, encoded, first, counted, dict(self._last_known))
+        self._refused.extend(portion.refuse_large(self.max_payload))
+        if shared:
+            portion.shared = SharedReply(portion.left)
+        return portion
+
+    def _reserve(self, count: int) -> int:
+        """Return the first of `count` numbers that were never used."""
+        first = self._next
+        self._next += count
+        return first
 
     def take_refused(self) -> list[RefusedRow]:
         """Return the rows that can never be stored and were not returned before."""
@@ -114,8 +135,8 @@ class Publisher:
         return self.take_refused()
 
     def pace(self, many: bool) -> None:
-        """Read answers by the thousand, which is cheap, or (with `many` false) each as soon as it arrives."""
-        self._inbox.paced = many
+        """Read answers by the thousand if so many are due, which is cheap, or (with `many` false) each at once."""
+        self._paced = many
 
     def failure(self, row: RefusedRow) -> RowRefused:
         """Return the error for a row that makes its task fail. Waits a moment for answers to count what is stored."""
@@ -189,11 +210,20 @@ class Publisher:
                 if not error.retriable or not self._connection.usable:
                     raise OutageError(f"cannot go on writing: {error}; {self._stored_already()}") from None
                 cut = error
+        for portion in self._portions:
+            if portion.shared is not None:
+                self._give_own_numbers(portion)
         self._leave_out_stored(self._portions)
         for portion in self._portions:
             portion.due.clear()
             if portion.left:
                 self._send(portion, list(portion.runs()))
+
+    def _give_own_numbers(self, portion: InFlight) -> None:
+        """Let each row of a portion have a reply subject of its own. The shared one is not used again."""
+        first = self._reserve(len(portion.rows))
+        inbox = self._inbox.subject
+        portion.separate(encode(portion.rows, portion.ids, portion.stream, inbox=inbox, first_number=first), first)
 
     def _leave_out_stored(self, portions: list[InFlight]) -> None:
         """Before rows are sent again, count those as stored that the ledger finds: a stream forgets message ids."""
@@ -219,6 +249,7 @@ class Publisher:
 
     def _receive(self, *, wait: bool) -> None:
         """Read the answers that have arrived; with `wait`, wait for an answer or until a retry is due."""
+        self._inbox.paced = self._paced and sum(portion.left for portion in self._portions) >= _MANY
         try:
             event = self._inbox.get(self._patience() if wait else 0.0)
             while event is not None:
@@ -245,12 +276,21 @@ class Publisher:
             self._on_stored(stored)
         for refusal in answers.refused:
             self._on_refusal(refusal)
+        for portion in self._portions:
+            if portion.shared is not None and portion.shared.complete:
+                self._conclude(portion)
 
     def _on_stored(self, stored: StoredAcks) -> None:
         self._answered = time.monotonic()
         for portion in self._portions:
-            inside = (stored.numbers >= portion.first) & (stored.numbers < portion.first + len(portion.rows))
+            inside = portion.answered_by(stored.numbers)
             if not inside.any():
+                continue
+            if portion.counted is self.totals:
+                self._places.add((stored.stream, stored.domain))
+            if portion.shared is not None:
+                portion.take_shared(stored, inside)
+                self._note(portion, stored.stream, stored.sequences[inside])
                 continue
             at = stored.numbers[inside] - portion.first
             fresh = portion.waiting[at]
@@ -262,7 +302,8 @@ class Publisher:
                 if self._failing:
                     continue
                 self._fail(portion, int(at[0]), misplaced, 0)
-            twice = at[stored.duplicate[inside][fresh]]
+            duplicate = stored.duplicate[inside][fresh]
+            twice = at[duplicate & ~np.isin(sequences, portion.own)] if duplicate.any() else at[:0]
             portion.waiting[at] = False
             portion.sequences[at] = sequences
             portion.known[twice] = True
@@ -272,13 +313,66 @@ class Publisher:
             portion.left = left
             if portion.due:
                 portion.due = {index: due for index, due in portion.due.items() if portion.waiting[index]}
-            portion.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
-            self._last_known[stored.stream] = max(int(sequences.max()), self._last_known.get(stored.stream, 0))
+            self._note(portion, stored.stream, sequences)
+
+    def _note(self, portion: InFlight, stream: str, sequences: IntArray) -> None:
+        last = int(sequences.max())
+        portion.counted.note(stream, int(sequences.min()), last)
+        self._last_known[stream] = max(last, self._last_known.get(stream, 0))
+
+    def _conclude(self, portion: InFlight) -> None:
+        """Settle rows with a shared reply subject that all have answers, or find out which of them are stored."""
+        shared = portion.shared
+        assert shared is not None
+        if shared.proof:
+            portion.settle_shared()
+            self._free.append(portion.first)
+        elif not self._failing:
+            log.info(
+                "the answers do not prove that %d rows are stored: those that may not be are sent again", shared.rows
+            )
+            self._separate = True
+            self._give_own_numbers(portion)
+            if portion.ids is None or portion.ids.null_count:
+                self._find_stored(portion, shared)
+            portion.due.update(dict.fromkeys(np.flatnonzero(portion.waiting).tolist(), 0.0))
+
+    def _find_stored(self, portion: InFlight, shared: SharedReply) -> None:
+        """Settle the rows that are found as acknowledged messages. Without ids they would be stored again."""
+        places: dict[tuple[str, bytes], list[int]] = {}
+        for index in np.flatnonzero(portion.waiting).tolist()[::-1]:
+            subject = portion.row(index).subject
+            place = self._target.at(subject).stored_at(subject), portion.rows.data[index].as_py()
+            places.setdefault(place, []).append(index)
+        acknowledged = [
+            (stream, sequence)
+            for (stream, domain), sequences in shared.sequences().items()
+            if self._target.stream in (None, stream) and self._target.domain in (None, domain)
+            for sequence in sequences.tolist()
+        ]
+        for stream, sequence in acknowledged:
+            try:
+                found = message(self._connection, stream, sequence, prefix=self._target.api_prefix)
+            except JetStreamError as error:
+                log.info("cannot read an acknowledged message: %s", error)
+                return
+            if found is None:
+                continue
+            candidates = places.get((found.subject, found.data), [])
+            index = next((index for index in reversed(candidates) if _is_row(found, portion.row(index))), None)
+            if index is not None:
+                candidates.remove(index)
+                portion.settle(index)
+                portion.counted.stored += 1
 
     def _on_refusal(self, refusal: Refusal) -> None:
         for portion in self._portions:
             index = refusal.number - portion.first
-            if 0 <= index < len(portion.rows) and portion.waiting[index]:
+            if portion.shared is not None and not index:
+                portion.shared.refused += 1
+                portion.left -= 1
+                return
+            if portion.shared is None and 0 <= index < len(portion.rows) and portion.waiting[index]:
                 break
         else:
             return
@@ -323,11 +417,11 @@ class Publisher:
             return None
         target = self._target
         for name in [target.stream] if target.stream else streams_of(self._connection, row.subject):
-            message = next_message(
+            found = next_message(
                 self._connection, name, target.stored_at(row.subject), expected + 1, prefix=target.api_prefix
             )
-            if message is not None and _is_row(message, row):
-                return name, message.sequence
+            if found is not None and _is_row(found, row):
+                return name, found.sequence
         return None
 
     def _reason(self, row: RefusedRow, refusal: Refusal) -> str:
@@ -381,13 +475,14 @@ class Publisher:
         """Send the rows again whose retry is due, and those that got no answer within `ackTimeout`."""
         now = time.monotonic()
         for portion in list(self._portions):
-            due = sorted(index for index, at in portion.due.items() if at <= now)
+            due = [index for index, at in portion.due.items() if at <= now]
             if due:
                 self._leave_out_stored([portion])
-                due = [index for index in due if portion.waiting[index]]
+                marked = np.zeros(len(portion.rows), np.bool_)
+                marked[due] = True
                 for index in due:
-                    del portion.due[index]
-                self._send(portion, [(index, index + 1) for index in due])
+                    portion.due.pop(index, None)
+                self._send(portion, list(portion.runs(marked & portion.waiting)))
             if portion.left and now - portion.sent > self._options.ack_timeout:
                 self._on_timeout(portion)
 
@@ -407,6 +502,8 @@ class Publisher:
             self._resume(error)
             return
         portion.due.clear()
+        if portion.shared is not None:
+            self._give_own_numbers(portion)
         self._leave_out_stored([portion])
         if portion.left:
             self._send(portion, list(portion.runs()))

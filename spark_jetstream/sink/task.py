@@ -190,7 +190,7 @@ class _SubjectStrategy:
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         if len(rows):
             publisher = self._writer.publisher
-            publisher.publish(rows, ids, self._writer.options.stream, publisher.totals)
+            publisher.publish(rows, ids, self._writer.options.stream, publisher.totals, shared=True)
             self._writer.dispose()
 
     def refused(self, rows: list[RefusedRow]) -> None:

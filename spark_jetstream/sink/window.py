@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_jetstream.protocol.pub_ack import StoredAcks
 from spark_jetstream.sink.encode import Encoded
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
@@ -17,23 +18,66 @@ from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
 
 
+class SharedReply:
+    """The answers to rows that have one reply subject: they say how many rows are stored, but not which.
+
+    They prove that all `rows` rows are stored if there are as many, all good, of one stream, and each of a message of
+    its own. A publish may have two answers: streams of two domains may capture one subject.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.stored = self.duplicates = self.refused = 0
+        self._fresh: dict[tuple[str, str], list[IntArray]] = {}
+
+    def take(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> None:
+        """Take the marked answers."""
+        known = mine & stored.duplicate
+        self.stored += int(np.count_nonzero(mine))
+        self.duplicates += int(np.count_nonzero(known))
+        self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[mine & ~known])
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are as many answers as rows."""
+        return self.stored + self.refused >= self.rows
+
+    @property
+    def proof(self) -> bool:
+        """Whether all rows are stored."""
+        fresh = self.sequences()
+        return (self.stored, self.refused, len(fresh)) == (self.rows, 0, 1) and all(
+            len(np.unique(sequences)) == len(sequences) for sequences in fresh.values()
+        )
+
+    def sequences(self) -> dict[tuple[str, str], IntArray]:
+        """Return the messages that the answers name by stream and domain, without those stored by earlier attempts."""
+        return {place: np.concatenate(sequences) for place, sequences in self._fresh.items()}
+
+
 @dataclass(eq=False)
 class InFlight:
     """A portion of rows in flight.
 
+    `shared` holds the answers as long as all rows have one reply subject, of number `first`; then `left` is the number
+    of rows without an answer, and nobody knows which rows these are. Without it row i has number `first` + i.
     `waiting` marks the rows without an answer, `left` is their number. `again` marks the rows that were sent more than
     once, `tries` counts how often the server refused each row for the time being, and `timeouts` how often the portion
     got no answer in time. `due` maps rows to the time of their next retry. `after` maps streams to the last sequence
     that was known when the rows were first sent: the rows can only be stored behind it. `sequences` holds the sequence
-    of each stored row, 0 for the others, and `known` marks the rows that the stream had stored before.
+    of each stored row, 0 for the others, and `known` marks the rows that the stream had stored before; both are only
+    kept of rows with numbers of their own. `own` are the messages as which rows of the portion were stored that were
+    sent again since.
     """
 
     rows: Rows
     ids: pa.BinaryArray | None
+    stream: str | None
     encoded: Encoded
     first: int
     counted: Totals
     after: Mapping[str, int]
+    shared: SharedReply | None = None
     begun: float = field(default_factory=time.monotonic)
     sent: float = 0.0
     timeouts: int = 0
@@ -45,6 +89,7 @@ class InFlight:
         self.again: npt.NDArray[np.bool_] = np.zeros(self.left, np.bool_)
         self.known: npt.NDArray[np.bool_] = np.zeros(self.left, np.bool_)
         self.sequences: IntArray = np.zeros(self.left, np.int64)
+        self.own: IntArray = np.zeros(0, np.int64)
         self.tries: npt.NDArray[np.int32] = np.zeros(self.left, np.int32)
 
     @property
@@ -52,9 +97,10 @@ class InFlight:
         """The size of the encoded frames in bytes."""
         return int(self.encoded.bounds[-1])
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Yield the rows without an answer as ranges of neighbours: first index, last index + 1."""
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], self.waiting, [False])).astype(np.int8)))
+    def runs(self, marked: npt.NDArray[np.bool_] | None = None) -> Iterator[tuple[int, int]]:
+        """Yield the marked rows (those without an answer) as ranges of neighbours: first index, last index + 1."""
+        marked = self.waiting if marked is None else marked
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False])).astype(np.int8)))
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
     def waiting_ids(self) -> Iterator[tuple[int, bytes]]:
@@ -62,6 +108,36 @@ class InFlight:
         if self.ids is not None:
             at = np.flatnonzero(self.waiting)
             yield from zip(at.tolist(), self.ids.take(pa.array(at)).to_pylist(), strict=True)
+
+    def answered_by(self, numbers: IntArray) -> npt.NDArray[np.bool_]:
+        """Mark the numbers that are of this portion."""
+        last = self.first if self.shared is not None else self.first + len(self.rows) - 1
+        mine: npt.NDArray[np.bool_] = (numbers >= self.first) & (numbers <= last)
+        return mine
+
+    def take_shared(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> None:
+        """Take the marked answers to the shared reply subject."""
+        assert self.shared is not None
+        before, known = self.shared.stored, self.shared.duplicates
+        self.shared.take(stored, mine)
+        self.counted.stored += self.shared.stored - before
+        self.counted.duplicates += self.shared.duplicates - known
+        self.left -= int(np.count_nonzero(mine))
+
+    def separate(self, encoded: Encoded, first: int) -> None:
+        """Go on with these frames, which give each row a number of its own, from `first` on."""
+        assert self.shared is not None
+        self.counted.stored -= self.shared.stored
+        self.counted.duplicates -= self.shared.duplicates
+        self.own = np.concatenate([self.own, *self.shared.sequences().values()])
+        self.shared = None
+        self.encoded, self.first = encoded, first
+        self.left = int(np.count_nonzero(self.waiting))
+
+    def settle_shared(self) -> None:
+        """Mark all rows as stored: the answers to the shared reply subject prove it."""
+        self.shared = None
+        self.waiting[:] = False
 
     def settle(self, index: int) -> None:
         """Mark a row as one that needs no answer any more."""

@@ -27,6 +27,7 @@ _VALID = 1.0  # seconds for which an answer about a subject, or a failed request
 class RawMessage:
     """A stored message. ``headers`` is its header block, ``b""`` without one; ``time`` is in ns since the epoch."""
 
+    subject: str
     sequence: int
     headers: bytes
     data: bytes
@@ -63,10 +64,10 @@ def first_message(connection: Connection, stream: str, subject: str, nanoseconds
     return _message(connection, stream, jsapi.request_body(start_time=time_text, next_by_subj=subject), context)
 
 
-def message(connection: Connection, stream: str, sequence: int) -> RawMessage | None:
-    """Return one message of a stream, or None when it is gone."""
+def message(connection: Connection, stream: str, sequence: int, *, prefix: str | None = None) -> RawMessage | None:
+    """Return one message of a stream, or None when it is gone, as `last_message` does."""
     context = f"get message {sequence} of stream {stream}"
-    return _message(connection, stream, jsapi.request_body(seq=sequence), context)
+    return _message(connection, stream, jsapi.request_body(seq=sequence), context, prefix)
 
 
 def _message(
@@ -82,7 +83,8 @@ def _message(
         headers, data = (base64.b64decode(stored.get(name) or "", validate=True) for name in ("hdrs", "data"))
     except (ValueError, TypeError):
         raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
-    return RawMessage(sequence, headers, data, reply_time(body, "message.time", context))
+    subject = jsapi.field(body, "message.subject", str, context)
+    return RawMessage(subject, sequence, headers, data, reply_time(body, "message.time", context))
 
 
 def streams_of(

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -408,6 +408,123 @@ class TestRefusals:
         with pytest.raises(RowRefused, match=f"stream Z+ stored it, not {target.name} .option stream.") as raised:
             sink.write([rows(f"{target.subject}.a", 0, 2000)])
         assert counted(raised.value) == 0
+
+
+class TestSharedReply:
+    """Rows share a reply subject once all answers named one stream; these answers only count."""
+
+    FEW: ClassVar[dict[str, Any]] = {"maxInFlight": 400}  # portions of 200 rows, of which the first three do not share
+
+    @staticmethod
+    def replies(proxy: WireProxy, subject: str) -> list[bytes]:
+        """The reply subjects of the rows, in the order in which they were sent."""
+        found = re.findall(rb"PUB %b\.\w+ (\S+) " % subject.encode(), proxy.client_bytes)
+        return [reply for reply in found if reply.rpartition(b".")[2].isdigit()]
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_few_reply_subjects_for_many_rows(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        sink = Sink(proxy.url, delivery=delivery, **self.FEW)
+        report = sink.write([rows(f"{target.subject}.a", 0, 4000)])
+        assert (report.stored, report.duplicates, report.streams) == (4000, 0, {target.name: (1, 4000)})
+        assert numbers(target.url, target.name) == list(range(4000))
+        sent = self.replies(proxy, target.subject)
+        assert (len(sent), len(set(sent[:200])), len(set(sent[600:])) <= 3) == (4000, 200, True)
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_one_refused_row_among_them(
+        self, proxy: WireProxy, stream: MakeStream, target: Stream, delivery: str
+    ) -> None:
+        small = stream(storage="memory", max_msg_size=100 if delivery == "at-least-once" else 300)
+        dead = f"{target.subject}.dead"
+        sink = Sink(proxy.url, delivery=delivery, deadLetterSubject=dead, **self.FEW)
+        # Each row twice: one of two equal rows is as good as the other.
+        data = [payload(0, 400) if number == 700 else payload(number // 2 * 2) for number in range(2000)]
+        report = sink.write([batch(data=data, subject=[f"{small.subject}.a"] * 2000)])
+        assert (report.rows, report.stored, report.duplicates, report.dead_letters) == (2000, 1999, 0, 1)
+        assert sorted(numbers(small.url, small.name)) == [number // 2 * 2 for number in range(2000) if number != 700]
+        # What comes later does not share any more.
+        assert len(set(self.replies(proxy, small.subject)[-200:])) == 200
+
+    def test_refusals_of_rows_that_nobody_can_read_again(self, stream: MakeStream) -> None:
+        """Without ids, and without the permission to look, rows may be stored twice; none is missing."""
+        permissions = '{publish: {deny: ["$JS.API.STREAM.MSG.GET.>"]}}'
+        config = f"authorization {{ users: [{{user: w, password: w, permissions: {permissions}}}] }}"
+        with NatsServer(config=config) as server:
+            url = server.url.replace("//", "//w:w@")
+            create(url, "S", max_msg_size=100)
+            create(url, "D")
+            sink = Sink(url, delivery="at-least-once", deadLetterSubject="D.a", **self.FEW)
+            data = [payload(number, 400 if number == 1500 else 0) for number in range(2000)]
+            report = sink.write([batch(data=data, subject=["S.a"] * 2000)])
+            assert (report.stored, report.dead_letters) == (1999, 1)
+            found = numbers(url, "S")
+            assert set(found) == {*range(2000)} - {1500}
+            assert len(found) <= 1999 + 200 * 3
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_a_lost_answer(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        proxy.drop_frames(b'"seq":1500', 1)
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", **self.FEW)
+        report = sink.write([rows(f"{target.subject}.a", 0, 2000)])
+        assert (report.stored, report.duplicates) == (2000, 1 if delivery in IDS else 0)
+        assert_stored(target.url, target.name, 2000, once=delivery in IDS)
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_rows_for_another_stream(self, proxy: WireProxy, target: Stream, stream: MakeStream, delivery: str) -> None:
+        other = stream(storage="memory")
+        sink = Sink(proxy.url, delivery=delivery, **self.FEW)
+
+        def at(number: int) -> str:
+            return f"{other.subject if number > 1000 and number % 3 == 0 else target.subject}.a"
+
+        report = sink.write([rows(at, 0, 2000)])
+        assert (report.stored, report.duplicates) == (2000, 0)
+        found = sorted(numbers(target.url, target.name) + numbers(other.url, other.name))
+        assert found == list(range(2000))
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_two_answers_to_some_rows_prove_nothing(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        """A server between two domains lets streams of both store a row, and both answer."""
+        lost = b'"seq":1500}'
+
+        def twice(frame: bytes) -> bytes:
+            if b'"seq":1499}' in frame:
+                return frame + answer(frame, frame.split(b"\r\n")[1].replace(b'","seq"', b'","domain":"hub","seq"'))
+            return b"" if lost in frame else frame
+
+        proxy.drop(twice)
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", **self.FEW)
+        report = sink.write([rows(f"{target.subject}.a", 0, 2000)])
+        assert report.stored == 2000
+        assert len(re.findall(rb"row 1499\b", proxy.client_bytes)) == 2
+        assert_stored(target.url, target.name, 2000, once=delivery in IDS)
+
+    @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
+    def test_refusals_that_pass(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        """The stream's queue is full for a moment: the rows are refused, and stored when they are sent again."""
+        left = [50]
+
+        def refuse(frame: bytes) -> bytes:
+            if left[0] and is_answer(frame) and re.search(rb'"seq":1[5-9]\d\d}', frame):
+                left[0] -= 1
+                return answer(frame, error(10167, 429))
+            return frame
+
+        proxy.drop(refuse)
+        sink = Sink(proxy.url, delivery=delivery, **self.FEW)
+        report = sink.write([rows(f"{target.subject}.a", 0, 2000)])
+        # The server has stored what the proxy says it has refused.
+        assert (report.stored, report.duplicates, left) == (2000, 50 if delivery in IDS else 0, [0])
+        assert_stored(target.url, target.name, 2000, once=delivery in IDS)
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_of_a_failed_task_counts_what_is_stored(self, proxy: WireProxy, stream: MakeStream, delivery: str) -> None:
+        small = stream(storage="memory", max_msg_size=300)
+        data = [payload(number, 400 if number == 1500 else 0) for number in range(2000)]
+        sink = Sink(proxy.url, delivery=delivery, **self.FEW)
+        with pytest.raises(RowRefused, match="row 1501 of partition 0 cannot be stored") as raised:
+            sink.write([batch(data=data, subject=[f"{small.subject}.a"] * 2000)])
+        assert counted(raised.value) == len(numbers(small.url, small.name))
 
 
 EXPECTED = ("data", "subject", "expected_last_subject_sequence")

@@ -1,0 +1,78 @@
+"""What the answers to a shared reply subject prove."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_jetstream.protocol.pub_ack import StoredAcks
+from spark_jetstream.sink.window import SharedReply
+
+NUMBER = 7
+Answer = tuple[str, int, bool]  # stream and domain as one name, sequence, whether it is a duplicate
+
+
+def taken(rows: int, *runs: list[Answer], refused: int = 0) -> SharedReply:
+    """What has come for `rows` rows; each run is what one read brought, beside an answer to something else."""
+    shared = SharedReply(rows)
+    shared.refused = refused
+    for run in runs:
+        stream, _, domain = run[0][0].partition("@")
+        sequences = np.array([999, *(sequence for _, sequence, _ in run)])
+        duplicate = np.array([False, *(known for _, _, known in run)])
+        numbers = np.array([NUMBER + 1, *[NUMBER] * len(run)])
+        shared.take(StoredAcks(stream, domain, numbers, sequences, duplicate), numbers == NUMBER)
+    return shared
+
+
+def fresh(*sequences: int, stream: str = "S") -> list[Answer]:
+    return [(stream, sequence, False) for sequence in sequences]
+
+
+def known(*sequences: int) -> list[Answer]:
+    return [("S", sequence, True) for sequence in sequences]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [fresh(1, 2, 3)],
+        [fresh(1), fresh(2), fresh(3)],
+        [fresh(3, 1, 2)],
+        [known(5, 6, 7)],
+        [fresh(8), known(5, 6)],
+        [known(5, 5, 5)],  # rows with one message id
+        [fresh(5), known(5, 5)],
+    ],
+)
+def test_as_many_good_answers_as_rows_prove_that_all_are_stored(runs: list[list[Answer]]) -> None:
+    assert taken(3, *runs).proof
+    assert not taken(4, *runs).complete
+
+
+@pytest.mark.parametrize(
+    ("runs", "refused"),
+    [
+        ([fresh(1, 2)], 1),
+        ([], 3),
+        ([fresh(1, 2, 3)], 1),
+        ([fresh(1, 2, 2)], 0),  # two answers to one row
+        ([fresh(1, 2), fresh(2)], 0),
+        ([fresh(1, 2), fresh(3, stream="T")], 0),
+        ([fresh(1, 2), fresh(3, stream="S@hub")], 0),  # two answers to one row, of streams in two domains
+        ([fresh(1, 2, stream="S@hub"), known(3)], 0),
+        ([fresh(1, 2, 3, 4)], 0),
+    ],
+)
+def test_others_prove_nothing(runs: list[list[Answer]], refused: int) -> None:
+    shared = taken(3, *runs, refused=refused)
+    assert (shared.complete, shared.proof) == (True, False)
+
+
+def test_names_the_messages_that_are_new() -> None:
+    shared = taken(9, fresh(4, 2), known(3), fresh(9, stream="S@hub"), refused=2)
+    assert {place: found.tolist() for place, found in shared.sequences().items()} == {
+        ("S", ""): [4, 2],
+        ("S", "hub"): [9],
+    }
+    assert (shared.stored, shared.duplicates, shared.refused, shared.complete) == (4, 1, 2, False)
