@@ -236,9 +236,12 @@ class FakeJetStream:
     def _respond(
         self, wire: socket.socket, subject: str, body: bytes, reply: bytes, subscribed: dict[str, bytes]
     ) -> None:
-        sid = next(
+        numbers = (
             number for pattern, number in subscribed.items() if subject_pattern([pattern]).fullmatch(reply.decode())
         )
+        sid = next(numbers, None)
+        if sid is None:
+            return  # nobody would hear the answer: the client asked before a cut, and sent it over the next connection
         plain = Honest(b"", self.ended, sid, reply)
         if not subject.startswith("$JS.API."):
             self.messages[max(self.messages, default=0) + 1] = subject
