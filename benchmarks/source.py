@@ -59,7 +59,7 @@ def _run(spark: SparkSession, name: str, options: dict[str, str]) -> _Seconds:
 
 def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     """1,000,000 messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by round."""
-    jetstream = {"servers": server.url, "stream": "BENCH"}
+    jetstream = {"servers": server.url, "stream": "BENCH", "maxMessagesPerPartition": str(PARTITION)}
     steady = {**jetstream, "maxMessagesPerPartition": str(MESSAGES // 2)}
     ready = {"partitions": str(MESSAGES // PARTITION), "batches": str(PARTITION // ROWS)}
     jvm = spark_jvm()

@@ -309,6 +309,6 @@ if server:
 # MAGIC ## Next
 # MAGIC
 # MAGIC - `docs/monitoring.md` in the project: each metric, rules for alerts, a dashboard for Grafana
-# MAGIC - `docs/sizing.md`: limits per micro-batch, tasks, and what they cost
+# MAGIC - `docs/tuning.md`: limits per micro-batch, tasks, and what they cost
 # MAGIC - `docs/progress.md`: option `durable`, with which the server and `spark-jetstream lag` know the query's
 # MAGIC   position too
