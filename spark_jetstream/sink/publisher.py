@@ -109,7 +109,7 @@ class Publisher:
         portion = InFlight(rows, ids, stream, encoded, first, counted, dict(self._last_known))
         self._refused.extend(portion.refuse_large(self.max_payload))
         if shared:
-            portion.shared = SharedReply(portion.left)
+            portion.shared = SharedReply(portion.left, next(iter(self._places)))
         return portion
 
     def _reserve(self, count: int) -> int:
@@ -503,6 +503,7 @@ class Publisher:
             return
         portion.due.clear()
         if portion.shared is not None:
+            self._separate = True
             self._give_own_numbers(portion)
         self._leave_out_stored([portion])
         if portion.left:

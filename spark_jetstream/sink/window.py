@@ -21,12 +21,14 @@ _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row;
 class SharedReply:
     """The answers to rows that have one reply subject: they say how many rows are stored, but not which.
 
-    They prove that all `rows` rows are stored if there are as many, all good, of one stream, and each of a message of
-    its own. A publish may have two answers: streams of two domains may capture one subject.
+    They prove that all `rows` rows are stored if there are as many, all good, of stream and domain `place`, and each of
+    a message of its own. A publish may have two answers, one of them late: streams of two domains may capture a
+    subject. So answers of another place prove nothing, even if there are no others.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, place: tuple[str, str]) -> None:
         self.rows = rows
+        self.place = place
         self.stored = self.duplicates = self.refused = 0
         self._fresh: dict[tuple[str, str], list[IntArray]] = {}
 
@@ -46,9 +48,9 @@ class SharedReply:
     def proof(self) -> bool:
         """Whether all rows are stored."""
         fresh = self.sequences()
-        return (self.stored, self.refused, len(fresh)) == (self.rows, 0, 1) and all(
-            len(np.unique(sequences)) == len(sequences) for sequences in fresh.values()
-        )
+        if (self.stored, self.refused, list(fresh)) != (self.rows, 0, [self.place]):
+            return False
+        return len(np.unique(fresh[self.place])) == len(fresh[self.place])
 
     def sequences(self) -> dict[tuple[str, str], IntArray]:
         """Return the messages that the answers name by stream and domain, without those stored by earlier attempts."""

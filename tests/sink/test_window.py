@@ -14,7 +14,7 @@ Answer = tuple[str, int, bool]  # stream and domain as one name, sequence, wheth
 
 def taken(rows: int, *runs: list[Answer], refused: int = 0) -> SharedReply:
     """What has come for `rows` rows; each run is what one read brought, beside an answer to something else."""
-    shared = SharedReply(rows)
+    shared = SharedReply(rows, ("S", ""))
     shared.refused = refused
     for run in runs:
         stream, _, domain = run[0][0].partition("@")
@@ -61,6 +61,7 @@ def test_as_many_good_answers_as_rows_prove_that_all_are_stored(runs: list[list[
         ([fresh(1, 2), fresh(3, stream="T")], 0),
         ([fresh(1, 2), fresh(3, stream="S@hub")], 0),  # two answers to one row, of streams in two domains
         ([fresh(1, 2, stream="S@hub"), known(3)], 0),
+        ([fresh(1, 2, 3, stream="S@hub")], 0),  # late answers to rows that had the subject before
         ([fresh(1, 2, 3, 4)], 0),
     ],
 )
