@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,9 @@ settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
 _numbers = itertools.count(1)
+
+# A shell without job control starts what is in the background with interrupts ignored, which processes pass on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Last: then `items` holds only the tests that will run.
