@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint docs release-check bench compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all lint docs release-check bench bench-quick compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,8 +62,11 @@ docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs 
 release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/, install what is in it into empty environments, and run a query there
 	@$(PY) -m tests.release_check --install $(LOCK_VENV)/bin/uv
 
-bench: $(INSTALLED) ## Measure throughput and memory
-	@$(RUN) $(PY) -m benchmarks
+bench: $(INSTALLED) ## Measure throughput and memory, half an hour; also writes build/bench.json
+	@$(RUN) $(PY) -m benchmarks --json build/bench.json
+
+bench-quick: $(INSTALLED) ## The same in three to five minutes, for a look between two changes; writes build/bench-quick.json
+	@$(RUN) $(PY) -m benchmarks --quick --json build/bench-quick.json
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
 

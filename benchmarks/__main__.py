@@ -5,41 +5,53 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
+from pathlib import Path
 
+from benchmarks.scale import QUICK, Scale
 from spark_jetstream.java import ensure_java
 
-PARTS = ("source", "sink", "publishing", "direct", "tasks")
+PARTS = ("source", "sink", "publishing", "direct", "tasks", "sizes", "payloads")
+QUICK_PARTS = ("source", "sink", "tasks")
 
 
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds of the throughput (default 5)")
-    parser.add_argument(
-        "--long", type=int, default=5_000_000, help="messages of the long partition (default 5,000,000)"
-    )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure only these (default all)")
+    parser.add_argument("--quick", action="store_true", help="source, sink and tasks in three to five minutes")
+    parser.add_argument("--rounds", type=int, help=f"counted rounds (default {Scale.rounds})")
+    parser.add_argument("--long", type=int, help=f"messages of the long partition (default {Scale.long:,})")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="measure only these (default all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
+    given = {name: value for name in ("rounds", "long") if (value := getattr(arguments, name)) is not None}
+    scale = replace(QUICK if arguments.quick else Scale(), **given)
+    parts = arguments.only or (QUICK_PARTS if arguments.quick else PARTS)
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from benchmarks import direct, publishing, sink, source, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
+    from benchmarks import direct, payloads, publishing, sink, source, tables, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
 
-    if "publishing" in arguments.only:
-        publishing.compare(arguments.rounds)
-    if "direct" in arguments.only:
-        direct.run(arguments.rounds)
-    if "tasks" in arguments.only:
-        with source.session(cores=1) as spark:
-            tasks.run(spark, arguments.rounds)
+    if "publishing" in parts:
+        publishing.compare(scale.rounds)
+    if "direct" in parts:
+        direct.run(scale.rounds)
+    if "tasks" in parts:
+        with source.session("local[1]") as spark:
+            tasks.run(spark, scale.rounds)
+    if "sizes" in parts:
+        for master in ("local[2]", "local-cluster[2,1,1024]"):
+            with source.session(master) as spark:
+                tasks.sizes(spark, scale.rounds)
+    if {"source", "sink", "payloads"} & set(parts):
         with source.session() as spark:
-            tasks.sizes(spark, arguments.rounds)
-    if not {"source", "sink"} & set(arguments.only):
-        return
-    with source.session() as spark:
-        if "source" in arguments.only:
-            source.run(spark, arguments.rounds, arguments.long)
-        if "sink" in arguments.only:
-            sink.run(spark, arguments.rounds)
+            if "source" in parts:
+                source.run(spark, scale)
+            if "sink" in parts:
+                sink.run(spark, scale)
+            if "payloads" in parts:
+                payloads.run(spark, scale)
+    if arguments.json is not None:
+        tables.write(arguments.json)
 
 
 if __name__ == "__main__":

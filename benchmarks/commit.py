@@ -11,6 +11,7 @@ import statistics
 import time
 
 from benchmarks.load import PAYLOAD_BYTES
+from benchmarks.tables import Table
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
@@ -61,11 +62,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.commit", description=__doc__)
     parser.add_argument("--commits", type=int, default=300, help="measured commits for each retention (default 300)")
     arguments = parser.parse_args()
+    forms = {"retention": "s", "median": ".2f", "p99": ".2f"}
+    table = Table("commit", f"{arguments.commits} commits for each retention, milliseconds", **forms)
     with NatsServer() as server:
         for retention in RETENTIONS:
             taken = measure(server.url, retention, arguments.commits)
             most = statistics.quantiles(taken, n=100)[98]
-            print(f"commit, {retention:9}: median {statistics.median(taken):.2f} ms, 99th percentile {most:.2f} ms")
+            table.add(retention, statistics.median(taken), most)
         close_all()
 
 

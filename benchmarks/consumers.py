@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from benchmarks.load import fill
 from benchmarks.processes import cpu_seconds
+from benchmarks.tables import Table
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
@@ -114,24 +115,23 @@ def compare(rate: float, tasks: int, seconds: float, rounds: int) -> None:
         }
         leader = str(cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"])
         meta = next(index for index, server in enumerate(cluster.servers) if str(server.name) == leader)
-        print(
-            f"\n{rate:g} micro-batches/s of {tasks} tasks with {TASK} messages each, from a stream with three "
-            f"replicas, for {seconds:g} s; medians of {rounds} rounds"
+        times = ("micro-batch", "p99", "request", "p99 of requests")
+        percent = ("metadata leader", "stream leader", "others")
+        table = Table(
+            "consumers",
+            f"{rate:g} micro-batches/s of {tasks} tasks with {TASK} messages each, from a stream with three replicas, "
+            f"{rounds} rounds of {seconds:g} s; milliseconds, and CPU in percent of a core",
+            **{"reads": "s", **dict.fromkeys(times, ".2f"), **dict.fromkeys(percent, ".1f")},
         )
-        print("CPU is in percent of a core; the stream's leader may be the metadata leader too")
-        columns = ("reads", "batch ms", "p99", "asked ms", "p99", "metadata CPU", "stream CPU", "other CPU")
-        print("".join(f"{column:>14}" for column in columns))
-        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
         for _ in range(rounds):
             for name, reader in ways.items():
                 taken = _measured(cluster, connection, reader, whole, rate, tasks, seconds)
                 stream = cluster.leader_of("BENCH")
                 others = [cpu for index, cpu in enumerate(taken.servers) if index not in (meta, stream)]
                 cpu = (taken.servers[meta], taken.servers[stream], statistics.mean(others))
-                percent = [each * 100 for each in cpu]
-                found[name].append((*_percentiles(taken.batches), *_percentiles(taken.requests), *percent))
-        for name, each in found.items():
-            print(f"{name:>14}" + "".join(f"{statistics.median(column):14.2f}" for column in zip(*each, strict=True)))
+                used = [each * 100 for each in cpu]
+                table.add(name, *_percentiles(taken.batches), *_percentiles(taken.requests), *used)
+        table.summarize(by="reads")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import references
 from benchmarks.load import fill
+from benchmarks.tables import Table
 from spark_jetstream.bench import read
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
@@ -50,21 +51,20 @@ def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     """All messages to record batches, in one partition."""
     readers = _readers(url)
     filtered = SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES // 5, whole.created, ("BENCH.3", "BENCH.7"))
-    print(f"\n{MESSAGES:,} messages of 200 B to record batches, without Spark, {rounds} rounds; rows a second")
-    columns = ("round", "consumer", "direct", "bytes only", "direct/cons.", "2 filters: c.", "direct", "direct/cons.")
-    print("".join(f"{column:>14}" for column in columns))
-    ratios: tuple[list[float], list[float]] = ([], [])
+    forms = {"consumer": ",.0f", "direct": ",.0f", "bytes only": ",.0f", "direct/consumer": ".2f"}
+    filtered_forms = {"consumer, two filters": ",.0f", "direct, two filters": ",.0f", "direct/consumer, filters": ".2f"}
+    table = Table(
+        "direct",
+        f"{MESSAGES:,} messages of 200 B to record batches, without Spark, {rounds} rounds; rows a second",
+        **{"round": "s", **forms, **filtered_forms},
+    )
     for number in range(rounds + 1):
         rates = [read(name, reader(whole), whole).messages_per_second for name, reader in readers.items()]
         raw: float = references.count_bytes(url, "BENCH", MESSAGES)
         some = [read(name, reader(filtered), filtered).messages_per_second for name, reader in readers.items()]
         label = str(number) if number else "warm-up"
-        print(f"{label:>14}{rates[0]:14,.0f}{rates[1]:14,.0f}{raw:14,.0f}{rates[1] / rates[0]:14.2f}", end="")
-        print(f"{some[0]:14,.0f}{some[1]:14,.0f}{some[1] / some[0]:14.2f}", flush=True)
-        if number:
-            ratios[0].append(rates[1] / rates[0])
-            ratios[1].append(some[1] / some[0])
-    print(f"median: direct {statistics.median(ratios[0]):.2f} of consumer, {statistics.median(ratios[1]):.2f} filtered")
+        table.add(label, *rates, raw, rates[1] / rates[0], *some, some[1] / some[0], counted=number > 0)
+    table.summarize()
 
 
 def latency(url: str, whole: SequenceRange) -> None:
@@ -81,12 +81,11 @@ def latency(url: str, whole: SequenceRange) -> None:
                 raise RuntimeError(f"{rows} of 10 messages came")
             if number >= 20:
                 taken[name].append(elapsed)
-    print(f"\na range of ten messages, {RANGES} times each, by turns; milliseconds")
+    title = f"a range of ten messages, {RANGES} times each, by turns; milliseconds"
+    table = Table("ten messages", title, **{"read with": "s", "median": ".2f", "p99": ".2f"})
     for name, each in taken.items():
         ordered = sorted(each)
-        print(f"{name:>10}: median {statistics.median(ordered):.2f}, p99 {ordered[len(ordered) * 99 // 100]:.2f}")
-    medians = {name: statistics.median(each) for name, each in taken.items()}
-    print(f"direct takes {medians['direct'] / medians['consumer']:.2f} of what a consumer takes")
+        table.add(name, statistics.median(ordered), ordered[len(ordered) * 99 // 100])
 
 
 def run(rounds: int) -> None:

@@ -8,14 +8,17 @@ import random
 import nats
 
 PAYLOAD_BYTES = 200
-_WINDOW = 20  # acknowledgements under way; one for each thousand messages, or the server's queue overflows
+_WINDOW = 20  # acknowledgements under way, each for so many messages and bytes, or the server's queue overflows
+_TOGETHER, _BYTES_TOGETHER = 1000, 2_000_000
 
 
-async def _fill(url: str, stream: str, count: int, subjects: int, rare: int) -> None:
+async def _fill(url: str, stream: str, count: int, subjects: int, rare: int, payload_bytes: int, headers: int) -> None:
     client = await nats.connect(url)
     js = client.jetstream()
     await js.add_stream(name=stream, subjects=[f"{stream}.>"])
-    payload = bytes(random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=PAYLOAD_BYTES))
+    payload = bytes(random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=payload_bytes))
+    pairs = {f"Header-{number}": f"value {number}" for number in range(headers)} or None
+    each = max(1, min(_TOGETHER, _BYTES_TOGETHER // payload_bytes))
     arrived = 0
     more = asyncio.Event()
 
@@ -28,9 +31,9 @@ async def _fill(url: str, stream: str, count: int, subjects: int, rare: int) -> 
     await client.subscribe(inbox, cb=acknowledged)
     expected = 0
     for number in range(count):
-        last = number % 1000 == 999 or number == count - 1
+        last = number % each == each - 1 or number == count - 1
         subject = f"{stream}.rare" if rare and number % rare == rare - 1 else f"{stream}.{number % subjects}"
-        await client.publish(subject, payload, reply=inbox if last else "")
+        await client.publish(subject, payload, reply=inbox if last else "", headers=pairs)
         if last:
             expected += 1
             while arrived < expected - (_WINDOW if number < count - 1 else 0):
@@ -42,9 +45,18 @@ async def _fill(url: str, stream: str, count: int, subjects: int, rare: int) -> 
     await client.close()
 
 
-def fill(url: str, stream: str, count: int, *, subjects: int = 10, rare: int = 0) -> None:
-    """Create a file-backed stream of `count` messages of 200 bytes under `<stream>.<number>`.
+def fill(
+    url: str,
+    stream: str,
+    count: int,
+    *,
+    subjects: int = 10,
+    rare: int = 0,
+    payload_bytes: int = PAYLOAD_BYTES,
+    headers: int = 0,
+) -> None:
+    """Create a file-backed stream of `count` messages under `<stream>.<number>`.
 
     With `rare` every so many-th message goes to `<stream>.rare` instead.
     """
-    asyncio.run(_fill(url, stream, count, subjects, rare))
+    asyncio.run(_fill(url, stream, count, subjects, rare, payload_bytes, headers))

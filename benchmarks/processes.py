@@ -44,6 +44,24 @@ def peak_megabytes(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
 
 
+class Cpu:
+    """CPU seconds of the server, of Spark's JVM and of its Python workers, from when it is made.
+
+    Those of a worker that has ended do not count.
+    """
+
+    def __init__(self, server: int, jvm: int) -> None:
+        self._server = server
+        self._jvm = jvm
+        self._before = {pid: cpu_seconds(pid) for pid in (server, jvm, *python_workers(jvm))}
+
+    def used(self) -> tuple[float, float, float]:
+        """Seconds so far, in this order."""
+        kinds = ([self._server], [self._jvm], python_workers(self._jvm))
+        server, jvm, python = (sum(cpu_seconds(pid) - self._before.get(pid, 0.0) for pid in pids) for pids in kinds)
+        return server, jvm, python
+
+
 def spark_jvm() -> int:
     """The process id of the JVM that this process has started for Spark."""
     return next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])

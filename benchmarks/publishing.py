@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from benchmarks.load import PAYLOAD_BYTES
 from benchmarks.processes import cpu_seconds
+from benchmarks.tables import Table
 from spark_jetstream.sink.encode import encode, tails
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import SinkColumns, rows_of
@@ -346,18 +347,21 @@ def compare(rounds: int, count: int = 300_000) -> None:
             shift = number * len(ways) // rounds
             for place, way in enumerate(ways[shift:] + ways[:shift]):
                 found[way].append(_measured(server, f"P{number}-{place}", count, way))
-    print(f"\n{count:,} messages of {PAYLOAD_BYTES} B into a file-backed stream, {rounds} rounds; medians")
-    print("the window is that of each connection, in messages")
-    columns = ("way", "window", "ids", "connections", "messages/s", "from", "to", "ratio", "client us", "server us")
-    print("".join(f"{column:>12}" for column in columns))
+    texts = dict.fromkeys(("way", "window", "ids", "connections"), "s")
+    rates_forms = dict.fromkeys(("messages/s", "from", "to"), ",.0f")
+    table = Table(
+        "publishing",
+        f"{count:,} messages of {PAYLOAD_BYTES} B into a file-backed stream, {rounds} rounds; medians; the window is "
+        "that of each connection, in messages",
+        **{**texts, **rates_forms, "ratio": ".2f", "client us": ".2f", "server us": ".2f"},
+    )
     for way in ways:
         base = found[Way("single", 4000, way.ids, 1)]
         rates, client, served = zip(*found[way], strict=True)
         ratio = statistics.median(rate / other[0] for rate, other in zip(rates, base, strict=True))
-        window = str(way.window) if way.window else "flow"
-        print(f"{way.name:>12}{window:>12}{'yes' if way.ids else 'no':>12}{way.connections:>12}", end="")
-        print("".join(f"{value:12,.0f}" for value in (statistics.median(rates), min(rates), max(rates))), end="")
-        print(f"{ratio:12.2f}{statistics.median(client):12.2f}{statistics.median(served):12.2f}", flush=True)
+        names = (way.name, str(way.window) if way.window else "flow", "yes" if way.ids else "no", str(way.connections))
+        spread = (statistics.median(rates), min(rates), max(rates))
+        table.add(*names, *spread, ratio, statistics.median(client), statistics.median(served))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol import jsapi
 
 _DONE = b"NATS/1.0 409 Batch Completed"
-_END = b"NATS/1.0 404 No Messages"
+_OVERHEAD = 200  # bytes of a message that count beside payload and headers: more than its subjects
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,17 @@ def _count_bytes(url: str, share: _Share) -> None:
             tail = data[-len(_DONE) + 1 :]
 
 
-def count_bytes(url: str, stream: str, count: int, connections: int = 2) -> float:
+def count_bytes(url: str, stream: str, count: int, connections: int = 2, message_bytes: int = 200) -> float:
     """Messages a second of readers that only count bytes, each in a process of its own with its share."""
     options = SourceOptions.from_spark({"stream": stream}, streaming=True)
     part = count // connections
+    # A request that the limit of its bytes ended would not count as done.
+    batch = min(options.fetch_batch, options.fetch_max_bytes // (message_bytes + _OVERHEAD))
     context = multiprocessing.get_context("fork")
     workers = []
     for i in range(connections):
         name = f"raw-{i}-{time.time_ns()}"
-        share = _Share(stream, 1 + i * part, part, name, options.fetch_batch, options.fetch_max_bytes)
+        share = _Share(stream, 1 + i * part, part, name, batch, options.fetch_max_bytes)
         workers.append(context.Process(target=_count_bytes, args=(url, share)))
     began = time.perf_counter()
     for worker in workers:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.processes import cpu_seconds, peak_megabytes, python_workers, spark_jvm
+from benchmarks.processes import Cpu, peak_megabytes, python_workers, spark_jvm
 from benchmarks.publishing import SUBJECTS, Way, create, delete, publish, stored
+from benchmarks.scale import Scale
+from benchmarks.tables import Table
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.testing import NatsServer
 
-ROWS = 2_000_000
 PARTITIONS = 10
 WARM_UP = 1
 LEVELS = ("at-least-once", "deduplicated", "exactly-once")
@@ -39,49 +39,46 @@ def write(frame: DataFrame, server: NatsServer, delivery: str) -> float:
     return time.perf_counter() - began
 
 
-def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
-    """2,000,000 rows of 200 bytes into a new file-backed stream, the reference in the same round."""
-    frame = rows(spark, ROWS, PARTITIONS)
+def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
+    """Rows of 200 bytes into a new file-backed stream, the reference in the same round."""
+    frame = rows(spark, scale.rows, PARTITIONS)
     jvm = spark_jvm()
-    ratios: dict[str, list[float]] = {level: [] for level in LEVELS}
-    rates: dict[str, list[float]] = {level: [] for level in LEVELS}
-    print(
-        f"\n{ROWS:,} rows of 200 B into a file-backed stream, {rounds} rounds after {WARM_UP} that warm up; "
-        "rows a second"
+    rates = dict.fromkeys(("sink", "single"), ",.0f")
+    ratios = dict.fromkeys(("sink/single", "server us", "Spark us", "Python us"), ".2f")
+    table = Table(
+        "sink",
+        f"{scale.rows:,} rows of 200 B into a file-backed stream, {scale.rounds} rounds after {WARM_UP} that warms up; "
+        "rows a second, and microseconds of CPU a row",
+        **{"round": "s", "delivery": "s", **rates, **ratios},
     )
-    columns = ("round", "delivery", "sink", "single", "sink/single", "server us", "Spark us", "Python us")
-    print("".join(f"{column:>15}" for column in columns))
-    for number in range(1 - WARM_UP, rounds + 1):
+    for number in range(1 - WARM_UP, scale.rounds + 1):
         for level in LEVELS:
-            workers = python_workers(jvm)
-            before = {pid: cpu_seconds(pid) for pid in {server.pid, jvm, *workers}}
-            rate = ROWS / write(frame, server, level)
-            living = {server.pid, jvm, *python_workers(jvm)}
-            used = {pid: cpu_seconds(pid) - since for pid, since in before.items() if pid in living}
-            if stored(server.url, "P") != ROWS:
+            cpu = Cpu(server.pid, jvm)
+            rate = scale.rows / write(frame, server, level)
+            cost = [seconds / scale.rows * 1e6 for seconds in cpu.used()]
+            if stored(server.url, "P") != scale.rows:
                 raise RuntimeError("rows are missing in the stream")
             delete(server.url, "P")
             create(server.url, "P")
-            single = publish(server.url, "P", ROWS, Way("single", WINDOW, level != "at-least-once", 1)).rate
+            single = publish(server.url, "P", scale.rows, Way("single", WINDOW, level != "at-least-once", 1)).rate
             delete(server.url, "P")
-            cost = (used[server.pid], used[jvm], sum(used.get(pid, 0.0) for pid in workers))
             label = str(number) if number > 0 else "warm-up"
-            print(f"{label:>15}{level:>15}{rate:15,.0f}{single:15,.0f}{rate / single:15.2f}", end="")
-            print("".join(f"{each / ROWS * 1e6:15.2f}" for each in cost), flush=True)
-            if number > 0:
-                ratios[level].append(rate / single)
-                rates[level].append(rate)
-    for level in LEVELS:
-        rate, ratio = statistics.median(rates[level]), statistics.median(ratios[level])
-        print(f"median, {level}: {rate:,.0f} rows/s, {ratio:.2f} of single publishes")
+            table.add(label, level, rate, single, rate / single, *cost, counted=number > 0)
+    table.summarize(by="delivery")
     frame.unpersist()
 
 
-def memory(spark: SparkSession, server: NatsServer) -> None:
+def memory(spark: SparkSession, server: NatsServer, most: int) -> None:
     """Peak memory of the Python worker that writes one partition, for three lengths of it."""
     jvm = spark_jvm()
-    print("\npeak memory of the Python worker that writes one partition (delivery deduplicated)")
-    for count in (100_000, 1_000_000, 3_000_000):
+    table = Table(
+        "one partition written",
+        "one partition, delivery deduplicated: rows a second, and peak memory of its Python worker in MB",
+        rows=",.0f",
+        rate=",.0f",
+        memory=",.0f",
+    )
+    for count in (most // 30, most // 3, most):
         peaks: dict[int, float] = {}
         finished = threading.Event()
 
@@ -97,11 +94,11 @@ def memory(spark: SparkSession, server: NatsServer) -> None:
         finished.set()
         watcher.join()
         delete(server.url, "P")
-        print(f"{count:>12,} rows: {max(peaks.values()):,.0f} MB, {count / seconds:,.0f} rows/s", flush=True)
+        table.add(count, count / seconds, max(peaks.values()))
 
 
-def run(spark: SparkSession, rounds: int) -> None:
+def run(spark: SparkSession, scale: Scale) -> None:
     """All figures of the sink."""
     with NatsServer() as server:
-        memory(spark, server)
-        throughput(spark, server, rounds)
+        memory(spark, server, scale.rows * 3 // 2)
+        throughput(spark, server, scale)

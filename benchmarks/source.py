@@ -15,8 +15,10 @@ from pyspark.sql import SparkSession
 import spark_jetstream
 from benchmarks import references
 from benchmarks.load import fill
-from benchmarks.processes import cpu_seconds, peak_megabytes, python_workers, spark_jvm
+from benchmarks.processes import Cpu, peak_megabytes, python_workers, spark_jvm
 from benchmarks.ready_made import ROWS, ReadyMade
+from benchmarks.scale import Scale
+from benchmarks.tables import Table
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import ConnectionOptions, SourceOptions
@@ -25,9 +27,7 @@ from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
 
-MESSAGES = 1_000_000
 PARTITION = 100_000
-WARM_UP = 3  # rounds until the compilers of the JVM have seen what there is to see
 
 
 class _Seconds(NamedTuple):
@@ -38,8 +38,8 @@ class _Seconds(NamedTuple):
     tasks: float
 
 
-def _run(spark: SparkSession, name: str, options: dict[str, str]) -> _Seconds:
-    """One query over everything there is into the noop sink."""
+def _run(spark: SparkSession, name: str, options: dict[str, str], messages: int) -> _Seconds:
+    """One query over all of these messages into the noop sink."""
     with tempfile.TemporaryDirectory() as checkpoint:
         began = time.perf_counter()
         source = spark.readStream.format(name).options(**options).load()
@@ -49,84 +49,56 @@ def _run(spark: SparkSession, name: str, options: dict[str, str]) -> _Seconds:
         elapsed = time.perf_counter() - began
         batches: list[Any] = [each for each in query.recentProgress if each["numInputRows"]]
         rows = sum(each["numInputRows"] for each in batches)
-        if rows != MESSAGES:
-            raise RuntimeError(f"{rows} rows came of {MESSAGES}")
+        if rows != messages:
+            raise RuntimeError(f"{rows} rows came of {messages}")
         triggers, tasks = (
             sum(each["durationMs"][name] for each in batches) / 1000 for name in ("triggerExecution", "addBatch")
         )
         return _Seconds(elapsed, triggers, tasks)
 
 
-def throughput(spark: SparkSession, server: NatsServer, rounds: int) -> None:
-    """1,000,000 messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by round."""
+def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
+    """Messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by round."""
+    messages = scale.messages
     jetstream = {"servers": server.url, "stream": "BENCH", "maxMessagesPerPartition": str(PARTITION)}
-    steady = {**jetstream, "maxMessagesPerPartition": str(MESSAGES // 2)}
-    ready = {"partitions": str(MESSAGES // PARTITION), "batches": str(PARTITION // ROWS)}
+    steady = {**jetstream, "maxMessagesPerPartition": str(messages // 2)}
+    ready = {"partitions": str(messages // PARTITION), "batches": str(PARTITION // ROWS)}
     jvm = spark_jvm()
-    print(f"\n1,000,000 messages of 200 B into noop, {rounds} rounds after {WARM_UP} that warm up; rows a second")
-    columns = (
-        "round",
-        "tasks",
-        "micro-batch",
-        "query",
-        "two tasks",
-        "(a) bytes",
-        "(c) ready",
-        "tasks/(a)",
-        "tasks/(c)",
+    rates = dict.fromkeys(("tasks", "micro-batch", "query", "two tasks", "(a) bytes", "(c) ready"), ",.0f")
+    ratios = dict.fromkeys(("tasks/(a)", "two/(a)", "tasks/(c)", "server us", "Spark us", "Python us"), ".2f")
+    table = Table(
+        "source",
+        f"{messages:,} messages of 200 B into noop, {scale.rounds} rounds after {scale.warm_up} that warm up; rows a "
+        "second, and microseconds of CPU a message",
+        **{"round": "s", **rates, **ratios},
     )
-    print("".join(f"{column:>12}" for column in columns))
-    ratios: list[float] = []
-    rates: list[float] = []
-    long: list[float] = []
-    cost: dict[str, list[float]] = {"server": [], "Spark": [], "Python": []}
-    for number in range(1 - WARM_UP, rounds + 1):
-        workers = python_workers(jvm)
-        before = {pid: cpu_seconds(pid) for pid in {server.pid, jvm, *workers}}
-        took = _run(spark, "jetstream", jetstream)
-        if number > 0 and set(workers) <= set(python_workers(jvm)):
-            used = {pid: cpu_seconds(pid) - since for pid, since in before.items()}
-            cost["server"].append(used[server.pid])
-            cost["Spark"].append(used[jvm])
-            cost["Python"].append(sum(used[pid] for pid in workers))
-        two = MESSAGES / _run(spark, "jetstream", steady).tasks
-        raw = references.count_bytes(server.url, "BENCH", MESSAGES)
-        made = MESSAGES / _run(spark, "readymade", ready).tasks
-        rate = MESSAGES / took.tasks
+    for number in range(1 - scale.warm_up, scale.rounds + 1):
+        cpu = Cpu(server.pid, jvm)
+        took = _run(spark, "jetstream", jetstream, messages)
+        cost = [seconds / messages * 1e6 for seconds in cpu.used()]
+        two = messages / _run(spark, "jetstream", steady, messages).tasks
+        raw = references.count_bytes(server.url, "BENCH", messages)
+        made = messages / _run(spark, "readymade", ready, messages).tasks
+        rate = messages / took.tasks
+        shown = (rate, messages / took.batches, messages / took.query, two, raw, made, rate / raw, two / raw)
         label = str(number) if number > 0 else "warm-up"
-        shown = (rate, MESSAGES / took.batches, MESSAGES / took.query, two, raw, made)
-        print(f"{label:>12}" + "".join(f"{each:12,.0f}" for each in shown), end="")
-        print(f"{rate / raw:12.2f}{rate / made:12.2f}", flush=True)
-        if number > 0:
-            ratios.append(rate / raw)
-            rates.append(rate)
-            long.append(two)
-    plain = references.fetch(server.url, "BENCH", MESSAGES // 20)
-    print(f"(b) nats-py's fetch: {plain:,.0f} messages a second")
-    print(
-        f"median: {statistics.median(rates):,.0f} rows/s, {statistics.median(ratios):.2f} of (a), "
-        f"{statistics.median(rates) / plain:.1f} times (b)"
-    )
-    print(
-        f"median of two tasks of {MESSAGES // 2:,}: {statistics.median(long):,.0f} rows/s, "
-        f"{statistics.median(long) / plain:.1f} times (b)"
-    )
-    if cost["server"]:
-        words = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in cost.items())
-        print(f"CPU, microseconds a message: {words}")
+        table.add(label, *shown, rate / made, *cost, counted=number > 0)
+    table.summarize()
+    single = Table("fetch", "(b) nats-py's fetch, one connection, messages a second", fetch=",.0f")
+    single.add(references.fetch(server.url, "BENCH", messages // 20))
 
 
-def without_spark(server: NatsServer, rounds: int) -> None:
+def without_spark(server: NatsServer, scale: Scale) -> None:
     """One partition read to Arrow, without Spark: messages a second."""
     options = SourceOptions.from_spark({"servers": server.url, "stream": "BENCH"}, streaming=True)
     connection = connect(options.connection)
     created = Planner(options, lambda _: connection).report_latest().streams["BENCH"].created
-    rates = []
-    for _ in range(rounds):
+    table = Table("one connection", "one connection to sequences, without Spark, messages a second", messages=",.0f")
+    for _ in range(scale.rounds):
         began = time.perf_counter()
-        rows = sum(len(pulled.sequences) for pulled in _pull(options, created, 1, MESSAGES + 1))
-        rates.append(rows / (time.perf_counter() - began))
-    print(f"\none connection to sequences, without Spark: {statistics.median(rates):,.0f} messages/s")
+        rows = sum(len(pulled.sequences) for pulled in _pull(options, created, 1, scale.messages + 1))
+        table.add(rows / (time.perf_counter() - began))
+    table.summarize()
 
 
 def _pull(options: SourceOptions, created: str, first: int, end: int) -> Any:
@@ -139,7 +111,6 @@ def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
     """Peak memory of the Python worker that reads one partition of so many messages."""
     fill(server.url, "LONG", messages)
     jvm = spark_jvm()
-    known = set(python_workers(jvm))
     peaks: dict[int, float] = {}
     finished = threading.Event()
 
@@ -156,16 +127,25 @@ def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
     elapsed = time.perf_counter() - began
     finished.set()
     watcher.join()
-    print(
-        f"\none partition of {messages:,} messages: {messages / elapsed:,.0f} rows/s, "
-        f"peak memory of a worker {max(peaks.values()):,.0f} MB ({len(set(peaks) - known)} new workers)"
+    table = Table(
+        "one partition",
+        "one partition, rows a second and peak memory of its Python worker in MB",
+        messages=",.0f",
+        rate=",.0f",
+        memory=",.0f",
     )
+    table.add(messages, messages / elapsed, max(peaks.values()))
 
 
 def latency(server: NatsServer, rounds: int) -> None:
     """Time to plan and read the last ten messages of a short and of a long stream."""
     fill(server.url, "SHORT", 1_000)
-    print("\nplanning and reading the last ten messages, without Spark (median, milliseconds)")
+    table = Table(
+        "last ten",
+        "planning and reading the last ten messages of a stream, without Spark, median milliseconds",
+        messages=",.0f",
+        median=".1f",
+    )
     for stream in ("SHORT", "BENCH", "LONG"):
         options = SourceOptions.from_spark({"servers": server.url, "stream": stream}, streaming=True)
 
@@ -182,13 +162,13 @@ def latency(server: NatsServer, rounds: int) -> None:
             taken.append((time.perf_counter() - began) * 1000)
             if rows != 10:
                 raise RuntimeError(f"{rows} of 10 messages came")
-        print(f"{stream:>8} of {state.next - 1:>9,}: {statistics.median(taken):.1f}")
+        table.add(state.next - 1, statistics.median(taken))
 
 
 @contextlib.contextmanager
-def session(cores: int = 2) -> Iterator[SparkSession]:
+def session(master: str = "local[2]") -> Iterator[SparkSession]:
     """A session on two cores, as the figures say, with Unix sockets to the Python workers where Spark has them."""
-    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -200,11 +180,11 @@ def session(cores: int = 2) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def run(spark: SparkSession, rounds: int, long: int) -> None:
+def run(spark: SparkSession, scale: Scale) -> None:
     """All figures of the source."""
     with NatsServer() as server:
-        fill(server.url, "BENCH", MESSAGES)
-        throughput(spark, server, rounds)
-        without_spark(server, rounds)
-        memory(spark, server, long)
-        latency(server, 5 * rounds)
+        fill(server.url, "BENCH", scale.messages)
+        throughput(spark, server, scale)
+        without_spark(server, scale)
+        memory(spark, server, scale.long)
+        latency(server, 5 * scale.rounds)

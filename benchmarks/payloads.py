@@ -1,0 +1,50 @@
+"""The source by the size of messages: two tasks through Spark beside two readers that only count bytes."""
+
+from __future__ import annotations
+
+import time
+
+from pyspark.sql import SparkSession
+
+from benchmarks import references
+from benchmarks.load import fill
+from benchmarks.processes import Cpu, spark_jvm
+from benchmarks.scale import Scale
+from benchmarks.tables import Table
+from spark_jetstream.testing import NatsServer
+
+#: Bytes of a payload, headers of each message, and messages of a million in the scale.
+SHAPES = ((200, 0, 1.0), (200, 2, 1.0), (1_000, 0, 0.6), (16_000, 0, 0.08))
+
+
+def run(spark: SparkSession, scale: Scale) -> None:
+    """Print rows a second and CPU of the source, by size of the payload and number of headers."""
+    jvm = spark_jvm()
+    rates = dict.fromkeys(("messages", "source", "(a) bytes"), ",.0f")
+    ratios = dict.fromkeys(("source/(a)", "MB/s", "server us", "Spark us", "Python us"), ".2f")
+    table = Table(
+        "payloads",
+        f"batch reads in two tasks into noop, {scale.rounds} rounds after {scale.warm_up} that warm up; messages a "
+        "second, and microseconds of CPU a message",
+        **{"message": "s", **rates, **ratios},
+    )
+    with NatsServer() as server:
+        shapes = {
+            f"{size:,} B, {headers} headers": (f"P{number}", int(scale.messages * share) // 2 * 2, size, headers)
+            for number, (size, headers, share) in enumerate(SHAPES)
+        }
+        for stream, messages, size, headers in shapes.values():
+            fill(server.url, stream, messages, payload_bytes=size, headers=headers)
+        for number in range(1 - scale.warm_up, scale.rounds + 1):
+            for label, (stream, messages, size, headers) in shapes.items():
+                source = spark.read.format("jetstream").option("servers", server.url).option("stream", stream)
+                rows = source.option("maxMessagesPerPartition", messages // 2).load()
+                cpu = Cpu(server.pid, jvm)
+                began = time.perf_counter()
+                rows.write.format("noop").mode("overwrite").save()
+                rate = messages / (time.perf_counter() - began)
+                cost = [seconds / messages * 1e6 for seconds in cpu.used()]
+                raw = references.count_bytes(server.url, stream, messages, message_bytes=size + 20 * headers)
+                megabytes = rate * size / 1e6
+                table.add(label, messages, rate, raw, rate / raw, megabytes, *cost, counted=number > 0)
+    table.summarize(by="message")

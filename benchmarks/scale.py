@@ -1,0 +1,22 @@
+"""How much is measured: enough for figures to quote, or little for a look between two changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Counted rounds, those before them that warm up, and messages or rows of a round.
+
+    The source reads `messages` in a round, and `long` once as one partition; the sink writes `rows`.
+    """
+
+    rounds: int = 5
+    warm_up: int = 3
+    messages: int = 1_000_000
+    long: int = 5_000_000
+    rows: int = 2_000_000
+
+
+QUICK = Scale(rounds=2, warm_up=1, messages=300_000, long=600_000, rows=300_000)
