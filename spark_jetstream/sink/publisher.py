@@ -210,10 +210,7 @@ class Publisher:
                 if not error.retriable or not self._connection.usable:
                     raise OutageError(f"cannot go on writing: {error}; {self._stored_already()}") from None
                 cut = error
-        for portion in self._portions:
-            if portion.shared is not None:
-                self._give_own_numbers(portion)
-        self._leave_out_stored(self._portions)
+        self._prepare_again(self._portions)
         for portion in self._portions:
             portion.due.clear()
             if portion.left:
@@ -225,8 +222,15 @@ class Publisher:
         inbox = self._inbox.subject
         portion.separate(encode(portion.rows, portion.ids, portion.stream, inbox=inbox, first_number=first), first)
 
+    def _prepare_again(self, portions: list[InFlight]) -> None:
+        """Before rows are sent again: let each have a reply subject of its own, and leave out those that are stored."""
+        for portion in portions:
+            if portion.shared is not None:
+                self._give_own_numbers(portion)
+        self._leave_out_stored(portions)
+
     def _leave_out_stored(self, portions: list[InFlight]) -> None:
-        """Before rows are sent again, count those as stored that the ledger finds: a stream forgets message ids."""
+        """Count the rows as stored that the ledger finds: a stream forgets message ids."""
         if self._ledger is None:
             return
         waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
@@ -339,11 +343,11 @@ class Publisher:
 
     def _find_stored(self, portion: InFlight, shared: SharedReply) -> None:
         """Settle the rows that are found as acknowledged messages. Without ids they would be stored again."""
-        places: dict[tuple[str, bytes], list[int]] = {}
-        for index in np.flatnonzero(portion.waiting).tolist()[::-1]:
+        alike: dict[tuple[str, bytes], list[int]] = {}  # the rows of each subject and payload
+        for index in np.flatnonzero(portion.waiting).tolist():
             subject = portion.row(index).subject
-            place = self._target.at(subject).stored_at(subject), portion.rows.data[index].as_py()
-            places.setdefault(place, []).append(index)
+            content = self._target.at(subject).stored_at(subject), portion.rows.data[index].as_py()
+            alike.setdefault(content, []).append(index)
         acknowledged = [
             (stream, sequence)
             for (stream, domain), sequences in shared.sequences().items()
@@ -358,8 +362,8 @@ class Publisher:
                 return
             if found is None:
                 continue
-            candidates = places.get((found.subject, found.data), [])
-            index = next((index for index in reversed(candidates) if _is_row(found, portion.row(index))), None)
+            candidates = alike.get((found.subject, found.data), [])
+            index = next((index for index in candidates if _is_row(found, portion.row(index))), None)
             if index is not None:
                 candidates.remove(index)
                 portion.settle(index)
@@ -477,7 +481,7 @@ class Publisher:
         for portion in list(self._portions):
             due = [index for index, at in portion.due.items() if at <= now]
             if due:
-                self._leave_out_stored([portion])
+                self._prepare_again([portion])
                 marked = np.zeros(len(portion.rows), np.bool_)
                 marked[due] = True
                 for index in due:
@@ -502,10 +506,8 @@ class Publisher:
             self._resume(error)
             return
         portion.due.clear()
-        if portion.shared is not None:
-            self._separate = True
-            self._give_own_numbers(portion)
-        self._leave_out_stored([portion])
+        self._separate = True
+        self._prepare_again([portion])
         if portion.left:
             self._send(portion, list(portion.runs()))
 

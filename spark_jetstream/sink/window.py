@@ -32,12 +32,14 @@ class SharedReply:
         self.stored = self.duplicates = self.refused = 0
         self._fresh: dict[tuple[str, str], list[IntArray]] = {}
 
-    def take(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> None:
-        """Take the marked answers."""
+    def take(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> tuple[int, int]:
+        """Take the marked answers; return how many they are, and how many of them are duplicates."""
         known = mine & stored.duplicate
-        self.stored += int(np.count_nonzero(mine))
-        self.duplicates += int(np.count_nonzero(known))
+        count, duplicates = int(np.count_nonzero(mine)), int(np.count_nonzero(known))
+        self.stored += count
+        self.duplicates += duplicates
         self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[mine & ~known])
+        return count, duplicates
 
     @property
     def complete(self) -> bool:
@@ -120,18 +122,17 @@ class InFlight:
     def take_shared(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> None:
         """Take the marked answers to the shared reply subject."""
         assert self.shared is not None
-        before, known = self.shared.stored, self.shared.duplicates
-        self.shared.take(stored, mine)
-        self.counted.stored += self.shared.stored - before
-        self.counted.duplicates += self.shared.duplicates - known
-        self.left -= int(np.count_nonzero(mine))
+        count, duplicates = self.shared.take(stored, mine)
+        self.counted.stored += count
+        self.counted.duplicates += duplicates
+        self.left -= count
 
     def separate(self, encoded: Encoded, first: int) -> None:
         """Go on with these frames, which give each row a number of its own, from `first` on."""
         assert self.shared is not None
         self.counted.stored -= self.shared.stored
         self.counted.duplicates -= self.shared.duplicates
-        self.own = np.concatenate([self.own, *self.shared.sequences().values()])
+        self.own = np.concatenate([*self.shared.sequences().values(), np.zeros(0, np.int64)])
         self.shared = None
         self.encoded, self.first = encoded, first
         self.left = int(np.count_nonzero(self.waiting))
