@@ -8,24 +8,23 @@ Spark, and looks at the CPU of each server and at how long the metadata leader t
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from benchmarks.direct import readers
 from benchmarks.load import fill
 from benchmarks.processes import cpu_seconds
 from benchmarks.tables import Table
+from spark_jetstream.bench import percentile
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.direct import read_direct
-from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsCluster
 
 MESSAGES = 100_000
@@ -44,11 +43,6 @@ class Taken(NamedTuple):
 
 def _nothing(part: SequenceRange) -> Iterator[MessageRun]:
     return iter(())
-
-
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    return statistics.median(ordered), ordered[len(ordered) * 99 // 100]
 
 
 def _measured(
@@ -94,25 +88,11 @@ def _measured(
 def compare(rate: float, tasks: int, seconds: float, rounds: int) -> None:
     """Print what the servers do without reads, with consumers, and with Direct Gets, by turns."""
     with NatsCluster() as cluster:
-        fill(cluster.urls[0], "BENCH", MESSAGES)
+        whole = fill(cluster.urls[0], "BENCH", MESSAGES, allow_direct=True, num_replicas=3)
         options = SourceOptions.from_spark({"servers": cluster.url, "stream": "BENCH"}, streaming=True)
         connection = connect(options.connection)
-        config = connection.api("$JS.API.STREAM.INFO.BENCH", b"", context="look at the stream")["config"]
-        body = json.dumps({**config, "allow_direct": True, "num_replicas": 3}).encode()
-        info = connection.api("$JS.API.STREAM.UPDATE.BENCH", body, context="replicate it")
         cluster.wait_ready()
-        time.sleep(3)
-        whole = SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES, info["created"])
-        settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
-
-        def connected(_: float) -> Connection:
-            return connect(options.connection)
-
-        ways: dict[str, Reader] = {
-            "no reads": _nothing,
-            "consumers": lambda part: read_range(connected, part, settings, "bench"),
-            "direct": lambda part: read_direct(connected, part, settings, "bench"),
-        }
+        ways: dict[str, Reader] = {"no reads": _nothing, **readers(cluster.url)}
         leader = str(cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"])
         meta = next(index for index, server in enumerate(cluster.servers) if str(server.name) == leader)
         times = ("micro-batch", "p99", "request", "p99 of requests")
@@ -130,7 +110,8 @@ def compare(rate: float, tasks: int, seconds: float, rounds: int) -> None:
                 others = [cpu for index, cpu in enumerate(taken.servers) if index not in (meta, stream)]
                 cpu = (taken.servers[meta], taken.servers[stream], statistics.mean(others))
                 used = [each * 100 for each in cpu]
-                table.add(name, *_percentiles(taken.batches), *_percentiles(taken.requests), *used)
+                took = [figure for times in taken[:2] for figure in (statistics.median(times), percentile(times, 99))]
+                table.add(name, *took, *used)
         table.summarize(by="reads")
 
 

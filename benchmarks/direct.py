@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import references
 from benchmarks.load import fill
 from benchmarks.tables import Table
-from spark_jetstream.bench import read
+from spark_jetstream.bench import percentile, read
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
@@ -24,7 +23,8 @@ MESSAGES = 500_000
 RANGES = 200  # of ten messages
 
 
-def _readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[MessageRun]]]:
+def readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[MessageRun]]]:
+    """Return what reads a range by a pull consumer, and by Direct Gets."""
     options = SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True)
     settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
 
@@ -37,19 +37,9 @@ def _readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[MessageRu
     }
 
 
-def _stream(url: str) -> SequenceRange:
-    """A stream of `MESSAGES` messages of 200 bytes that answers Direct Gets; all of it."""
-    fill(url, "BENCH", MESSAGES)
-    connection = connect(SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True).connection)
-    config = connection.api("$JS.API.STREAM.INFO.BENCH", b"", context="look at the stream")["config"]
-    body = json.dumps({**config, "allow_direct": True}).encode()
-    info = connection.api("$JS.API.STREAM.UPDATE.BENCH", body, context="allow direct gets")
-    return SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES, info["created"])
-
-
 def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     """All messages to record batches, in one partition."""
-    readers = _readers(url)
+    ways = readers(url)
     filtered = SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES // 5, whole.created, ("BENCH.3", "BENCH.7"))
     forms = {"consumer": ",.0f", "direct": ",.0f", "bytes only": ",.0f", "direct/consumer": ".2f"}
     filtered_forms = {"consumer, two filters": ",.0f", "direct, two filters": ",.0f", "direct/consumer, filters": ".2f"}
@@ -59,9 +49,9 @@ def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
         **{"round": "s", **forms, **filtered_forms},
     )
     for number in range(rounds + 1):
-        rates = [read(name, reader(whole), whole).messages_per_second for name, reader in readers.items()]
+        rates = [read(name, reader(whole), whole).messages_per_second for name, reader in ways.items()]
         raw: float = references.count_bytes(url, "BENCH", MESSAGES)
-        some = [read(name, reader(filtered), filtered).messages_per_second for name, reader in readers.items()]
+        some = [read(name, reader(filtered), filtered).messages_per_second for name, reader in ways.items()]
         label = str(number) if number else "warm-up"
         table.add(label, *rates, raw, rates[1] / rates[0], *some, some[1] / some[0], counted=number > 0)
     table.summarize()
@@ -70,10 +60,10 @@ def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
 def latency(url: str, whole: SequenceRange) -> None:
     """The last ten messages, again and again."""
     part = SequenceRange("BENCH", MESSAGES - 9, MESSAGES + 1, 10, whole.created)
-    readers = _readers(url)
-    taken: dict[str, list[float]] = {name: [] for name in readers}
+    ways = readers(url)
+    taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(RANGES + 20):
-        for name, reader in readers.items():
+        for name, reader in ways.items():
             began = time.perf_counter()
             rows = sum(len(run) for run in reader(part))
             elapsed = (time.perf_counter() - began) * 1000
@@ -84,13 +74,12 @@ def latency(url: str, whole: SequenceRange) -> None:
     title = f"a range of ten messages, {RANGES} times each, by turns; milliseconds"
     table = Table("ten messages", title, **{"read with": "s", "median": ".2f", "p99": ".2f"})
     for name, each in taken.items():
-        ordered = sorted(each)
-        table.add(name, statistics.median(ordered), ordered[len(ordered) * 99 // 100])
+        table.add(name, statistics.median(each), percentile(each, 99))
 
 
 def run(rounds: int) -> None:
     """All figures of direct reads."""
     with NatsServer() as server:
-        whole = _stream(server.url)
+        whole = fill(server.url, "BENCH", MESSAGES, allow_direct=True)
         throughput(server.url, whole, rounds)
         latency(server.url, whole)

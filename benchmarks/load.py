@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+from typing import Any
 
 import nats
+
+from spark_jetstream.protocol.stream import SequenceRange
 
 PAYLOAD_BYTES = 200
 _WINDOW = 20  # acknowledgements under way, each for so many messages and bytes, or the server's queue overflows
 _TOGETHER, _BYTES_TOGETHER = 1000, 2_000_000
 
 
-async def _fill(url: str, stream: str, count: int, subjects: int, rare: int, payload_bytes: int, headers: int) -> None:
+async def _fill(
+    url: str,
+    stream: str,
+    count: int,
+    subjects: int,
+    rare: int,
+    payload_bytes: int,
+    headers: int,
+    config: dict[str, Any],
+) -> SequenceRange:
     client = await nats.connect(url)
     js = client.jetstream()
-    await js.add_stream(name=stream, subjects=[f"{stream}.>"])
+    await js.add_stream(name=stream, subjects=[f"{stream}.>"], **config)
     payload = bytes(random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=payload_bytes))
     pairs = {f"Header-{number}": f"value {number}" for number in range(headers)} or None
     each = max(1, min(_TOGETHER, _BYTES_TOGETHER // payload_bytes))
@@ -39,10 +52,11 @@ async def _fill(url: str, stream: str, count: int, subjects: int, rare: int, pay
             while arrived < expected - (_WINDOW if number < count - 1 else 0):
                 more.clear()
                 await asyncio.wait_for(more.wait(), 30)
-    info = await js.stream_info(stream)
-    if info.state.messages != count:
-        raise RuntimeError(f"{info.state.messages} of {count} messages were stored")
+    info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=30)).data)
     await client.close()
+    if info["state"]["messages"] != count:
+        raise RuntimeError(f"{info['state']['messages']} of {count} messages were stored")
+    return SequenceRange(stream, 1, count + 1, count, info["created"])
 
 
 def fill(
@@ -54,9 +68,10 @@ def fill(
     rare: int = 0,
     payload_bytes: int = PAYLOAD_BYTES,
     headers: int = 0,
-) -> None:
-    """Create a file-backed stream of `count` messages under `<stream>.<number>`.
+    **config: Any,
+) -> SequenceRange:
+    """Create a file-backed stream of `count` messages under `<stream>.<number>`; return all of it.
 
-    With `rare` every so many-th message goes to `<stream>.rare` instead.
+    With `rare` every so many-th message goes to `<stream>.rare` instead. `config` is more of the configuration.
     """
-    asyncio.run(_fill(url, stream, count, subjects, rare, payload_bytes, headers))
+    return asyncio.run(_fill(url, stream, count, subjects, rare, payload_bytes, headers, config))

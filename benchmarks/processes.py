@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,28 @@ class Cpu:
         kinds = ([self._server], [self._jvm], python_workers(self._jvm))
         server, jvm, python = (sum(cpu_seconds(pid) - self._before.get(pid, 0.0) for pid in pids) for pids in kinds)
         return server, jvm, python
+
+
+class PeakMemory:
+    """Watches Spark's Python workers while it is entered; `megabytes` is then the most that one of them ever held."""
+
+    def __init__(self, jvm: int) -> None:
+        self.megabytes = 0.0
+        self._jvm = jvm
+        self._finished = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._finished.wait(0.1):
+            self.megabytes = max([self.megabytes, *map(peak_megabytes, python_workers(self._jvm))])
+
+    def __enter__(self) -> PeakMemory:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._finished.set()
+        self._watcher.join()
 
 
 def spark_jvm() -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.processes import Cpu, peak_megabytes, python_workers, spark_jvm
+from benchmarks.processes import Cpu, PeakMemory, spark_jvm
 from benchmarks.publishing import SUBJECTS, Way, create, delete, publish, stored
 from benchmarks.scale import Scale
 from benchmarks.tables import Table
@@ -79,22 +78,11 @@ def memory(spark: SparkSession, server: NatsServer, most: int) -> None:
         memory=",.0f",
     )
     for count in (most // 30, most // 3, most):
-        peaks: dict[int, float] = {}
-        finished = threading.Event()
-
-        def watch(peaks: dict[int, float] = peaks, finished: threading.Event = finished) -> None:
-            while not finished.wait(0.1):
-                for pid in python_workers(jvm):
-                    peaks[pid] = max(peaks.get(pid, 0.0), peak_megabytes(pid))
-
         frame = spark.range(0, count, 1, 1).selectExpr("rpad(cast(id AS STRING), 200, 'x') AS data", "'P.0' AS subject")
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        seconds = write(frame, server, "deduplicated")
-        finished.set()
-        watcher.join()
+        with PeakMemory(jvm) as peak:
+            seconds = write(frame, server, "deduplicated")
         delete(server.url, "P")
-        table.add(count, count / seconds, max(peaks.values()))
+        table.add(count, count / seconds, peak.megabytes)
 
 
 def run(spark: SparkSession, scale: Scale) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 import spark_jetstream
 from benchmarks import references
 from benchmarks.load import fill
-from benchmarks.processes import Cpu, peak_megabytes, python_workers, spark_jvm
+from benchmarks.processes import Cpu, PeakMemory, spark_jvm
 from benchmarks.ready_made import ROWS, ReadyMade
 from benchmarks.scale import Scale
 from benchmarks.tables import Table
@@ -110,23 +109,11 @@ def _pull(options: SourceOptions, created: str, first: int, end: int) -> Any:
 def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
     """Peak memory of the Python worker that reads one partition of so many messages."""
     fill(server.url, "LONG", messages)
-    jvm = spark_jvm()
-    peaks: dict[int, float] = {}
-    finished = threading.Event()
-
-    def watch() -> None:
-        while not finished.wait(0.2):
-            for pid in python_workers(jvm):
-                peaks[pid] = max(peaks.get(pid, 0.0), peak_megabytes(pid))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    began = time.perf_counter()
     source = spark.read.format("jetstream").option("servers", server.url).option("stream", "LONG")
-    source.option("maxMessagesPerPartition", messages).load().write.format("noop").mode("overwrite").save()
-    elapsed = time.perf_counter() - began
-    finished.set()
-    watcher.join()
+    began = time.perf_counter()
+    with PeakMemory(spark_jvm()) as peak:
+        source.option("maxMessagesPerPartition", messages).load().write.format("noop").mode("overwrite").save()
+        elapsed = time.perf_counter() - began
     table = Table(
         "one partition",
         "one partition, rows a second and peak memory of its Python worker in MB",
@@ -134,7 +121,7 @@ def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
         rate=",.0f",
         memory=",.0f",
     )
-    table.add(messages, messages / elapsed, max(peaks.values()))
+    table.add(messages, messages / elapsed, peak.megabytes)
 
 
 def latency(server: NatsServer, rounds: int) -> None:

@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.load import fill
 from benchmarks.processes import Cpu, spark_jvm
 from benchmarks.tables import Table
-from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.testing import NatsServer
 
 ROWS = 10
@@ -23,9 +22,7 @@ _SIZES = (1_000_000, 500_000, 200_000, 100_000, 50_000, 25_000, 10_000)
 def run(spark: SparkSession, rounds: int) -> None:
     """Print the cost of a task of ten messages, by source."""
     with NatsServer() as server:
-        fill(server.url, "TASKS", _MANY * ROWS)
-        with JetStreamAdmin(servers=server.url) as admin:
-            admin.streams.update("TASKS", allow_direct=True)
+        fill(server.url, "TASKS", _MANY * ROWS, allow_direct=True)
         forms = dict.fromkeys(("wall", "server", "Spark", "Python"), ".1f")
         table = Table(
             "tasks",
