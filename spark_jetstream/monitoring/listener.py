@@ -104,13 +104,13 @@ class JetStreamListener(StreamingQueryListener):
         progress = event.progress
         query_id, name = str(progress.id), self._name(progress)
         rows, seconds = progress.numInputRows, progress.batchDuration / 1000
-        # Before the lag, which an offset of a newer release hinders.
-        if self._metrics is not None:
-            written, rate = progress.sink.numOutputRows, progress.processedRowsPerSecond
-            self._metrics.progressed(query_id, name, rows, written, rate, seconds)
-        lags = lag(progress)
-        if self._metrics is not None:
-            self._metrics.lags(query_id, lags)
+        lags: dict[str, StreamLag] = {}
+        try:
+            lags = lag(progress)
+        finally:  # The rest counts, also where a newer release has written the offset.
+            if self._metrics is not None:
+                written, rate = progress.sink.numOutputRows, progress.processedRowsPerSecond
+                self._metrics.progressed(query_id, name, rows, written, rate, seconds, lags)
         line = "; ".join([f"{rows:,} rows in {seconds:.1f} s", *map(_shown, lags.values())])
         log.log(self._level, "query %s, batch %d: %s", name, progress.batchId, line)
 

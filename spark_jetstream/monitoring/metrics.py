@@ -69,8 +69,20 @@ class QueryMetrics(Collector):
             self._queries[query_id] = _QueryState(name)
             self._failures[name] += 0
 
-    def progressed(self, query_id: str, name: str, rows: int, written: int, rate: float, seconds: float) -> None:
-        """Count a micro-batch: rows read, rows written (-1: not known), rows per second, duration."""
+    def progressed(
+        self,
+        query_id: str,
+        name: str,
+        rows: int,
+        written: int,
+        rate: float,
+        seconds: float,
+        lags: Mapping[str, StreamLag],
+    ) -> None:
+        """Count a micro-batch: rows read, rows written (-1: not known), rows per second, duration, lag after it.
+
+        A scrape sees all of the micro-batch or nothing.
+        """
         if query_id not in self._queries:  # it ran before the listener was added
             self.started(query_id, name)
         with self._lock:
@@ -79,11 +91,7 @@ class QueryMetrics(Collector):
             if written >= 0:
                 state.written = (state.written or 0) + written
             state.rate, state.seconds, state.seen = rate, seconds, time.time()
-
-    def lags(self, query_id: str, lags: Mapping[str, StreamLag]) -> None:
-        """Take over the lag after a micro-batch."""
-        with self._lock:
-            self._queries[query_id].lags = lags
+            state.lags = lags
 
     def idle(self, query_id: str) -> None:
         """Note that a query looked for messages and found none."""

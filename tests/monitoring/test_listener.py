@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_jetstream.monitoring import JetStreamListener
+from spark_jetstream.monitoring import JetStreamListener, StreamLag, lag
 from tests.monitoring.test_stream_lag import progress_of, source_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -103,6 +103,24 @@ def test_what_prometheus_gets(listener: JetStreamListener) -> None:
     }
 
 
+def test_a_scrape_sees_all_of_a_micro_batch_or_nothing(
+    listener: JetStreamListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are counted beside the lag of before would be an alarm about nothing."""
+    listener.onQueryStarted(started())
+    at_first = scrape(listener)
+    seen = []
+
+    def watched(progress: Any) -> dict[str, StreamLag]:
+        seen.append(scrape(listener))
+        return lag(progress)
+
+    monkeypatch.setattr("spark_jetstream.monitoring.listener.lag", watched)
+    listener.onQueryProgress(BEHIND)
+    assert seen == [at_first]
+    assert scrape(listener)["spark_jetstream_lag_messages", ("orders", str(QUERY), "ORDERS")] == 23
+
+
 def test_a_sink_that_does_not_count(listener: JetStreamListener) -> None:
     listener.onQueryProgress(progressed(source_of(), sink={"description": "ForeachBatchSink", "numOutputRows": -1}))
     assert not any("written" in name for name, _ in scrape(listener))
@@ -170,7 +188,9 @@ def test_an_error_does_not_reach_spark(listener: JetStreamListener, caplog: pyte
     listener.onQueryProgress(progressed(newer))
     assert [record.message for record in caplog.records] == ["onQueryProgress failed"]
     assert "was written by a newer release" in (caplog.text)
-    assert scrape(listener)["spark_jetstream_rows_read_total", ("orders", str(QUERY))] == 20
+    found = scrape(listener)
+    assert found["spark_jetstream_rows_read_total", ("orders", str(QUERY))] == 20
+    assert not any("lag" in name for name, _ in found)
     listener.onQueryTerminated(None)
     assert caplog.records[-1].message == "onQueryTerminated failed"
 
