@@ -108,6 +108,14 @@ class Frames:
         """The payloads, byte for byte."""
         return gather(self.data, self.line_end + self.head, self.line_end + self.size)
 
+    def pull_bytes(self) -> int:
+        """Bytes that the server takes off `max_bytes` of the pull requests: subject, reply subject and content."""
+        subjects = self.subject_end.sum() - self.subject_start.sum()
+        dots = self.reply_dots >= 0
+        space = self.reply[dots]
+        replies = self.separators[space + self.reply_dots[dots] + 1].sum() - (self.separators[space] + 1).sum()
+        return int(subjects + replies + self.size.sum())
+
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """The header block and the payload of each message, as they came."""
         for start, head, size in zip(self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True):

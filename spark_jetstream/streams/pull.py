@@ -132,6 +132,7 @@ class PullSession:
         self.name = name
         self.pending = pending
         self.outstanding = 0
+        self.bytes_left = 0  # of all requests under way
         self.number = 0
         self.consumed = 0
         self.limit_bytes(owner.settings.max_bytes)
@@ -221,6 +222,7 @@ class PullSession:
             batch, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, no_wait=no_wait
         )
         self.inbox.publish(self.subject, body, self.number)
+        self.bytes_left = self.max_bytes + (self.bytes_left if self.outstanding else 0)
         self.outstanding += batch
 
     def limit_bytes(self, most: int) -> None:
@@ -240,6 +242,7 @@ class PullSession:
         if end.undelivered is None:
             raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
         self.outstanding = max(0, self.outstanding - end.undelivered)
+        self._use(end.unused_bytes)
         if not self.since_request:
             self.ended_without_message(end, status)
 
@@ -252,6 +255,15 @@ class PullSession:
         if self.fruitless >= self.most_fruitless:
             raise ConsumerLost(f"the server ends each request without a message: {status.code} {status.description}")
 
+    def _use(self, size: int) -> None:
+        """Take bytes off what the requests under way may bring; without any left, none is under way.
+
+        The server says nothing when it ends a request whose last byte was used (server/consumer.go, `nextWaiting`).
+        """
+        self.bytes_left -= size
+        if not self.bytes_left:
+            self.outstanding = 0
+
     def _account(self, frames: Frames, acks: Acks) -> None:
         """Check that no delivery is missing, and count what may still come."""
         first, last = acks.consumer_sequences()
@@ -260,6 +272,7 @@ class PullSession:
         self.consumed = last
         self.heartbeats = self.fruitless = 0
         self.outstanding = max(0, self.outstanding - len(frames))
+        self._use(frames.pull_bytes())
         self.since_request += len(frames)
 
 

@@ -15,6 +15,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import lasting
 from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
 from tests.support.reading import (
     ALL,
     COUNT,
@@ -38,6 +39,26 @@ def test_only_as_much_is_asked_for_as_the_range_can_hold(server: NatsServer, pro
     asked = [int(number) for number in re.findall(rb'"batch": (\d+)', proxy.client_bytes)]
     assert sum(asked) == 700
     assert max(asked) == SETTINGS.batch
+
+
+@pytest.mark.parametrize("headers_only", [False, True])
+@pytest.mark.parametrize(("batch", "used", "requests"), [(50, 8, 1), (50, 20, 1), (5, 8, 2)])
+def test_requests_whose_last_byte_is_used(
+    server: NatsServer, proxy: WireProxy, batch: int, used: int, requests: int, headers_only: bool
+) -> None:
+    """The server ends such a request without a word, however many messages it had left."""
+    create(server.url, "E")
+    with Publisher(server.url) as publisher:
+        publisher.publish([Message("E.a", b"x" * 100, (("A", "b"),)) for _ in range(used + 1)])
+    settings = replace(SETTINGS, batch=batch, headers_only=headers_only)
+    sizes = [
+        each.frames[at : at + 1].pull_bytes()
+        for each in pulls(server.url, part_of(server.url, "E"), settings)
+        for at in range(len(each))
+    ]
+    exact = replace(settings, max_bytes=sum(sizes[:used]) // requests)
+    assert sequences(pulls(proxy.url, part_of(server.url, "E"), exact)) == ALL[: used + 1]
+    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1  # nothing was lost, so no other consumer had to go on
 
 
 def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
