@@ -81,7 +81,7 @@ def parse_unsigned(data: Any, start: IntArray, end: IntArray) -> tuple[IntArray,
     """
     length = end - start
     good: BoolArray = (length > 0) & (length <= 19)
-    length = np.clip(length, 0, 19)
+    length = np.minimum(np.maximum(length, 0), 19)
     value, fine = _value(load8(data, end - 8), np.minimum(length, 8).astype(np.uint64))
     good &= fine
     weight = 1
@@ -91,7 +91,7 @@ def parse_unsigned(data: Any, start: IntArray, end: IntArray) -> tuple[IntArray,
         weight *= 10**8
         # A shorter number is not looked at here, so its place may be clipped to where eight bytes are.
         word = load8(data, np.maximum(end - step - 8, 0))
-        part, fine = _value(word, np.clip(length - step, 0, 8).astype(np.uint64))
+        part, fine = _value(word, np.minimum(np.maximum(length - step, 0), 8).astype(np.uint64))
         good &= fine
         value = value + part * weight
     good &= value >= 0

@@ -157,10 +157,10 @@ class Scanner:
     def feed(self, data: bytes) -> list[Event]:
         """Events completed by `data`, in the order of the wire. Raises `ProtocolError`, and nothing else."""
         if self._tail:
-            self._tail += data
-            if len(self._tail) < self._need:
+            if len(self._tail) + len(data) < self._need:
+                self._tail += data
                 return []
-            data = bytes(self._tail)
+            data = b"".join((self._tail, data))
             self._tail.clear()
         if not data:
             return []
