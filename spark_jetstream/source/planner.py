@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests
@@ -36,6 +37,10 @@ from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_AT_A_TIME = 8  # streams of a query about which the server is asked at the same time
 
 _VERIFIED_FOR = 5.0  # seconds; a server that lost the end of a stream was away for longer
 
@@ -100,6 +105,20 @@ class Planner:
             warn_of_interest(state, held=self.options.durable is not None)
         return state
 
+    def _each(self, ask: Callable[[str], T], streams: Iterable[str] | None = None) -> dict[str, T]:
+        """Return what `ask` returns for each stream (None: of the query). It runs for several streams at a time.
+
+        Raises what it raises for the first of them.
+        """
+        names = list(self._probes if streams is None else streams)
+        if len(names) <= 1:
+            return {name: ask(name) for name in names}
+        pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="spark-jetstream-plan")
+        try:
+            return dict(zip(names, pool.map(ask, names), strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
     # Positions
 
     def initial(self) -> Offset:
@@ -131,11 +150,11 @@ class Planner:
 
     def prepare_available_now(self) -> None:
         """Fix the end of a query with `Trigger.AvailableNow`: what the streams hold now."""
-        self._target = Offset({name: self._last_matching(name, self._state(name)) for name in self._probes})
+        self._target = self.report_latest()
 
     def report_latest(self) -> Offset:
         """Return where the query would be if it had read everything, for its progress. The limits do not apply."""
-        return Offset({name: self._last_matching(name, self._state(name)) for name in self._probes})
+        return Offset(self._each(lambda name: self._last_matching(name, self._state(name))))
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next micro-batch, `start` itself when there is nothing to read (yet).
@@ -145,11 +164,17 @@ class Planner:
         """
         if start is None:
             # The end of the stream, because an offset must never go back.
-            return Offset({name: latest_position(self._state(name)) for name in self._probes})
-        states = {name: self._state(name) for name in self._probes}
+            return Offset(self._each(lambda name: latest_position(self._state(name))))
+        states = self._each(self._state)
         known = {name: self._continued(name, start, states[name]) for name in self._probes}
-        ends = {name: self._end(name, known[name], states[name]) for name in self._probes}
-        backlogs = {name: self._backlog(name, known[name], ends[name], states[name]) for name in self._probes}
+
+        def look(name: str) -> tuple[StreamPosition, int]:
+            end = self._end(name, known[name], states[name])
+            return end, self._backlog(name, known[name], end, states[name])
+
+        found = self._each(look)
+        ends = {name: end for name, (end, _) in found.items()}
+        backlogs = {name: backlog for name, (_, backlog) in found.items()}
         moved = any(position != start.streams.get(name) for name, position in known.items())
         if start == self._unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
@@ -322,24 +347,26 @@ class Planner:
         self, start: Offset, end: Offset, states: Mapping[str, StreamSummary] | None = None
     ) -> list[SequenceRange]:
         """Return the tasks between two offsets: always the same messages. `states` are those the offsets come from."""
-        pieces: list[SequenceRange] = []
-        wholes = ranges_between(start, end, self.options.subjects)
-        most = max(1, MAX_PIECES // max(1, len(wholes)))
-        for whole in wholes:
-            if whole.stream not in self._probes:
+        wholes = {whole.stream: whole for whole in ranges_between(start, end, self.options.subjects)}
+        for name in wholes:
+            if name not in self._probes:
                 raise OptionError(
-                    f"the checkpoint has a batch with stream {whole.stream}, which the option stream does not name",
+                    f"the checkpoint has a batch with stream {name}, which the option stream does not name",
                     option="stream",
                 )
-            state = self._state(whole.stream) if states is None else states[whole.stream]
+        found = self._each(self._state, wholes) if states is None else states
+        left: dict[str, SequenceRange] = {}
+        for name, whole in wholes.items():
             first = whole.first
-            if start.streams[whole.stream].created == whole.created:
-                position = self._continued(whole.stream, start, state)
+            if start.streams[name].created == whole.created:
+                position = self._continued(name, start, found[name])
                 if position.created != whole.created or position.next >= whole.end:
                     continue
                 first = max(first, position.next)
-            pieces += self._split(replace(whole, first=first), state, most)
-        return pieces
+            left[name] = replace(whole, first=first)
+        most = max(1, MAX_PIECES // max(1, len(wholes)))
+        pieces = self._each(lambda name: self._split(left[name], found[name], most), left)
+        return [piece for parts in pieces.values() for piece in parts]
 
     def _split(self, whole: SequenceRange, state: StreamSummary, most: int) -> list[SequenceRange]:
         options = self.options
