@@ -243,7 +243,7 @@ class PullSession:
             raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
         self.outstanding = max(0, self.outstanding - end.undelivered)
         self._use(end.unused_bytes)
-        if not self.since_request:
+        if end.unused_bytes >= self.max_bytes:
             self.ended_without_message(end, status)
 
     def ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:

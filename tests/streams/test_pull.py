@@ -61,6 +61,18 @@ def test_requests_whose_last_byte_is_used(
     assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1  # nothing was lost, so no other consumer had to go on
 
 
+def test_requests_that_bytes_end_never_grow(server: NatsServer, proxy: WireProxy) -> None:
+    """Or more is under way than the server keeps for a connection (64 MiB), and it cuts the connection."""
+    create(server.url, "B")
+    with Publisher(server.url) as publisher:
+        publisher.publish([Message("B.a", b"x" * 1000) for _ in range(COUNT)])
+    few = replace(SETTINGS, batch=COUNT // 2, max_bytes=10_000)
+    assert sequences(pulls(proxy.url, part_of(server.url, "B"), few)) == ALL
+    asked = [int(number) for number in re.findall(rb'"max_bytes": (\d+)', proxy.client_bytes)]
+    assert set(asked) == {10_000}
+    assert len(asked) >= COUNT // 10
+
+
 def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
     # 10153: the stream allows no consumer to be idle for longer.
     create(server.url, "L", consumer_limits={"inactive_threshold": 2_000_000_000})
