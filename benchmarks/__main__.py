@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.scale import QUICK, Scale
 from spark_jetstream.java import ensure_java
 
-PARTS = ("source", "sink", "publishing", "direct", "tasks", "sizes", "payloads")
+PARTS = ("source", "sink", "publishing", "direct", "tasks", "sizes", "payloads", "latency")
 QUICK_PARTS = ("source", "sink", "tasks")
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     parts = arguments.only or (QUICK_PARTS if arguments.quick else PARTS)
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from benchmarks import direct, payloads, publishing, sink, source, tables, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
+    from benchmarks import direct, latency, payloads, publishing, sink, source, tables, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
 
     if "publishing" in parts:
         publishing.compare(scale.rounds)
@@ -42,14 +42,11 @@ def main() -> None:
         for master in ("local[2]", "local-cluster[2,1,1024]"):
             with source.session(master) as spark:
                 tasks.sizes(spark, scale.rounds)
-    if {"source", "sink", "payloads"} & set(parts):
-        with source.session() as spark:
-            if "source" in parts:
-                source.run(spark, scale)
-            if "sink" in parts:
-                sink.run(spark, scale)
-            if "payloads" in parts:
-                payloads.run(spark, scale)
+    # A session for each: the peak memory of a worker is that of all it did.
+    for name, part in (("source", source), ("sink", sink), ("payloads", payloads), ("latency", latency)):
+        if name in parts:
+            with source.session() as spark:
+                part.run(spark, scale)
     if arguments.json is not None:
         tables.write(arguments.json)
 
