@@ -62,8 +62,9 @@ docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs 
 release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/, install what is in it into empty environments, and run a query there
 	@$(PY) -m tests.release_check --install $(LOCK_VENV)/bin/uv
 
-bench: $(INSTALLED) ## Measure throughput and memory, half an hour; also writes build/bench.json
+bench: $(INSTALLED) ## Measure throughput, latency and memory, half an hour; writes build/bench.json and draws docs/images
 	@$(RUN) $(PY) -m benchmarks --json build/bench.json
+	@$(PY) -m benchmarks.plots build/bench.json docs/images
 
 bench-quick: $(INSTALLED) ## The same in three to five minutes, for a look between two changes; writes build/bench-quick.json
 	@$(RUN) $(PY) -m benchmarks --quick --json build/bench-quick.json

@@ -70,7 +70,7 @@ def sizes(spark: SparkSession, rounds: int) -> None:
         rates = {f"{size:,}": ",.0f" for size in _SIZES}
         master = spark.sparkContext.master
         title = f"{_TOTAL:,} messages of 200 B into noop on {master}, rows a second by messages a task"
-        table = Table("sizes of tasks", title, **{"round": "s", **rates})
+        table = Table(f"sizes of tasks on {master}", title, **{"round": "s", **rates})
         for number in range(-2, rounds):
             row: list[float] = []
             for size in _SIZES:
