@@ -1,7 +1,8 @@
 """`python -m benchmarks.growth`: what planning and reading cost when streams, filters and queries grow.
 
 Planning is measured without Spark: what the driver does for a micro-batch (where the streams end, which tasks that
-makes), over ten new messages in each stream.
+makes), over ten new messages in each stream. Reading is measured through Spark, in a stream of ten million messages,
+and so is the memory of the Python processes of a query with many micro-batches.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ import argparse
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 
+from pyspark.sql import SparkSession
+
+from benchmarks import source
 from benchmarks.load import fill
+from benchmarks.processes import Cpu, children, command, python_workers, resident_megabytes, spark_jvm
 from benchmarks.tables import Table
 from spark_jetstream.bench import percentile
 from spark_jetstream.client.connection import Connection
@@ -28,6 +34,9 @@ SMALL, LARGE = 10_000, 10_000_000
 FILTERS, STREAMS = 100, 50
 NEW = 10  # messages of a micro-batch
 _PAYLOAD = 20
+_WARM_UP = 2
+_SAMPLES = 10  # of memory in a query
+_TIMEOUT = 1800.0
 
 
 def _planning(server: NatsServer, streams: Sequence[str], subjects: Sequence[str], times: int) -> list[float]:
@@ -76,15 +85,71 @@ def planning(server: NatsServer, times: int) -> None:
         table.add(len(streams), messages, len(subjects), statistics.median(taken), percentile(taken, 99))
 
 
+def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
+    """Print what a message costs, by how many are read and by where in the stream they are."""
+    table = Table(
+        "reading",
+        f"batch reads of a stream of {LARGE:,} messages of {_PAYLOAD} B into noop, {rounds} rounds after {_WARM_UP} "
+        "that warm up; microseconds a message by the clock, and of CPU",
+        **{"read": "s", **dict.fromkeys(("wall", "server", "Spark", "Python"), ".2f")},
+    )
+    ranges = {"the first": (1, LARGE // 100), "the last": (LARGE - LARGE // 100 + 1, LARGE)}
+    ranges |= {"a tenth": (1, LARGE // 10), "all": (1, LARGE)}
+    for number in range(1 - _WARM_UP, rounds + 1):
+        for label, (first, last) in ranges.items():
+            options = {"servers": server.url, "stream": "LARGE", "startingOffsets": f'{{"LARGE": {first}}}'}
+            rows = spark.read.format("jetstream").options(**options, endingOffsets=f'{{"LARGE": {last + 1}}}').load()
+            cpu, began, messages = Cpu(server.pid, spark_jvm()), time.perf_counter(), last - first + 1
+            rows.write.format("noop").mode("overwrite").save()
+            seconds = (time.perf_counter() - began, *cpu.used())
+            shown = f"{label} {messages:,}" if label != "all" else f"all {messages:,}"
+            table.add(shown, *(each / messages * 1e6 for each in seconds), counted=number > 0)
+    table.summarize(by="read")
+
+
+def memory(spark: SparkSession, server: NatsServer, batches: int) -> None:
+    """Print the memory of the Python processes of one query, as its micro-batches of ten messages go by."""
+    fill(server.url, "BATCHES", batches * NEW, payload_bytes=_PAYLOAD)
+    table = Table(
+        "memory",
+        f"resident memory during {batches:,} micro-batches of {NEW} messages in two tasks, MB: the process that plans, "
+        "and the largest in which tasks run",
+        **{"micro-batches": ",.0f", "planner": ".1f", "largest worker": ".1f"},
+    )
+    options = {"servers": server.url, "stream": "BATCHES", "maxMessagesPerTrigger": str(NEW), "minPartitions": "2"}
+    rows = spark.readStream.format("jetstream").options(**options).load()
+    jvm = spark_jvm()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        deadline = time.monotonic() + _TIMEOUT
+        for sample in range(1, _SAMPLES + 1):
+            due = batches * sample // _SAMPLES
+            while (progress := query.lastProgress) is None or progress["batchId"] + 1 < due:
+                if (error := query.exception()) is not None:
+                    raise error
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{due} micro-batches were not done within {_TIMEOUT:.0f} s")
+                time.sleep(0.1)
+            planner = [pid for pid in children(jvm) if "streaming_source_runner" in command(pid)]
+            sizes = [max(map(resident_megabytes, pids)) for pids in (planner, python_workers(jvm))]
+            table.add(progress["batchId"] + 1, *sizes)
+        query.stop()
+
+
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--times", type=int, default=100, help="micro-batches planned (default 100)")
+    parser.add_argument("--times", type=int, default=100, help="how often each case is planned (default 100)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of reading (default 3)")
+    parser.add_argument("--batches", type=int, default=2_000, help="micro-batches of the query (default 2000)")
     arguments = parser.parse_args()
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with NatsServer() as server:
         planning(server, arguments.times)
+        with source.session() as spark:
+            reading(spark, server, arguments.rounds)
+            memory(spark, server, arguments.batches)
 
 
 if __name__ == "__main__":

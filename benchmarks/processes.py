@@ -18,7 +18,7 @@ def cpu_seconds(pid: int) -> float:
 
 def children(pid: int) -> Iterator[int]:
     """All descendants of a process."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             own = (task / "children").read_text().split()
         except OSError:  # ended meanwhile
@@ -38,11 +38,20 @@ def command(pid: int) -> str:
 
 def peak_megabytes(pid: int) -> float:
     """The most memory a process ever held; 0 when it has ended."""
+    return _status_megabytes(pid, "VmHWM")
+
+
+def resident_megabytes(pid: int) -> float:
+    """The memory that a process holds; 0 when it has ended."""
+    return _status_megabytes(pid, "VmRSS")
+
+
+def _status_megabytes(pid: int, field: str) -> float:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0)
 
 
 class Cpu:
