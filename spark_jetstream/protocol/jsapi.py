@@ -289,8 +289,8 @@ class PullEnd:
     outcome: PullOutcome
     undelivered: int | None
     """Messages of the request that were not delivered; None when the status does not say."""
-    unused_bytes: int
-    """Bytes of its `max_bytes` that no message took; 0 when the status does not say."""
+    unused_bytes: int | None
+    """Bytes of its `max_bytes` that no message took; None when the status does not say."""
     too_large: bool
     """The next message alone is larger than the request's byte limit, if nothing at all was delivered."""
 
@@ -309,7 +309,7 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     if outcome is PullOutcome.REFUSED:
         raise JetStreamError(f"the server refused a pull request on stream {stream}: {text}")
     undelivered = whole_number(status.headers.get("Nats-Pending-Messages", ""))
-    unused_bytes = whole_number(status.headers.get("Nats-Pending-Bytes", "")) or 0
+    unused_bytes = whole_number(status.headers.get("Nats-Pending-Bytes", ""))
     return PullEnd(outcome, undelivered, unused_bytes, description.startswith("message size exceeds"))
 
 

@@ -239,7 +239,7 @@ class PullSession:
                 # The next message was removed, or the consumer is stuck: a new consumer shows which.
                 raise ConsumerLost("the server has sent nothing but heartbeats")
             return
-        if end.undelivered is None:
+        if end.undelivered is None or end.unused_bytes is None:
             raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
         self.outstanding = max(0, self.outstanding - end.undelivered)
         self._use(end.unused_bytes)

@@ -62,7 +62,8 @@ SECONDS = 20.0
 MEGABYTES = 500
 
 INT64_MAX = 2**63 - 1
-LEFT = b"\r\nNats-Pending-Messages: 100\r\n\r\n"
+LEFT = b"\r\nNats-Pending-Messages: 100\r\nNats-Pending-Bytes: 1000000000\r\n\r\n"
+NO_BYTES = b"\r\nNats-Pending-Messages: 100\r\n\r\n"
 FLOOD = b"x" * (1 << 20)
 DEEP = b"[" * 100_000
 ESCAPES = "\x1b[31m\x07red\x9b"
@@ -346,6 +347,7 @@ def rows() -> Iterator[Any]:
         ("nothing follows", delivers(ack(1, 1, 0)), (OutageError,)),
         ("status that is not known", status(f"777 {ESCAPES}"), (JetStreamError,)),
         ("end at once", reply(b"", b"NATS/1.0 408 Gone" + LEFT), (OutageError,)),
+        ("end without bytes", reply(b"", b"NATS/1.0 408 Gone" + NO_BYTES), (OutageError,)),
         ("too large, for ever", reply(b"", b"NATS/1.0 409 Message Size Exceeds MaxBytes" + LEFT), (OutageError,)),
         ("silence", is_silent, (OutageError,)),
         ("close", hangs_up, (OutageError,)),

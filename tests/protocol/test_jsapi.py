@@ -34,14 +34,14 @@ PENDING = {"Nats-Pending-Messages": "12", "Nats-Pending-Bytes": "3456"}
 
 # Statuses as server 2.15.1 writes them, and what is to be done: `PullEnd`, or the error.
 STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] = [
-    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"}, PullEnd(GOES_ON, None, 0, False)),
-    (404, "No Messages", {}, PullEnd(ENDED, None, 0, False)),
+    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"}, PullEnd(GOES_ON, None, None, False)),
+    (404, "No Messages", {}, PullEnd(ENDED, None, None, False)),
     (408, "Request Timeout", PENDING, PullEnd(ENDED, 12, 3456, False)),
-    (408, "Requests Pending", {}, PullEnd(ENDED, None, 0, False)),
+    (408, "Requests Pending", {}, PullEnd(ENDED, None, None, False)),
     (408, "Interest Expired", PENDING, PullEnd(ENDED, 12, 3456, False)),
     (409, "Message Size Exceeds MaxBytes", PENDING, PullEnd(ENDED, 12, 3456, True)),
     (409, "Batch Completed", {**PENDING, "Nats-Pending-Messages": "0"}, PullEnd(ENDED, 0, 3456, False)),
-    (409, "Exceeded MaxWaiting", {}, PullEnd(ENDED, None, 0, False)),
+    (409, "Exceeded MaxWaiting", {}, PullEnd(ENDED, None, None, False)),
     (409, "Consumer Deleted", {}, ConsumerLost),
     (409, "Leadership Change", {}, ConsumerLost),
     (409, "Server Shutdown", {}, ConsumerLost),
@@ -105,13 +105,15 @@ def test_a_status_has_a_meaning_or_is_an_error(code: int, words: str, headers: d
 
 @pytest.mark.parametrize("text", ["", "-1", "+3", "1e3", "²", "9" * 19, "x"])
 def test_a_count_that_is_none(text: str) -> None:
-    received = Status(1, b"i", 408, "Request Timeout", {"Nats-Pending-Messages": text})
-    assert pull_status(received, "S").undelivered is None
+    received = Status(1, b"i", 408, "Request Timeout", dict.fromkeys(PENDING, text))
+    end = pull_status(received, "S")
+    assert end.undelivered is None
+    assert end.unused_bytes is None
 
 
 #: A request, how many messages there are, and what the status that answers it means.
 REAL: list[tuple[dict[str, Any], int, PullEnd | type[JetStreamError]]] = [
-    ({"batch": 1, "no_wait": True}, 0, PullEnd(ENDED, None, 0, False)),
+    ({"batch": 1, "no_wait": True}, 0, PullEnd(ENDED, None, None, False)),
     ({"batch": 5, "expires": 50_000_000}, 0, PullEnd(ENDED, 5, 0, False)),
     ({"batch": 5, "max_bytes": 10, "expires": 1_000_000_000}, 3, PullEnd(ENDED, 5, 10, True)),
     ({"batch": 5, "max_bytes": 400, "expires": 1_000_000_000}, 3, PullEnd(ENDED, 4, 160, True)),
