@@ -224,7 +224,9 @@ def test_a_reader_slower_than_the_writers_says_so(stream: MakeStream, monkeypatc
     bucket = make_bucket(stream, max_msgs_per_subject=1)
     fill(bucket, 10)
     messages = read(bucket)
-    assert len(next(messages)) == 10
+    came = 0
+    while came < 10:  # most often at once
+        came += len(next(messages))
     fill(bucket, 10)
     monkeypatch.setattr(latest, "Deadline", Over)
     with pytest.raises(OutageError, match=f"{bucket.name} was written to faster than it could be read"):
