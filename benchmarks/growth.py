@@ -22,7 +22,6 @@ from benchmarks.load import fill
 from benchmarks.processes import Cpu, children, command, python_workers, resident_megabytes, spark_jvm
 from benchmarks.tables import Table
 from spark_jetstream.bench import percentile
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.java import ensure_java
 from spark_jetstream.options import SourceOptions
@@ -43,11 +42,8 @@ def _planning(server: NatsServer, streams: Sequence[str], subjects: Sequence[str
     """Milliseconds that it takes to plan a micro-batch of the last ten messages of each stream, each time anew."""
     given = {"servers": server.url, "stream": ",".join(streams), "subjects": ",".join(subjects)}
     options = SourceOptions.from_spark({key: value for key, value in given.items() if value}, streaming=True)
-
-    def connected(_: float) -> Connection:
-        return connect(options.connection)
-
-    planner = Planner(options, connected)
+    connection = connect(options.connection)
+    planner = Planner(options, lambda _: connection)
     ends = planner.report_latest().streams
     taken = []
     for _ in range(times):
@@ -102,8 +98,7 @@ def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
             cpu, began, messages = Cpu(server.pid, spark_jvm()), time.perf_counter(), last - first + 1
             rows.write.format("noop").mode("overwrite").save()
             seconds = (time.perf_counter() - began, *cpu.used())
-            shown = f"{label} {messages:,}" if label != "all" else f"all {messages:,}"
-            table.add(shown, *(each / messages * 1e6 for each in seconds), counted=number > 0)
+            table.add(f"{label} {messages:,}", *(each / messages * 1e6 for each in seconds), counted=number > 0)
     table.summarize(by="read")
 
 
