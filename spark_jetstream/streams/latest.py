@@ -65,6 +65,7 @@ class _SessionToTheEnd(PullSession):
     """Sends one request after the other, each until the end of the stream."""
 
     longest = 2 * _HEARTBEAT
+    before = 0  # `consumed` when the request was sent
 
     def left(self, came: int, acks: Acks) -> int:
         # The number of the server may lack messages that it is about to store.
@@ -72,18 +73,20 @@ class _SessionToTheEnd(PullSession):
 
     def ask(self) -> None:
         if not self.outstanding:
+            self.before = self.consumed
             self.request(max(self.owner.settings.batch, LEAST_BATCH), no_wait=True)
 
     def on_status(self, status: Status) -> None:
         end = jsapi.pull_status(status, self.owner.part.stream)
         if end.outcome is not jsapi.PullOutcome.GOES_ON:
             self.outstanding = 0
-        if status.code == jsapi.NOT_FOUND and self.since_request:
+        came = self.consumed > self.before
+        if status.code == jsapi.NOT_FOUND and came:
             self.owner.nothing_more()
             self.over = True
-        elif end.too_large and not self.since_request:
+        elif end.too_large and not came:
             self.ended_without_message(end, status)
-        elif not self.since_request:
+        elif not came:
             # Nothing came. A new consumer says exactly how much there is.
             self.over = True
 

@@ -136,7 +136,6 @@ class PullSession:
         self.number = 0
         self.consumed = 0
         self.limit_bytes(owner.settings.max_bytes)
-        self.since_request = 0
         self.heartbeats = 0
         self.fruitless = 0
         self.expires = min(owner.settings.expires, self.longest)
@@ -217,7 +216,6 @@ class PullSession:
     def request(self, batch: int, *, no_wait: bool = False) -> None:
         """Request up to `batch` messages."""
         self.number += 1
-        self.since_request = 0
         body = jsapi.next_request(
             batch, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, no_wait=no_wait
         )
@@ -273,7 +271,6 @@ class PullSession:
         self.heartbeats = self.fruitless = 0
         self.outstanding = max(0, self.outstanding - len(frames))
         self._use(frames.pull_bytes())
-        self.since_request += len(frames)
 
 
 class RangeReader:
