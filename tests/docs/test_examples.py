@@ -38,11 +38,14 @@ def url(nats_server_factory: Callable[..., NatsServer]) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of a user's shell in the environment that has this package."""
+    """The variables of a user's shell in the environment that has this package.
+
+    With `SPARK_TESTING` a server of Spark Connect listens on a free port: tests that run side by side start one each.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     java = {"JAVA_HOME": ensure_java(), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    return {**kept, **java, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(folder)}
+    return {**kept, **java, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1", "TMPDIR": str(folder)}
 
 
 @pytest.mark.full
