@@ -9,7 +9,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -134,6 +134,26 @@ class Connection:
         seconds within `timeout` (option requestTimeout if None), and the first reply counts. Raises what `api` raises.
         """
         return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context)
+
+    def ask_all(self, subjects: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Send requests without a body, subject -> context, in one go; return the replies in that order.
+
+        Each is sent as `ask` sends one. Raises what `ask` raises for the first that fails.
+        """
+        seconds = self.options.request_timeout
+
+        async def gather() -> list[bytes | BaseException]:
+            sent = (self._request(each, b"", context, seconds, every=ASK_AGAIN) for each, context in subjects.items())
+            return await asyncio.gather(*sent, return_exceptions=True)
+
+        replies = []
+        for payload, context in zip(self._run(gather(), seconds + 5), subjects.values(), strict=True):
+            if isinstance(payload, RequestTimeout):
+                self.check()
+            if isinstance(payload, BaseException):
+                raise payload
+            replies.append(jsapi.reply(payload, context))
+        return replies
 
     def post(self, subject: str, payload: bytes = b"") -> None:
         """Publish a request whose reply nobody reads; does not wait. A cut may lose it, and a failure is logged."""

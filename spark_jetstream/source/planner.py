@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -91,21 +91,32 @@ class Planner:
             self._verified.clear()
         return connection
 
-    def _state(self, name: str) -> StreamSummary:
-        state = self._states[name] = self._probes[name].state()
+    def _look(self, streams: Iterable[str] | None = None) -> dict[str, StreamSummary]:
+        """Return the states of streams (None: of the query), which the server is asked for in one go."""
+        names = self._probes if streams is None else streams
+        found = self._requests.streams({name: f"read stream {name} (option stream)" for name in names})
         self._requests.retry_timeout = self._progress_requests.retry_timeout = self.options.connection.retry_timeout
+        for name, state in found.items():
+            self._check(name, state)
+        self._states.update(found)
+        return found
+
+    def _check(self, name: str, state: StreamSummary) -> None:
+        """Check that the query can read the stream, and choose how."""
+        probe = self._probes[name]
+        if isinstance(probe, DirectProbe):
+            probe.check(state)
         endangered = is_long(state) and self._requests.call(lambda to: to.server_version) >= PURGING_SERVERS
         check_retention(state, self.options, endangered=endangered)
-        if needs_direct(state, self.options, endangered=endangered) and not isinstance(self._probes[name], DirectProbe):
+        if needs_direct(state, self.options, endangered=endangered) and not isinstance(probe, DirectProbe):
             if endangered:
                 log.warning("stream %s is read with Direct Get: it has interest retention and many messages", name)
             self._probes[name] = self._probe(name, direct=True)
         if state.retention == "interest" and name not in self._warned:
             self._warned.add(name)
             warn_of_interest(state, held=self.options.durable is not None)
-        return state
 
-    def _each(self, ask: Callable[[str], T], streams: Iterable[str] | None = None) -> dict[str, T]:
+    def _each(self, ask: Callable[[str], T], streams: Collection[str] | None = None) -> dict[str, T]:
         """Return what `ask` returns for each stream (None: of the query). It runs for several streams at a time.
 
         Raises what it raises for the first of them.
@@ -123,7 +134,7 @@ class Planner:
 
     def initial(self) -> Offset:
         """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
-        begin = Offset({name: self._begin(name, self._state(name)) for name in self._probes})
+        begin = Offset({name: self._begin(name, state) for name, state in self._look().items()})
         if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
             self._unwritten = begin
         return begin
@@ -133,7 +144,7 @@ class Planner:
         if self.options.durable is not None:
             check_start(state, self.options)
             if self.progress.open(state, fresh=True):
-                state = self._state(name)
+                state = self._look([name])[name]
         # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
         return starting_position(self.options, self._probes[name], state)
 
@@ -154,7 +165,8 @@ class Planner:
 
     def report_latest(self) -> Offset:
         """Return where the query would be if it had read everything, for its progress. The limits do not apply."""
-        return Offset(self._each(lambda name: self._last_matching(name, self._state(name))))
+        states = self._look()
+        return Offset(self._each(lambda name: self._last_matching(name, states[name])))
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next micro-batch, `start` itself when there is nothing to read (yet).
@@ -164,8 +176,8 @@ class Planner:
         """
         if start is None:
             # The end of the stream, because an offset must never go back.
-            return Offset(self._each(lambda name: latest_position(self._state(name))))
-        states = self._each(self._state)
+            return Offset({name: latest_position(state) for name, state in self._look().items()})
+        states = self._look()
         known = {name: self._continued(name, start, states[name]) for name in self._probes}
 
         def look(name: str) -> tuple[StreamPosition, int]:
@@ -354,7 +366,7 @@ class Planner:
                     f"the checkpoint has a batch with stream {name}, which the option stream does not name",
                     option="stream",
                 )
-        found = self._each(self._state, wholes) if states is None else states
+        found = self._look(wholes) if states is None else states
         left: dict[str, SequenceRange] = {}
         for name, whole in wholes.items():
             first = whole.first
@@ -398,15 +410,17 @@ class Planner:
     def batch_ranges(self, pushdown: Pushdown | None = None) -> list[SequenceRange]:
         """Return the tasks of a batch read, of what `pushdown` leaves."""
         kept = pushdown or Pushdown()
-        starts: dict[str, StreamPosition] = {}
-        ends: dict[str, StreamPosition] = {}
-        states = {name: self._state(name) for name in self._probes if kept.reads(self.options.named(name))}
-        for name, state in states.items():
-            probe = self._probes[name]
+        states = self._look(name for name in self._probes if kept.reads(self.options.named(name)))
+
+        def bounds(name: str) -> tuple[StreamPosition, StreamPosition]:
+            probe, state = self._probes[name], states[name]
             start = starting_position(self.options, probe, state)
             end = ending_position(self.options, probe, state, start)
             first, last = self._limited(kept, probe, start.next, end.next)
-            starts[name], ends[name] = StreamPosition(first, state.created), StreamPosition(last, state.created)
+            return StreamPosition(first, state.created), StreamPosition(last, state.created)
+
+        found = self._each(bounds, states)
+        starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         return self.ranges(Offset(starts), Offset(ends), states)
 
     @staticmethod

@@ -52,10 +52,6 @@ class StreamProbe:
         self._sees_all = True
         self._left_to_stream: dict[str, Any] = {}
 
-    def state(self) -> StreamSummary:
-        """Return what STREAM.INFO says now."""
-        return self._requests.stream(self._stream, f"read stream {self._stream} (option stream)")
-
     def pending(self, first: int) -> int:
         """See `Probe.pending`."""
         return self._ask({"start_sequence": first}, look=False)[0]
@@ -137,12 +133,10 @@ class DirectProbe:
         self._filters = filters
         self._context = f"read stream {stream} (option stream)"
 
-    def state(self) -> StreamSummary:
-        """See `StreamProbe.state`."""
+    def check(self, state: StreamSummary) -> None:
+        """Raise `JetStreamError` unless the stream, in this state, can be read by Direct Gets."""
         self._requests.call(check_server)
-        state = self._requests.stream(self._stream, self._context)
         refuse_indirect(state)
-        return state
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`. Return 0 only when the leader confirms it.

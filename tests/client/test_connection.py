@@ -264,6 +264,34 @@ def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeyp
         assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 4
 
 
+def test_several_streams_are_looked_at_in_one_go(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "ASK_AGAIN", 0.1)
+    for number, name in enumerate("ABC"):
+        create(server.url, name)
+        fill(server.url, name, number + 1)
+    with WireProxy(server.url) as proxy:
+        requests = Requests(lambda patience: connect(options(proxy.url), patience=patience), 5)
+        looks = {name: f"look at {name}" for name in "CAB"}
+        proxy.drop_frames(b"stream_info_response", 1)
+        found = requests.streams(looks)
+        assert [(name, state.name, state.messages) for name, state in found.items()] == [
+            ("C", "C", 3),
+            ("A", "A", 1),
+            ("B", "B", 2),
+        ]
+        assert proxy.client_bytes.count(b"PUB $JS.API.STREAM.INFO") == 4  # one reply was lost
+        with pytest.raises(StreamNotFound, match=r"^cannot look at NOPE: "):
+            requests.streams({"A": "look at A", "NOPE": "look at NOPE", "NEITHER": "look at NEITHER"})
+        # A connection that is cut fails them all, and they are sent again.
+        proxy.drop_frames(b"stream_info_response", 3)
+        asked = proxy.client_bytes.count(b"PUB $JS.API.STREAM.INFO")
+        with ThreadPoolExecutor(1) as threads:
+            looked = threads.submit(requests.streams, looks)
+            proxy.wait(lambda: proxy.client_bytes.count(b"PUB $JS.API.STREAM.INFO") >= asked + 3)
+            proxy.cut()
+            assert list(looked.result()) == list("CAB")
+
+
 def test_errors_that_pass_are_tried_again(server: NatsServer) -> None:
     given, tries = options(server.url), []
     create(server.url, "S")
@@ -333,6 +361,8 @@ def test_a_request_that_is_not_permitted(strict: NatsServer) -> None:
         error = denied(connection, lambda its: its.api("$JS.API.STREAM.INFO.Sales", b"", context="look at Sales"))
         assert error.subject == "$JS.API.STREAM.INFO.Sales"
         assert str(error) == "cannot look at Sales: the account may not publish to $JS.API.STREAM.INFO.Sales"
+    looks = {f"$JS.API.STREAM.INFO.{name}": f"look at {name}" for name in ("Sales", "Stock")}
+    assert str(denied(connection, lambda its: its.ask_all(looks))) == str(error)
     account(connection.options)
 
 
